@@ -3,7 +3,7 @@
 use rand::Rng;
 
 use crate::penalty::Penalty;
-use crate::protocol::{Answer, Ask, Flying, Part};
+use crate::protocol::{Answer, Ask, InFlight, Part};
 use crate::tally::{Kind, Tally};
 use crate::window::Window;
 use crate::work::Work;
@@ -19,7 +19,7 @@ pub(crate) struct Account<'a, R> {
 impl<R: Rng> Account<'_, R> {
     /// Counts an answer; none if its operation has ended with it, else the operation's next request.
     #[inline]
-    pub(crate) fn answered(&mut self, asked: &Flying, answer: Answer, now: u64, work: &Work) -> Option<Ask> {
+    pub(crate) fn answered(&mut self, asked: &InFlight, answer: Answer, now: u64, work: &Work) -> Option<Ask> {
         let (tally, window) = (&mut *self.tally, self.window);
         let next = asked.next(answer);
         if window.counts(now) {
@@ -65,7 +65,7 @@ mod tests {
         let (mut tally, mut random) = (Tally::default(), Pcg64::seed_from_u64(1));
         let window = Window { begin: std::time::Instant::now(), from: 100, to: 200 };
         let mut account = Account { tally: &mut tally, window, random: &mut random, penalty: None };
-        let asked = |start, ask| Flying { start, first: start, ask };
+        let asked = |start, ask| InFlight { start, first: start, ask };
         assert_eq!(newest.there(), 10);
         let insert = Ask { part: Part::Insert, ..Ask::new(Op::Set, key) };
         assert_eq!(account.answered(&asked(90, insert), Answer::Stored, 110, &work), None);
@@ -83,10 +83,10 @@ mod tests {
         let (mut tally, mut random) = (Tally::default(), Pcg64::seed_from_u64(1));
         let window = Window { begin: std::time::Instant::now(), from: 0, to: 1000 };
         let mut account = Account { tally: &mut tally, window, random: &mut random, penalty: None };
-        let read = Flying { start: 10, first: 10, ask: Ask { part: Part::Modify, ..Ask::new(Op::Get, 3) } };
+        let read = InFlight { start: 10, first: 10, ask: Ask { part: Part::Modify, ..Ask::new(Op::Get, 3) } };
         let write = account.answered(&read, Answer::Miss, 50, &work).unwrap();
         assert_eq!((write.op, write.key), (Op::Set, 3));
-        let write = Flying { start: 60, first: 10, ask: write };
+        let write = InFlight { start: 60, first: 10, ask: write };
         assert_eq!(account.answered(&write, Answer::Stored, 100, &work), None);
         assert_eq!((tally.counts.operations, tally.counts.answers), (1, 2));
         let most = |kind| tally.latencies.of(kind).unwrap().max();

@@ -2,13 +2,12 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::conn::Ended;
 use crate::cpu::{Used, Watched};
 use crate::plan::Plan;
 use crate::report::{self, Kept, Report};
 use crate::tally::{Calls, Tally};
 use crate::traffic::Traffic;
-use crate::window::Own;
+use crate::window::{Ended, Own};
 
 /// Returns the report of a run that took so many nanoseconds of the time that counts.
 pub(crate) fn conclude(

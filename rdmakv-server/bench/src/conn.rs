@@ -9,12 +9,10 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::datagrams::Datagrams;
 use crate::outgoing::{Outgoing, SLICES};
-use crate::protocol::{Answer, Flying, Reader, Speech};
+use crate::protocol::{Answer, Codec, InFlight, Reader};
 use crate::tally::Calls;
 use crate::target::Target;
-
-/// The reason of its end.
-pub(crate) type Ended = String;
+use crate::window::Ended;
 
 /// The connection.
 #[derive(Debug)]
@@ -34,7 +32,7 @@ pub(crate) struct Conn {
 enum Wire {
     /// One answer after the other, in the order of the requests.
     Stream {
-        flying: VecDeque<Flying>,
+        in_flight: VecDeque<InFlight>,
         reader: Reader,
     },
     Datagrams(Datagrams),
@@ -83,7 +81,7 @@ impl Conn {
             };
             format!("connecting to {target}: {error}{more}")
         };
-        let stream = || Wire::Stream { flying: VecDeque::with_capacity(depth), reader: Reader::default() };
+        let stream = || Wire::Stream { in_flight: VecDeque::with_capacity(depth), reader: Reader::default() };
         let (socket, wire) = match target {
             Target::Unix(path) => {
                 let address = SockAddr::unix(path).map_err(failed)?;
@@ -112,27 +110,27 @@ impl Conn {
     /// Requests under way.
     pub(crate) fn under_way(&self) -> usize {
         match &self.wire {
-            Wire::Stream { flying, .. } => flying.len(),
+            Wire::Stream { in_flight, .. } => in_flight.len(),
             Wire::Datagrams(datagrams) => datagrams.under_way(),
         }
     }
 
     /// A request, to be sent with the next flush.
     #[inline]
-    pub(crate) fn ask(&mut self, speech: &Speech<'_>, asked: Flying) {
+    pub(crate) fn ask(&mut self, codec: &Codec<'_>, asked: InFlight) {
         match &mut self.wire {
-            Wire::Stream { flying, .. } => {
-                flying.push_back(asked);
-                speech.put(&asked.ask, &mut self.out);
+            Wire::Stream { in_flight, .. } => {
+                in_flight.push_back(asked);
+                codec.put(&asked.ask, &mut self.out);
             }
-            Wire::Datagrams(datagrams) => datagrams.ask(asked, speech),
+            Wire::Datagrams(datagrams) => datagrams.ask(asked, codec),
         }
     }
 
     /// When the oldest request was to start.
     pub(crate) fn oldest(&self) -> Option<u64> {
         match &self.wire {
-            Wire::Stream { flying, .. } => flying.front().map(|asked| asked.start),
+            Wire::Stream { in_flight, .. } => in_flight.front().map(|asked| asked.start),
             Wire::Datagrams(_) => None,
         }
     }
@@ -146,7 +144,7 @@ impl Conn {
     }
 
     /// Writes what the socket takes.
-    pub(crate) fn flush(&mut self, speech: &Speech<'_>, now: u64, calls: &mut Calls) -> Result<(), Ended> {
+    pub(crate) fn flush(&mut self, codec: &Codec<'_>, now: u64, calls: &mut Calls) -> Result<(), Ended> {
         self.touched = false;
         self.full = false;
         if let Wire::Datagrams(datagrams) = &mut self.wire {
@@ -155,7 +153,7 @@ impl Conn {
         }
         while !self.out.is_empty() {
             let mut slices = [IoSlice::new(&[]); SLICES];
-            let count = self.out.slices(speech.values.pattern(), &mut slices);
+            let count = self.out.slices(codec.values.pattern(), &mut slices);
             let whole: usize = slices[..count].iter().map(|slice| slice.len()).sum();
             calls.writes += 1;
             let sent = if count == 1 {
@@ -188,21 +186,21 @@ impl Conn {
     pub(crate) fn receive(
         &mut self,
         buffer: &mut [u8],
-        speech: &Speech<'_>,
+        codec: &Codec<'_>,
         calls: &mut Calls,
         error: &mut Option<String>,
-        mut answered: impl FnMut(&Flying, Answer),
+        mut answered: impl FnMut(&InFlight, Answer),
     ) -> Result<bool, Ended> {
-        let (flying, reader) = match &mut self.wire {
+        let (in_flight, reader) = match &mut self.wire {
             Wire::Datagrams(datagrams) => {
-                return datagrams.receive(&self.socket, buffer, speech, calls, error, answered).map(|()| false);
+                return datagrams.receive(&self.socket, buffer, codec, calls, error, answered).map(|()| false);
             }
-            Wire::Stream { flying, reader } => (flying, reader),
+            Wire::Stream { in_flight, reader } => (in_flight, reader),
         };
         calls.reads += 1;
         let read = match io::Read::read(&mut &self.socket, buffer) {
             Ok(0) => {
-                let left = flying.len();
+                let left = in_flight.len();
                 return Err(format!("the server closed the connection; {left} requests on it were not answered"));
             }
             Ok(read) => read,
@@ -212,18 +210,18 @@ impl Conn {
         calls.bytes_read += read as u64;
         let mut at = 0;
         while at < read {
-            let Some(asked) = flying.front() else {
+            let Some(asked) = in_flight.front() else {
                 let came = buffer[at..read.min(at + 60)].escape_ascii();
                 return Err(format!("nonsense from the server: nothing was asked, and this came: \"{came}\""));
             };
-            let (used, answer) = reader.next(&buffer[at..read], asked, speech).map_err(|nonsense| nonsense.0)?;
+            let (used, answer) = reader.next(&buffer[at..read], asked, codec).map_err(|nonsense| nonsense.0)?;
             at += used;
             if let Some(answer) = answer {
                 if answer == Answer::Error && error.is_none() {
                     *error = reader.error.take();
                 }
                 answered(asked, answer);
-                flying.pop_front();
+                in_flight.pop_front();
             }
         }
         Ok(read == buffer.len())

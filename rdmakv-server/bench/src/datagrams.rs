@@ -6,10 +6,10 @@ use std::io::ErrorKind;
 
 use socket2::Socket;
 
-use crate::conn::Ended;
 use crate::outgoing::Outgoing;
-use crate::protocol::{Answer, Flying, Reader, Speech};
+use crate::protocol::{Answer, Codec, InFlight, Reader};
 use crate::tally::Calls;
+use crate::window::Ended;
 
 /// Bytes of the frame: the request's number, which datagram this is, of how many, and two that mean nothing.
 const FRAME: usize = 8;
@@ -27,7 +27,7 @@ pub(crate) struct Datagrams {
 #[derive(Debug)]
 struct Request {
     number: u16,
-    asked: Flying,
+    asked: InFlight,
     sent: u64,
     /// The parts that have come, if it is more than one.
     parts: Vec<Option<Vec<u8>>>,
@@ -39,13 +39,13 @@ impl Datagrams {
         self.waiting.len() + self.sent.len()
     }
 
-    pub(crate) fn ask(&mut self, asked: Flying, speech: &Speech<'_>) {
+    pub(crate) fn ask(&mut self, asked: InFlight, codec: &Codec<'_>) {
         let number = self.next;
         self.next = number.wrapping_add(1);
         let mut out = Outgoing::default();
         let [high, low] = number.to_be_bytes();
         out.bytes.extend_from_slice(&[high, low, 0, 0, 0, 1, 0, 0]);
-        speech.put(&asked.ask, &mut out);
+        codec.put(&asked.ask, &mut out);
         self.waiting.push_back((Request { number, asked, sent: 0, parts: Vec::new(), missing: 0 }, out.bytes));
     }
 
@@ -74,10 +74,10 @@ impl Datagrams {
         &mut self,
         socket: &Socket,
         buffer: &mut [u8],
-        speech: &Speech<'_>,
+        codec: &Codec<'_>,
         calls: &mut Calls,
         error: &mut Option<String>,
-        mut answered: impl FnMut(&Flying, Answer),
+        mut answered: impl FnMut(&InFlight, Answer),
     ) -> Result<(), Ended> {
         loop {
             calls.reads += 1;
@@ -99,7 +99,7 @@ impl Datagrams {
             let Some(at) = self.sent.iter().position(|request| request.number == number) else { continue };
             let request = &mut self.sent[at];
             let whole = if total == 1 {
-                understand(payload, &request.asked, speech, error)?
+                understand(payload, &request.asked, codec, error)?
             } else {
                 if request.parts.is_empty() {
                     request.parts.resize(usize::from(total), None);
@@ -117,7 +117,7 @@ impl Datagrams {
                     continue;
                 }
                 let all: Vec<u8> = request.parts.drain(..).flatten().flatten().collect();
-                understand(&all, &request.asked, speech, error)?
+                understand(&all, &request.asked, codec, error)?
             };
             answered(&request.asked, whole);
             self.sent.remove(at);
@@ -141,9 +141,9 @@ fn refused(error: std::io::Error) -> Ended {
     format!("datagrams to the server: {error}{more}")
 }
 
-fn understand(bytes: &[u8], asked: &Flying, speech: &Speech<'_>, error: &mut Option<String>) -> Result<Answer, Ended> {
+fn understand(bytes: &[u8], asked: &InFlight, codec: &Codec<'_>, error: &mut Option<String>) -> Result<Answer, Ended> {
     let mut reader = Reader::default();
-    match reader.next(bytes, asked, speech).map_err(|nonsense| nonsense.0)? {
+    match reader.next(bytes, asked, codec).map_err(|nonsense| nonsense.0)? {
         (used, Some(answer)) if used == bytes.len() => {
             if error.is_none() {
                 *error = reader.error.take();

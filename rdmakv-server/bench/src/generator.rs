@@ -11,14 +11,15 @@ use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
 
 use crate::account::Account;
-use crate::conn::{Conn, Ended};
+use crate::conn::Conn;
+use crate::due;
 use crate::plan::{DEPTH_MAX, Plan};
-use crate::protocol::{Ask, Flying, Speech};
+use crate::protocol::{Ask, Codec, InFlight};
 use crate::schedule::Schedule;
 use crate::sizes::mix;
 use crate::tally::{Calls, Tally};
 use crate::target::Target;
-use crate::window::{Line, Meter, SECOND, TICK, Window};
+use crate::window::{Ended, Line, Meter, SECOND, TICK, Window};
 use crate::work::{Next, Work};
 
 /// Bytes that a read takes at most.
@@ -30,7 +31,7 @@ const BATCH: usize = 128;
 #[derive(Debug)]
 pub(crate) struct Generator<'a> {
     plan: &'a Plan,
-    speech: Speech<'a>,
+    codec: Codec<'a>,
     conns: Vec<Conn>,
     epoll: OwnedFd,
     buffer: Vec<u8>,
@@ -48,7 +49,7 @@ pub(crate) struct Generator<'a> {
 
 impl<'a> Generator<'a> {
     /// Connects. `thread` is one of the plan's threads.
-    pub(crate) fn new(plan: &'a Plan, speech: Speech<'a>, target: &Target, thread: usize) -> Result<Self, Ended> {
+    pub(crate) fn new(plan: &'a Plan, codec: Codec<'a>, target: &Target, thread: usize) -> Result<Self, Ended> {
         let failed = |error: rustix::io::Errno| format!("an event loop: {error}");
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
         let (_, count) = plan.connections_of(thread);
@@ -61,7 +62,7 @@ impl<'a> Generator<'a> {
         }
         Ok(Self {
             plan,
-            speech,
+            codec,
             conns,
             epoll,
             buffer: vec![0; BUFFER],
@@ -111,7 +112,7 @@ impl<'a> Generator<'a> {
                 Some(schedule) if goes_on => {
                     self.arrive(schedule, now, window, work, &mut goes_on);
                     self.flush(now)?;
-                    goes_on &= !self.tally.ends_open_loop(schedule, now, window, self.plan.grace());
+                    goes_on &= !due::ends_open_loop(&mut self.tally, schedule, now, window, self.plan.grace());
                 }
                 Some(_) => {}
             }
@@ -201,7 +202,7 @@ impl<'a> Generator<'a> {
             let mut account = Account { tally, window, random: &mut self.random, penalty: self.plan.penalty.as_ref() };
             let mut stamp = None;
             let mut error = None;
-            let more = conn.receive(&mut self.buffer, &self.speech, &mut self.calls, &mut error, |asked, answer| {
+            let more = conn.receive(&mut self.buffer, &self.codec, &mut self.calls, &mut error, |asked, answer| {
                 let now = *stamp.get_or_insert_with(|| window.now());
                 answers += 1;
                 match account.answered(asked, answer, now, work) {
@@ -220,10 +221,10 @@ impl<'a> Generator<'a> {
         }
         self.under_way -= answers;
         while let Some((ask, first)) = self.following.pop() {
-            self.ask(at, Flying { start: now, first, ask });
+            self.ask(at, InFlight { start: now, first, ask });
         }
         if let Work::Bursts(clients) = work {
-            self.tally.chunks_end(clients, at, ended as u64, now, window);
+            due::chunks_end(&mut self.tally, clients, at, ended as u64, now, window);
         }
         Ok((now, ended))
     }
@@ -235,7 +236,7 @@ impl<'a> Generator<'a> {
         }
         for _ in 0..requests {
             match work.next(at, &mut self.random) {
-                Next::Ask(ask) => self.ask(at, Flying { start: now, first: now, ask }),
+                Next::Ask(ask) => self.ask(at, InFlight { start: now, first: now, ask }),
                 Next::Wait => break,
                 Next::End => {
                     *goes_on = false;
@@ -250,20 +251,20 @@ impl<'a> Generator<'a> {
         while *goes_on {
             let Work::Bursts(clients) = work else { return };
             let Some(begun) = clients.begin(now, window.to, &mut self.random) else { break };
-            self.tally.block_begins(&begun, window);
+            due::block_begins(&mut self.tally, &begun, window);
             self.refill(begun.conn, self.plan.depth, now, work, goes_on);
         }
         if let Work::Bursts(clients) = work
             && *goes_on
         {
-            *goes_on = !self.tally.ends_bursts(clients, now, window, self.plan.grace());
+            *goes_on = !due::ends_bursts(&mut self.tally, clients, now, window, self.plan.grace());
         }
     }
 
     #[inline]
-    fn ask(&mut self, at: usize, asked: Flying) {
+    fn ask(&mut self, at: usize, asked: InFlight) {
         let conn = &mut self.conns[at];
-        conn.ask(&self.speech, asked);
+        conn.ask(&self.codec, asked);
         self.under_way += 1;
         if !conn.touched {
             conn.touched = true;
@@ -287,7 +288,7 @@ impl<'a> Generator<'a> {
             let at = if work.keeps_order() { (mix(ask.key) >> 32) as usize % self.conns.len() } else { self.turn };
             let counts = start >= window.from;
             if counts {
-                self.tally.late.saturating_record(now - start);
+                self.tally.started(now - start);
             }
             // Bounded: a server that never answers must not take all memory here.
             if self.conns[at].under_way() >= DEPTH_MAX {
@@ -295,7 +296,7 @@ impl<'a> Generator<'a> {
                 work.settle(&ask);
                 continue;
             }
-            self.ask(at, Flying { start, first: start, ask });
+            self.ask(at, InFlight { start, first: start, ask });
         }
     }
 
@@ -303,7 +304,7 @@ impl<'a> Generator<'a> {
     fn flush(&mut self, now: u64) -> Result<(), Ended> {
         while let Some(at) = self.touched.pop() {
             let conn = &mut self.conns[at];
-            conn.flush(&self.speech, now, &mut self.calls)?;
+            conn.flush(&self.codec, now, &mut self.calls)?;
             if conn.full != conn.waits_to_write {
                 conn.waits_to_write = conn.full;
                 let write = if conn.full { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };

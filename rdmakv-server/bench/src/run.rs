@@ -10,42 +10,23 @@ use rustix::thread::{CpuSet, sched_setaffinity, set_current_timer_slack};
 
 use crate::bursts::Clients;
 use crate::conclude::conclude;
-use crate::conn::Ended;
 use crate::cpu::{self, Sample, Used, Watched};
 use crate::generator::Generator;
 use crate::keys::{Choice, Chooser, Newest};
+use crate::observe::{Observer, Second};
 use crate::owner;
 use crate::placed::Placed;
 use crate::plan::Plan;
-use crate::protocol::Speech;
+use crate::protocol::Codec;
 use crate::report::Report;
 use crate::schedule::Schedule;
-use crate::tally::{Histograms, Tally};
+use crate::tally::Tally;
 use crate::target::Target;
 use crate::through_client::ThroughClient;
 use crate::traffic::Traffic;
 use crate::values::Values;
-use crate::watching::Watching;
-use crate::window::{Line, Meter, Own, Window};
+use crate::window::{Ended, Line, Meter, Own, Window};
 use crate::work::{Drawn, Work, share_of};
-
-/// A second of a run, for progress output.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Second<'a> {
-    /// Since the run began.
-    pub at: Duration,
-    /// Answers in it, those that do not count included.
-    pub answers: u64,
-    /// GETs that found nothing.
-    pub misses: u64,
-    /// Requests that the server could not do, and datagrams that were lost.
-    pub failures: u64,
-    /// Latencies that count.
-    pub latencies: &'a Histograms,
-    /// CPU time of the server in this second, in nanoseconds, user and system, if it can be seen.
-    pub server: Option<(f64, f64)>,
-}
 
 /// Runs, and says what came of it.
 ///
@@ -82,13 +63,13 @@ pub fn run_watched(plan: &Plan, mut watch: impl FnMut(&Second<'_>)) -> Result<Re
     let plan = &Plan { threads, ..plan.clone() };
     let names = plan.names()?;
     let values = Values::new(&plan.sizes);
-    let speech = Speech { protocol: plan.protocol, names: &names, values: &values, verify: plan.verify };
+    let codec = Codec { protocol: plan.protocol, names: &names, values: &values, verify: plan.verify };
     if plan.load && !matches!(plan.traffic, Traffic::Load) {
-        load(plan, &speech)?;
+        load(plan, &codec)?;
     }
     let server = watched(plan)?;
     let mut generators =
-        each_thread(plan, (0..plan.threads).collect(), |_, thread| Driver::new(plan, &speech, &plan.target, thread))?;
+        each_thread(plan, (0..plan.threads).collect(), |_, thread| Driver::new(plan, &codec, &plan.target, thread))?;
     let newest = Arc::new(Newest::of(plan.keys));
     // Each thread's work is made before the clock runs.
     let works: Vec<_> = (0..plan.threads).map(|thread| work(plan, &newest, thread)).collect();
@@ -129,7 +110,7 @@ pub fn run_watched(plan: &Plan, mut watch: impl FnMut(&Second<'_>)) -> Result<Re
                 )
             }));
         }
-        let mut watching = Watching {
+        let mut observer = Observer {
             plan,
             window,
             stop: &stop,
@@ -138,7 +119,7 @@ pub fn run_watched(plan: &Plan, mut watch: impl FnMut(&Second<'_>)) -> Result<Re
             own: &mut own,
             placed: &mut placed,
         };
-        watching.observe(&tallies, &returns, &mut total, &mut watch);
+        observer.observe(&tallies, &returns, &mut total, &mut watch);
         threads
             .into_iter()
             .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
@@ -191,12 +172,12 @@ enum Driver<'a> {
 }
 
 impl<'a> Driver<'a> {
-    fn new(plan: &'a Plan, speech: &Speech<'a>, target: &Target, thread: usize) -> Result<Self, Ended> {
+    fn new(plan: &'a Plan, codec: &Codec<'a>, target: &Target, thread: usize) -> Result<Self, Ended> {
         Ok(match target {
             Target::Client(address) => {
-                Self::Client(Box::new(ThroughClient::new(plan, speech.clone(), address, thread)?))
+                Self::Client(Box::new(ThroughClient::new(plan, codec.clone(), address, thread)?))
             }
-            _ => Self::Sockets(Box::new(Generator::new(plan, speech.clone(), target, thread)?)),
+            _ => Self::Sockets(Box::new(Generator::new(plan, codec.clone(), target, thread)?)),
         })
     }
 
@@ -225,7 +206,7 @@ impl<'a> Driver<'a> {
 }
 
 /// Writes all keys.
-fn load(plan: &Plan, speech: &Speech<'_>) -> Result<(), String> {
+fn load(plan: &Plan, codec: &Codec<'_>) -> Result<(), String> {
     let target = plan.loading_place();
     let loading = Plan {
         target: target.clone(),
@@ -237,7 +218,7 @@ fn load(plan: &Plan, speech: &Speech<'_>) -> Result<(), String> {
     let own = AtomicBool::new(false);
     let stop = plan.interrupt.as_deref().unwrap_or(&own);
     let tallies = each_thread(&loading, (0..plan.threads).collect(), |_, thread| {
-        let mut generator = Driver::new(&loading, speech, &target, thread)?;
+        let mut generator = Driver::new(&loading, codec, &target, thread)?;
         let (seconds, tallies) = channel();
         let (_, emptied) = channel();
         let line = Line { stop, seconds, emptied };

@@ -161,6 +161,33 @@ impl Tally {
         self.latencies.record(kind, nanos);
     }
 
+    /// Counts a request of an open loop that started so late, in nanoseconds.
+    pub(crate) fn started(&mut self, late: u64) {
+        self.late.saturating_record(late);
+    }
+
+    /// Counts requests of an open loop that were never sent, and how late they would be now.
+    pub(crate) fn never_started(&mut self, requests: u64, late: u64) {
+        self.late.saturating_record_n(late, requests);
+        self.counts.unsent += requests;
+    }
+
+    /// Counts a block that started so late, and whether the one before it was not done.
+    pub(crate) fn block_started(&mut self, late: u64, overrun: bool) {
+        self.late.saturating_record(late);
+        self.counts.overrun += u64::from(overrun);
+    }
+
+    /// Counts a block that took so long, in nanoseconds.
+    pub(crate) fn block_ended(&mut self, nanos: u64) {
+        self.latencies.record(Kind::Block, nanos);
+    }
+
+    /// Counts blocks that were never begun.
+    pub(crate) fn blocks_never_started(&mut self, blocks: u64) {
+        self.counts.unsent += blocks;
+    }
+
     /// Adds another's counts.
     pub(crate) fn add(&mut self, other: &Self) {
         self.latencies.add(&other.latencies);

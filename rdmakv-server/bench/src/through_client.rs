@@ -13,23 +13,23 @@ use rand_pcg::Pcg64;
 use rdmakv_client::{Client, Error, Options, ServerAddress, Source, Stored, Ticket, Value};
 
 use crate::account::Account;
-use crate::conn::Ended;
+use crate::due;
 use crate::plan::{DEPTH_MAX, Plan};
-use crate::protocol::{Answer, Ask, Flying, Op, Speech};
+use crate::protocol::{Answer, Ask, Codec, InFlight, Op};
 use crate::schedule::Schedule;
 use crate::tally::{Calls, Tally};
-use crate::window::{Line, Meter, SECOND, TICK, Window};
+use crate::window::{Ended, Line, Meter, SECOND, TICK, Window};
 use crate::work::{Next, Work};
 
 /// The thread's things.
 pub(crate) struct ThroughClient<'a> {
     plan: &'a Plan,
-    speech: Speech<'a>,
+    codec: Codec<'a>,
     client: Client,
     random: Pcg64,
     pub(crate) tally: Tally,
     pub(crate) calls: Calls,
-    flying: VecDeque<(Flying, Pending)>,
+    in_flight: VecDeque<(InFlight, Pending)>,
     key: Vec<u8>,
     goes_on: bool,
 }
@@ -44,12 +44,7 @@ enum Pending {
 
 impl<'a> ThroughClient<'a> {
     /// Connects. `thread` is one of the plan's threads.
-    pub(crate) fn new(
-        plan: &'a Plan,
-        speech: Speech<'a>,
-        address: &ServerAddress,
-        thread: usize,
-    ) -> Result<Self, Ended> {
+    pub(crate) fn new(plan: &'a Plan, codec: Codec<'a>, address: &ServerAddress, thread: usize) -> Result<Self, Ended> {
         let options = Options {
             timeout: plan.timeout,
             connect_timeout: plan.timeout,
@@ -64,12 +59,12 @@ impl<'a> ThroughClient<'a> {
         }
         Ok(Self {
             plan,
-            speech,
+            codec,
             client,
             random: Pcg64::seed_from_u64(plan.seed ^ (thread as u64) << 32),
             tally: Tally::default(),
             calls: Calls::default(),
-            flying: VecDeque::new(),
+            in_flight: VecDeque::new(),
             key: Vec::new(),
             goes_on: true,
         })
@@ -109,7 +104,7 @@ impl<'a> ThroughClient<'a> {
                     self.refill(now, window, work)?
                 }
             };
-            if self.flying.is_empty() {
+            if self.in_flight.is_empty() {
                 if !self.goes_on {
                     return Ok(());
                 }
@@ -130,13 +125,13 @@ impl<'a> ThroughClient<'a> {
     fn refill(&mut self, now: u64, window: Window, work: &mut Work) -> Result<u64, Ended> {
         if let (Work::Bursts(clients), true) = (&mut *work, self.goes_on) {
             match clients.begin(now, window.to, &mut self.random) {
-                Some(begun) => self.tally.block_begins(&begun, window),
-                None => self.goes_on = !self.tally.ends_bursts(clients, now, window, self.plan.grace()),
+                Some(begun) => due::block_begins(&mut self.tally, &begun, window),
+                None => self.goes_on = !due::ends_bursts(&mut self.tally, clients, now, window, self.plan.grace()),
             }
         }
-        while self.flying.len() < self.plan.depth && (self.goes_on || work.ends_what_it_began()) {
+        while self.in_flight.len() < self.plan.depth && (self.goes_on || work.ends_what_it_began()) {
             match work.next(0, &mut self.random) {
-                Next::Ask(ask) => self.ask(Flying { start: now, first: now, ask })?,
+                Next::Ask(ask) => self.ask(InFlight { start: now, first: now, ask })?,
                 Next::Wait => break,
                 Next::End => self.goes_on = false,
             }
@@ -158,24 +153,24 @@ impl<'a> ThroughClient<'a> {
             };
             let counts = start >= window.from;
             if counts {
-                self.tally.late.saturating_record(now - start);
+                self.tally.started(now - start);
             }
-            if self.flying.len() >= DEPTH_MAX / 2 {
+            if self.in_flight.len() >= DEPTH_MAX / 2 {
                 self.tally.counts.unsent += u64::from(counts);
                 work.settle(&ask);
                 continue;
             }
-            self.ask(Flying { start, first: start, ask })?;
+            self.ask(InFlight { start, first: start, ask })?;
         }
-        self.goes_on = self.goes_on && !self.tally.ends_open_loop(schedule, now, window, self.plan.grace());
+        self.goes_on = self.goes_on && !due::ends_open_loop(&mut self.tally, schedule, now, window, self.plan.grace());
         Ok(schedule.next())
     }
 
-    fn ask(&mut self, asked: Flying) -> Result<(), Ended> {
+    fn ask(&mut self, asked: InFlight) -> Result<(), Ended> {
         let Ask { op, key, .. } = asked.ask;
         self.key.clear();
-        self.speech.names.put(key, &mut self.key);
-        let values = self.speech.values;
+        self.codec.names.put(key, &mut self.key);
+        let values = self.codec.values;
         // One at a time, a program would use the plain calls.
         let pending = if self.plan.depth == 1 && !self.plan.is_open() {
             Pending::Blocking
@@ -185,7 +180,7 @@ impl<'a> ThroughClient<'a> {
         } else {
             Pending::Get(self.client.bget(&self.key).map_err(|error| error.to_string())?)
         };
-        self.flying.push_back((asked, pending));
+        self.in_flight.push_back((asked, pending));
         Ok(())
     }
 
@@ -209,7 +204,7 @@ impl<'a> ThroughClient<'a> {
     fn take_ready(&mut self, window: Window, work: &mut Work) -> Result<Option<u64>, Ended> {
         let mut now = None;
         loop {
-            let done = match self.flying.front() {
+            let done = match self.in_flight.front() {
                 Some((_, Pending::Get(ticket))) => self.client.test(ticket),
                 Some((_, Pending::Set(ticket))) => self.client.test(ticket),
                 Some((_, Pending::Blocking)) | None => Ok(false),
@@ -223,13 +218,13 @@ impl<'a> ThroughClient<'a> {
 
     /// Returns the outcome of the oldest request, waited for if need be, and counted.
     fn take(&mut self, window: Window, work: &mut Work) -> Result<u64, Ended> {
-        let Some((asked, pending)) = self.flying.pop_front() else { return Ok(window.now()) };
-        let place = self.speech.values.place(asked.ask.key);
+        let Some((asked, pending)) = self.in_flight.pop_front() else { return Ok(window.now()) };
+        let place = self.codec.values.place(asked.ask.key);
         let outcome = match (pending, asked.ask.op) {
             (Pending::Get(ticket), _) => Outcome::Got(self.client.wait(ticket)),
             (Pending::Set(ticket), _) => Outcome::Put(self.client.wait(ticket)),
             (Pending::Blocking, Op::Set) => {
-                Outcome::Put(self.client.set(&self.key, &self.speech.values.pattern()[place.clone()], ()))
+                Outcome::Put(self.client.set(&self.key, &self.codec.values.pattern()[place.clone()], ()))
             }
             (Pending::Blocking, Op::Get | Op::Scan) => Outcome::Got(self.client.get(&self.key)),
         };
@@ -241,7 +236,7 @@ impl<'a> ThroughClient<'a> {
                     self.tally.counts.ways[way(value.source())?] += 1;
                 }
                 self.calls.bytes_read += value.len() as u64;
-                let right = !self.speech.verify || value[..] == self.speech.values.pattern()[place];
+                let right = !self.codec.verify || value[..] == self.codec.values.pattern()[place];
                 if right { Answer::Hit } else { Answer::Wrong }
             }
             Outcome::Got(Ok(None)) => Answer::Miss,
@@ -260,10 +255,10 @@ impl<'a> ThroughClient<'a> {
         let next = account.answered(&asked, answer, now, work);
         let ended = u64::from(next.is_none());
         if let Some(ask) = next {
-            self.ask(Flying { start: now, first: asked.first, ask })?;
+            self.ask(InFlight { start: now, first: asked.first, ask })?;
         }
         if let Work::Bursts(clients) = work {
-            self.tally.chunks_end(clients, 0, ended, now, window);
+            due::chunks_end(&mut self.tally, clients, 0, ended, now, window);
         }
         Ok(now)
     }

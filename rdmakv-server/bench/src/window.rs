@@ -39,6 +39,9 @@ pub(crate) struct Own {
     pub(crate) calls: Calls,
 }
 
+/// Why a thread ended before its time.
+pub(crate) type Ended = String;
+
 /// How a thread and the one that waits for it speak.
 #[derive(Debug)]
 pub(crate) struct Line<'a> {

@@ -5,7 +5,6 @@ use std::io;
 use std::net::TcpListener;
 
 use crate::record::Transport;
-use crate::torture::Plan;
 
 #[derive(Debug)]
 pub(crate) struct Addresses {
@@ -15,16 +14,16 @@ pub(crate) struct Addresses {
 }
 
 impl Addresses {
-    /// Chooses addresses that were free a moment ago.
-    pub(crate) fn choose(plan: &Plan) -> io::Result<Self> {
-        let uses = |transport| plan.transports.contains(&transport);
-        if let Some(at) = &plan.at {
+    /// Chooses addresses that were free a moment ago; with `at`, that of a server that runs already.
+    pub(crate) fn choose(transports: &[Transport], at: Option<&str>) -> io::Result<Self> {
+        let uses = |transport| transports.contains(&transport);
+        if let Some(at) = at {
             if uses(Transport::Shm) || uses(Transport::Iwarp) {
                 return Err(io::Error::other(
                     "--at names a server's TCP port: leave shm and iwarp out of --transports",
                 ));
             }
-            return Ok(Self { tcp: at.clone(), shm: None, iwarp: None });
+            return Ok(Self { tcp: at.to_owned(), shm: None, iwarp: None });
         }
         let (tcp, iwarp) = (TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?);
         let (tcp, iwarp) = (tcp.local_addr()?, iwarp.local_addr()?);

@@ -225,7 +225,7 @@ impl<'a> Torture<'a> {
         let mut torture = Self {
             plan,
             place,
-            addresses: Addresses::choose(plan)?,
+            addresses: Addresses::choose(&plan.transports, plan.at.as_deref())?,
             server: None,
             clients: Vec::new(),
             lines_before: 0,

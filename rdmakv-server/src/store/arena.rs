@@ -14,8 +14,6 @@ use std::sync::atomic::AtomicU64;
 
 use rustix::mm::{MapFlags, ProtFlags};
 
-use super::chunk::Header;
-
 /// The backing of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
@@ -71,6 +69,18 @@ impl fmt::Debug for Arena {
 }
 
 const HUGE: usize = 2 << 20;
+
+/// Words of the mapping that are shared with all readers.
+///
+/// # Safety
+///
+/// The type consists of atomic integers, without padding, and its layout is that of C.
+#[expect(unsafe_code, reason = "a type that may lie anywhere in the mapping")]
+pub(super) unsafe trait Words {}
+
+#[expect(unsafe_code, reason = "a word")]
+// SAFETY: `AtomicU64` is one atomic integer.
+unsafe impl Words for AtomicU64 {}
 
 #[expect(unsafe_code, reason = "the memory is shared between threads by contract: see each method")]
 // SAFETY: the mapping belongs to no thread; all access is through atomics or through slices whose exclusivity the
@@ -159,26 +169,22 @@ impl Arena {
         assert!(at.is_multiple_of(align), "{at} is not aligned to {align}");
     }
 
-    /// Returns the header of the chunk that begins there.
+    /// Returns the words that begin there.
     #[inline]
-    pub(super) fn header(&self, at: usize) -> &Header {
-        self.check(at, size_of::<Header>(), align_of::<Header>());
+    pub(super) fn words<W: Words>(&self, at: usize) -> &W {
+        self.check(at, size_of::<W>(), align_of::<W>());
         #[expect(unsafe_code, reason = "words of the mapping")]
-        // SAFETY: `check` has shown that the header is in bounds and aligned (the base is aligned to a page); the mapping starts
-        // as zeros, so it is initialised; and the words of headers are only accessed as atomics.
+        // SAFETY: `check` has shown that the words are in bounds and aligned (the base is aligned to a page). The mapping starts
+        // as zeros, and `Words` requires that `W` consists of atomics, for which all bytes are valid.
         unsafe {
-            &*self.base.add(at).cast::<Header>()
+            &*self.base.add(at).cast::<W>()
         }
     }
 
+    /// Returns the word of 64 bits there.
     #[inline]
     pub(super) fn word64(&self, at: usize) -> &AtomicU64 {
-        self.check(at, 8, 8);
-        #[expect(unsafe_code, reason = "a word of the mapping")]
-        // SAFETY: `check` has shown that `at` is in bounds and aligned, and header words are only accessed as atomics.
-        unsafe {
-            &*self.base.add(at).cast::<AtomicU64>()
-        }
+        self.words(at)
     }
 
     /// Returns bytes that are not written as long as the borrow lives: the caller's promise.

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use rdmakv_proto::item::{self, HEADER, MAGIC, State};
 
-use super::arena::Arena;
+use super::arena::{Arena, Words};
 
 /// A chunk's place in the arena, in units of eight bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -56,7 +56,7 @@ pub(super) const LISTED: u64 = 1 << 14;
 
 /// The words of a header.
 #[repr(C)]
-pub(super) struct Header {
+struct Header {
     /// State, marks, magic, incarnation.
     first: AtomicU64,
     expiry: AtomicU64,
@@ -75,6 +75,10 @@ pub(super) struct Header {
 
 const _: () = assert!(size_of::<Header>() == HEADER);
 
+#[expect(unsafe_code, reason = "words of the arena")]
+// SAFETY: `Words` requires atomic integers without padding in C's layout; the fields' sizes add up to `HEADER`.
+unsafe impl Words for Header {}
+
 /// A chunk in the arena: a view that knows where each field is.
 #[derive(Clone, Copy)]
 pub(super) struct Chunk<'a> {
@@ -87,7 +91,7 @@ pub(super) struct Chunk<'a> {
 impl<'a> Chunk<'a> {
     #[inline]
     pub(super) fn new(arena: &'a Arena, id: Id) -> Self {
-        Self { arena, header: arena.header(id.at()), at: id.at() }
+        Self { arena, header: arena.words(id.at()), at: id.at() }
     }
 
     #[inline]
@@ -150,6 +154,10 @@ impl<'a> Chunk<'a> {
     #[inline]
     pub(super) fn accessed(self) -> u32 {
         self.header.accessed.load(Relaxed)
+    }
+    /// Returns the seconds since the item was last asked for.
+    pub(super) fn idle(self, now: u64) -> u64 {
+        u64::from((now as u32).saturating_sub(self.accessed()))
     }
     #[inline]
     pub(super) fn holders(self) -> u32 {

@@ -2,8 +2,8 @@
 //! tell.
 
 use super::chunk::{Id, LISTED};
-use super::leases::{Extent, Leases};
-use super::{ChunkRef, Store};
+use super::leases::Leases;
+use super::{ChunkRef, Extent, Store};
 use rdmakv_proto::faults::{Fault, injected};
 use rdmakv_proto::gets::Entry;
 

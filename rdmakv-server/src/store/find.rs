@@ -1,7 +1,7 @@
 //! From a key to its item: lookups, and what they leave behind.
 
 use super::chunk::{self, Chunk, Id};
-use super::eviction::SMALL;
+use super::eviction::{self, SMALL};
 use super::{ChunkRef, Store};
 use rdmakv_proto::item::State;
 
@@ -134,7 +134,7 @@ impl Store {
         }
         let (accessed, fetched) = (chunk.accessed(), chunk.marked(chunk::FETCHED));
         if bump {
-            chunk.touch(now);
+            eviction::touch(chunk, now);
             let counters = &mut self.counts.classes[chunk.class()];
             counters.hits_small += u64::from(chunk.queue() == SMALL);
             counters.get_hits += 1;
@@ -169,7 +169,7 @@ impl Store {
         let id = self.live(self.index.hash(key), key, now)?;
         let chunk = self.slabs.chunk(id);
         chunk.set_expiry(expiry);
-        chunk.touch(now);
+        eviction::touch(chunk, now);
         self.counts.classes[chunk.class()].touches += 1;
         // An end that has come already is one for one-sided readers as well.
         if chunk.marked(chunk::LEASED | chunk::LISTED) && self.is_over(id, now) {

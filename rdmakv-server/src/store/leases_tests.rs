@@ -210,6 +210,24 @@ fn key_dying_twice_is_refused_until_still() {
 }
 
 #[test]
+fn refused_lease_dates_the_next_death() {
+    let mut store = store(2 << 20);
+    set(&mut store, b"key", b"1");
+    set(&mut store, b"other", b"x");
+    lease(&mut store, b"key", AT).unwrap();
+    let handle = store.get(b"other", false, NOW).unwrap().handle();
+    let other = store.hold(handle).unwrap();
+    store.delete(b"other", None, NOW);
+    // Whole seconds alone would have the first death at the begin of this second, more than one D before the second death.
+    assert_eq!(store.expose(&other, AT + 9 * D / 10), Err(NoLease::Gone));
+    store.release(other);
+    set(&mut store, b"key", b"2");
+    lease(&mut store, b"key", AT + 11 * D / 10).unwrap();
+    set_at(&mut store, b"key", b"3", 0, NOW + 1);
+    assert_eq!(lease(&mut store, b"key", AT + 12 * D / 10), Err(NoLease::Churn));
+}
+
+#[test]
 fn leased_chunks_are_never_reused() {
     let mut store = store(2 << 20);
     let mut places = Vec::new();

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use super::chunk::Id;
-use super::eviction::MOST_FREQUENT;
-use super::leases::{AT_A_GRANT, Exposure, Extent, NoLease};
-use super::{ChunkRef, GetTable, Handle, Store};
+use super::eviction::{self, MOST_FREQUENT};
+use super::leases::{AT_A_GRANT, Exposure, NoLease};
+use super::{ChunkRef, Extent, GetTable, Handle, Store};
 
 impl Store {
     /// Tells this fabric from now on what becomes of the chunks that it exposed.
@@ -55,6 +55,7 @@ impl Store {
     fn lease_chunk(&mut self, id: Id, now: u64) -> Result<u64, NoLease> {
         let seconds = now / 1_000_000_000;
         self.flush_if_due(seconds);
+        self.leases.learn_time(now);
         if !self.is_alive(id) || self.is_over(id, seconds) {
             return Err(NoLease::Gone);
         }
@@ -94,7 +95,7 @@ impl Store {
         let there = self.slabs.chunk_at(address).filter(|&id| self.is_alive(id) && !self.is_over(id, now));
         let Some(chunk) = there.map(|id| self.slabs.chunk(id)) else { return false };
         for _ in 0..reads.min(u64::from(MOST_FREQUENT)) {
-            chunk.touch(now);
+            eviction::touch(chunk, now);
         }
         let hits = &mut self.counts.classes[chunk.class()].get_hits;
         *hits = hits.saturating_add(reads);

@@ -1,6 +1,7 @@
 //! From a value to an item: a chunk is reserved, filled by its owner, and published.
 
 use super::chunk::{self, Id};
+use super::eviction;
 use super::{ChunkWriter, Mode, Outcome, Refused, Store, Terms};
 
 impl Store {
@@ -71,7 +72,7 @@ impl Store {
         };
         let refused = refused.or(match (terms.mode, before) {
             (Mode::Add, Some(before)) => {
-                before.touch(now);
+                eviction::touch(before, now);
                 Some(Outcome::NotStored)
             }
             (Mode::Append | Mode::Prepend, None) if terms.vivify => None,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::{Histograms, Kind, Moment, Plan, Second, Stage, Study, run_watched};
+use crate::{Histograms, Kind, Moment, Plan, Second, Stage, Sweep, run_watched};
 use hdrhistogram::serialization::V2DeflateSerializer;
 use hdrhistogram::serialization::interval_log::{IntervalLogWriterBuilder, Tag};
 
@@ -18,7 +18,7 @@ use super::flags::Output;
 /// A command at work.
 pub(super) struct Session<'a> {
     output: &'a Output,
-    study: Study,
+    sweep: Sweep,
     interrupt: Arc<AtomicBool>,
     begin: Instant,
     /// Tag, when, and the histogram, of each second; written in the end, as the format has one start for all.
@@ -50,8 +50,8 @@ impl<'a> Session<'a> {
                 std::process::exit(130);
             }
         });
-        let study = Study::new(command, title, std::env::args().skip(1));
-        Ok(Self { output, study, interrupt, begin: Instant::now(), logged: Vec::new() })
+        let sweep = Sweep::new(command, title, std::env::args().skip(1));
+        Ok(Self { output, sweep, interrupt, begin: Instant::now(), logged: Vec::new() })
     }
 
     /// Returns the flag that ends runs early.
@@ -96,7 +96,7 @@ impl<'a> Session<'a> {
         match done {
             Ok(report) => {
                 let go = if report.ended_early.is_some() { Go::Home } else { Go::On };
-                self.study.stages.push(Stage {
+                self.sweep.stages.push(Stage {
                     group: group.to_owned(),
                     short: short.to_owned(),
                     name: name.to_owned(),
@@ -106,7 +106,7 @@ impl<'a> Session<'a> {
                 Ok(go)
             }
             Err(wrong) => {
-                self.study.failed = Some(wrong);
+                self.sweep.failed = Some(wrong);
                 Ok(Go::Home)
             }
         }
@@ -114,21 +114,21 @@ impl<'a> Session<'a> {
 
     /// Prints and writes all there is.
     pub(super) fn finish(self) -> Result<ExitCode, Failure> {
-        let Self { output, study, logged, .. } = self;
-        if !study.stages.is_empty() {
-            let text = if output.json { study.json() } else { study.table() };
+        let Self { output, sweep, logged, .. } = self;
+        if !sweep.stages.is_empty() {
+            let text = if output.json { sweep.json() } else { crate::table(&sweep) };
             // A reader that does not read to the end wants no more.
             let _ = std::io::stdout().write_all(text.as_bytes());
             if let Some(path) = &output.html {
-                std::fs::write(path, study.html())
+                std::fs::write(path, crate::html(&sweep))
                     .map_err(|error| Failure::work(format!("--html {}: {error}", path.display())))?;
             }
             if let Some(path) = &output.log {
-                write_log(path, &logged, &study)
+                write_log(path, &logged, &sweep)
                     .map_err(|error| Failure::work(format!("--log {}: {error}", path.display())))?;
             }
         }
-        match study.why_not_good() {
+        match sweep.why_not_good() {
             None => Ok(ExitCode::SUCCESS),
             Some(why) => Err(Failure::work(why)),
         }
@@ -142,12 +142,12 @@ fn present(latencies: &Histograms) -> impl Iterator<Item = (Kind, &hdrhistogram:
 fn write_log(
     path: &Path,
     logged: &[(String, Duration, hdrhistogram::Histogram<u64>)],
-    study: &Study,
+    sweep: &Sweep,
 ) -> Result<(), String> {
     let mut file = BufWriter::new(File::create(path).map_err(|error| error.to_string())?);
     let mut serializer = V2DeflateSerializer::new();
     let mut builder = IntervalLogWriterBuilder::new();
-    builder.add_comment(&format!("{}, latencies in nanoseconds", study.command_line));
+    builder.add_comment(&format!("{}, latencies in nanoseconds", sweep.command_line));
     builder.with_start_time(SystemTime::now() - logged.last().map_or(Duration::ZERO, |(_, at, _)| *at));
     let mut log = builder.begin_log_with(&mut file, &mut serializer).map_err(|error| error.to_string())?;
     for (tag, at, histogram) in logged {

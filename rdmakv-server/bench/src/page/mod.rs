@@ -1,4 +1,4 @@
-//! A study as a page: one HTML file that needs no network, no script and no other file, light or dark as the reader has it.
+//! A sweep as a page: one HTML file that needs no network, no script and no other file, light or dark as the reader has it.
 
 mod axis;
 mod bars;
@@ -9,8 +9,9 @@ use std::collections::BTreeSet;
 use hdrhistogram::Histogram;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
+use crate::remarks;
 use crate::report::Report;
-use crate::study::{Moment, Stage, Study};
+use crate::sweep::{Moment, Stage, Sweep};
 use crate::tally::Kind;
 use axis::{Axis, Unit, nines_of};
 use bars::{Bar, Bars, Width};
@@ -20,8 +21,8 @@ const STYLE: &str = include_str!("style.css");
 /// Lines of one plot at most: as many as there are hues.
 const HUES: usize = 8;
 
-/// Returns the page.
-pub(crate) fn render(study: &Study) -> String {
+/// Returns the sweep as a page of HTML, with curves.
+pub fn html(sweep: &Sweep) -> String {
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -29,25 +30,25 @@ pub(crate) fn render(study: &Study) -> String {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="generator" content={ "rdmakv-bench " (env!("CARGO_PKG_VERSION")) };
-                title { (study.title) }
+                title { (sweep.title) }
                 // Our own text.
                 style { (PreEscaped(STYLE)) }
             }
             body {
                 header {
-                    h1 { (study.title) }
-                    (lead(study))
-                    @if let [only] = &study.stages[..] { (facts(&only.report)) }
-                    (said(study))
+                    h1 { (sweep.title) }
+                    (lead(sweep))
+                    @if let [only] = &sweep.stages[..] { (facts(&only.report)) }
+                    (said(sweep))
                 }
                 main {
-                    @for figures in sections(study) { (figures) }
+                    @for figures in sections(sweep) { (figures) }
                     h2 { "Figures" }
-                    (table(study))
+                    (table(sweep))
                 }
                 footer {
                     p { "Made by rdmakv-bench " (env!("CARGO_PKG_VERSION")) " with this command:" }
-                    pre { (study.command_line) }
+                    pre { (sweep.command_line) }
                     p {
                         "Latencies of an open loop count from when a request was to start. CPU times are the server's process's own, divided \
                          by the operations that ended in the time that counts."
@@ -59,10 +60,10 @@ pub(crate) fn render(study: &Study) -> String {
     page.into_string() + "\n"
 }
 
-fn lead(study: &Study) -> Markup {
-    let good = study.why_not_good().is_none();
-    let servers: BTreeSet<&str> = study.stages.iter().map(|stage| stage.report.target.as_str()).collect();
-    let first = study.stages.first().map(|stage| &stage.report);
+fn lead(sweep: &Sweep) -> Markup {
+    let good = sweep.why_not_good().is_none();
+    let servers: BTreeSet<&str> = sweep.stages.iter().map(|stage| stage.report.target.as_str()).collect();
+    let first = sweep.stages.first().map(|stage| &stage.report);
     html! {
         p class="lead" {
             @if let Some(report) = first {
@@ -75,7 +76,7 @@ fn lead(study: &Study) -> Markup {
                 }
             }
         }
-        @if let [only] = &study.stages[..] {
+        @if let [only] = &sweep.stages[..] {
             p class="lead" { (only.report.traffic) "; keys: " (only.report.keys) "; values of " (only.report.sizes) " bytes" }
         }
         p class={ "verdict " (if good { "good" } else { "bad" }) } {
@@ -119,29 +120,29 @@ fn percent(share: f64) -> String {
 }
 
 /// Returns the remarks.
-fn said(study: &Study) -> Markup {
-    let alone = study.stages.len() == 1;
+fn said(sweep: &Sweep) -> Markup {
+    let alone = sweep.stages.len() == 1;
     html! {
         ul class="said" {
-            @for (whose, note) in study.said() {
+            @for (whose, note) in remarks::of_sweep(sweep) {
                 @let bad = ["INVALID", "ENDED", "WRONG"].iter().any(|word| note.starts_with(word));
                 li class=[bad.then_some("bad")] { @if !alone { b { (whose) ": " } } (note) }
             }
-            @if let Some(why) = &study.failed { li class="bad" { b { "There were no more runs: " } (why) } }
+            @if let Some(why) = &sweep.failed { li class="bad" { b { "There were no more runs: " } (why) } }
         }
     }
 }
 
 /// Stages that belong in one plot, in groups.
-fn sections(study: &Study) -> Vec<Markup> {
+fn sections(sweep: &Sweep) -> Vec<Markup> {
     let mut groups: Vec<(&str, Vec<&Stage>)> = Vec::new();
-    for stage in &study.stages {
+    for stage in &sweep.stages {
         match groups.iter_mut().find(|(name, _)| *name == stage.group) {
             Some((_, stages)) => stages.push(stage),
             None => groups.push((&stage.group, vec![stage])),
         }
     }
-    let servers = study.has_servers();
+    let servers = sweep.has_servers();
     groups
         .into_iter()
         .map(|(name, stages)| {
@@ -366,15 +367,15 @@ fn cpu_over_time(stages: &[&Stage]) -> Option<Markup> {
     ))
 }
 
-fn table(study: &Study) -> Markup {
-    let servers = study.has_servers();
-    let ways = study.stages.iter().any(|stage| stage.report.ways.is_some());
+fn table(sweep: &Sweep) -> Markup {
+    let servers = sweep.has_servers();
+    let ways = sweep.stages.iter().any(|stage| stage.report.ways.is_some());
     html! {
         div class="card scroll" {
             table {
                 thead {
                     tr {
-                        @if study.stages.len() > 1 { th class="word" { "run" } }
+                        @if sweep.stages.len() > 1 { th class="word" { "run" } }
                         th { "operations" small { "a second" } } th { "MB/s" } th class="word" { "latency of" }
                         th { "requests" }
                         @for name in ["mean", "50 %", "90 %", "99 %", "99.9 %", "worst"] { th { (name) } }
@@ -383,7 +384,7 @@ fn table(study: &Study) -> Markup {
                         @if ways { th { "one-sided" small { "of the values" } } }
                     }
                 }
-                tbody { @for stage in &study.stages { (rows(stage, servers, study.stages.len() > 1)) } }
+                tbody { @for stage in &sweep.stages { (rows(stage, servers, sweep.stages.len() > 1)) } }
             }
         }
     }

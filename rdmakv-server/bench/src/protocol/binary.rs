@@ -1,6 +1,6 @@
 //! The binary protocol: a header of 24 bytes, extras, key, value.
 
-use super::{Answer, Ask, Flying, HEAD_MAX, Head, Nonsense, Op, Speech};
+use super::{Answer, Ask, Codec, HEAD_MAX, Head, InFlight, Nonsense, Op};
 use crate::outgoing::Outgoing;
 
 const HEADER: usize = 24;
@@ -8,21 +8,21 @@ const GET: u8 = 0;
 const SET: u8 = 1;
 
 #[inline]
-pub(super) fn put(speech: &Speech<'_>, ask: &Ask, out: &mut Outgoing) {
+pub(super) fn put(codec: &Codec<'_>, ask: &Ask, out: &mut Outgoing) {
     let (code, extras, place) = match ask.op {
         // A plan with scans is refused: there is no request for several keys.
         Op::Get | Op::Scan => (GET, 0, 0..0),
-        Op::Set => (SET, 8, speech.values.place(ask.key)),
+        Op::Set => (SET, 8, codec.values.place(ask.key)),
     };
-    let key_len = speech.names.key_len();
+    let key_len = codec.names.key_len();
     let mut header = [0; HEADER + 8];
     header[..2].copy_from_slice(&[0x80, code]);
     header[2..4].copy_from_slice(&(key_len as u16).to_be_bytes());
     header[4] = extras as u8;
     header[8..12].copy_from_slice(&((extras + key_len + place.len()) as u32).to_be_bytes());
     out.bytes.extend_from_slice(&header[..HEADER + extras]);
-    speech.names.put(ask.key, &mut out.bytes);
-    out.put(place, speech.values.pattern());
+    codec.names.put(ask.key, &mut out.bytes);
+    out.put(place, codec.values.pattern());
 }
 
 fn lengths(bytes: &[u8]) -> (usize, usize, usize) {
@@ -45,8 +45,8 @@ pub(super) fn head_len(bytes: &[u8]) -> Option<usize> {
 
 pub(super) fn head(
     head: &[u8],
-    asked: &Flying,
-    speech: &Speech<'_>,
+    asked: &InFlight,
+    codec: &Codec<'_>,
     error: &mut Option<String>,
 ) -> Result<Head, Nonsense> {
     let awaited = match asked.ask.op {
@@ -66,7 +66,7 @@ pub(super) fn head(
         (0, Op::Get | Op::Scan) if key == 0 && extras == 4 && body >= extras => {
             let len = body - extras;
             // No key comes back: the value shows its key.
-            let right = !speech.verify || len <= speech.values.pattern().len();
+            let right = !codec.verify || len <= codec.values.pattern().len();
             Ok(Head::Value { key: asked.ask.key, len, tail: b"", right, more: false })
         }
         (0, Op::Set) if body == 0 => Ok(Head::Done(Answer::Stored)),

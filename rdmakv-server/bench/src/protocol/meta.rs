@@ -1,23 +1,23 @@
 //! `mg` and `ms`.
 
-use super::{Answer, Ask, Flying, Head, Nonsense, Op, Speech, number, put_line_and_value};
+use super::{Answer, Ask, Codec, Head, InFlight, Nonsense, Op, number, put_line_and_value};
 use crate::outgoing::Outgoing;
 
 #[inline]
-pub(super) fn put(speech: &Speech<'_>, ask: &Ask, out: &mut Outgoing) {
+pub(super) fn put(codec: &Codec<'_>, ask: &Ask, out: &mut Outgoing) {
     match ask.op {
         // A plan with scans is refused: there is no request for several keys.
         Op::Get | Op::Scan => {
             out.bytes.extend_from_slice(b"mg ");
-            speech.names.put(ask.key, &mut out.bytes);
+            codec.names.put(ask.key, &mut out.bytes);
             // The key comes back only where it is looked at.
-            out.bytes.extend_from_slice(if speech.verify { b" k v\r\n" } else { b" v\r\n" });
+            out.bytes.extend_from_slice(if codec.verify { b" k v\r\n" } else { b" v\r\n" });
         }
-        Op::Set => put_line_and_value(speech, ask.key, out, (b"ms ", b" ")),
+        Op::Set => put_line_and_value(codec, ask.key, out, (b"ms ", b" ")),
     }
 }
 
-pub(super) fn head(line: &[u8], asked: &Flying, speech: &Speech<'_>) -> Result<Head, Nonsense> {
+pub(super) fn head(line: &[u8], asked: &InFlight, codec: &Codec<'_>) -> Result<Head, Nonsense> {
     match asked.ask.op {
         Op::Set if is(line, b"HD") => Ok(Head::Done(Answer::Stored)),
         Op::Set => Err(Nonsense::new("HD", line)),
@@ -26,8 +26,8 @@ pub(super) fn head(line: &[u8], asked: &Flying, speech: &Speech<'_>) -> Result<H
             let wrong = || Nonsense::new("VA or EN", line);
             let mut words = line.strip_prefix(b"VA ").ok_or_else(wrong)?.split(|&byte| byte == b' ');
             let len = words.next().and_then(number).ok_or_else(wrong)?;
-            let right = !speech.verify
-                || words.any(|flag| flag.first() == Some(&b'k') && speech.is_key(asked.ask.key, &flag[1..]));
+            let right = !codec.verify
+                || words.any(|flag| flag.first() == Some(&b'k') && codec.is_key(asked.ask.key, &flag[1..]));
             Ok(Head::Value { key: asked.ask.key, len, tail: b"\r\n", right, more: false })
         }
     }

@@ -96,7 +96,7 @@ impl Ask {
 
 /// A request that waits for its answer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Flying {
+pub(crate) struct InFlight {
     /// When it was to start, in nanoseconds since the run began.
     pub(crate) start: u64,
     /// When the first request was to start of which this is a part.
@@ -104,7 +104,7 @@ pub(crate) struct Flying {
     pub(crate) ask: Ask,
 }
 
-impl Flying {
+impl InFlight {
     /// Returns the request that has to follow this answer.
     #[inline]
     pub(crate) fn next(&self, answer: Answer) -> Option<Ask> {
@@ -142,16 +142,16 @@ impl Nonsense {
     }
 }
 
-/// All that is said the same way in a run.
+/// How the requests of a run are written and their answers read.
 #[derive(Clone, Debug)]
-pub(crate) struct Speech<'a> {
+pub(crate) struct Codec<'a> {
     pub(crate) protocol: Protocol,
     pub(crate) names: &'a Names,
     pub(crate) values: &'a Values,
     pub(crate) verify: bool,
 }
 
-impl Speech<'_> {
+impl Codec<'_> {
     /// The request, appended.
     #[inline]
     pub(crate) fn put(&self, ask: &Ask, out: &mut Outgoing) {
@@ -226,21 +226,21 @@ impl Reader {
     pub(crate) fn next(
         &mut self,
         input: &[u8],
-        asked: &Flying,
-        speech: &Speech<'_>,
+        asked: &InFlight,
+        codec: &Codec<'_>,
     ) -> Result<(usize, Option<Answer>), Nonsense> {
         let mut used = 0;
         loop {
             let rest = &input[used..];
             match &mut self.state {
                 State::Head => {
-                    let Some((part, head)) = self.head(rest, asked, speech)? else { return Ok((input.len(), None)) };
+                    let Some((part, head)) = self.head(rest, asked, codec)? else { return Ok((input.len(), None)) };
                     used += part;
                     match head {
                         Head::Done(answer) => return Ok((used, Some(answer))),
                         Head::Value { key, len, tail, right, more } => {
-                            let place = speech.values.place(key);
-                            let wrong = speech.verify && (!right || len != place.len());
+                            let place = codec.values.place(key);
+                            let wrong = codec.verify && (!right || len != place.len());
                             self.state = State::Value { left: len, at: place.start, tail, wrong, more };
                         }
                         Head::EndOfScan => {
@@ -251,7 +251,7 @@ impl Reader {
                 }
                 State::Value { left, at, tail, wrong, more } => {
                     let part = rest.len().min(*left);
-                    if speech.verify && !*wrong && rest[..part] != speech.values.pattern()[*at..*at + part] {
+                    if codec.verify && !*wrong && rest[..part] != codec.values.pattern()[*at..*at + part] {
                         *wrong = true;
                     }
                     *left -= part;
@@ -289,36 +289,36 @@ impl Reader {
     }
 
     /// Returns a head, if the input completes one; else all of the input is kept.
-    fn head(&mut self, rest: &[u8], asked: &Flying, speech: &Speech<'_>) -> Result<Option<(usize, Head)>, Nonsense> {
+    fn head(&mut self, rest: &[u8], asked: &InFlight, codec: &Codec<'_>) -> Result<Option<(usize, Head)>, Nonsense> {
         if self.partial.is_empty() {
-            if let Some(len) = head_len(speech.protocol, rest) {
-                let head = self.understand(&rest[..len], asked, speech)?;
+            if let Some(len) = head_len(codec.protocol, rest) {
+                let head = self.understand(&rest[..len], asked, codec)?;
                 return Ok(Some((len, head)));
             }
             self.partial.extend_from_slice(&rest[..rest.len().min(HEAD_MAX)]);
         } else {
             let before = self.partial.len();
             self.partial.extend_from_slice(&rest[..rest.len().min(HEAD_MAX)]);
-            if let Some(len) = head_len(speech.protocol, &self.partial) {
+            if let Some(len) = head_len(codec.protocol, &self.partial) {
                 let partial = std::mem::take(&mut self.partial);
-                let head = self.understand(&partial[..len], asked, speech)?;
+                let head = self.understand(&partial[..len], asked, codec)?;
                 self.partial = partial;
                 self.partial.clear();
                 return Ok(Some((len - before, head)));
             }
         }
         // Noise need not be a line to be known: its end may never come.
-        let noise = speech.protocol != Protocol::Binary
-            && self.partial.first().is_some_and(|first| !first.is_ascii_uppercase());
+        let noise =
+            codec.protocol != Protocol::Binary && self.partial.first().is_some_and(|first| !first.is_ascii_uppercase());
         if noise || self.partial.len() >= HEAD_MAX {
             return Err(Nonsense::new("an answer's first line", &self.partial));
         }
         Ok(None)
     }
 
-    fn understand(&mut self, head: &[u8], asked: &Flying, speech: &Speech<'_>) -> Result<Head, Nonsense> {
-        match speech.protocol {
-            Protocol::Binary => binary::head(head, asked, speech, &mut self.error),
+    fn understand(&mut self, head: &[u8], asked: &InFlight, codec: &Codec<'_>) -> Result<Head, Nonsense> {
+        match codec.protocol {
+            Protocol::Binary => binary::head(head, asked, codec, &mut self.error),
             Protocol::Text | Protocol::Meta => {
                 let line = head.strip_suffix(b"\r\n").ok_or_else(|| Nonsense::new("a line", head))?;
                 // The server's own trouble; what it does not understand is ours.
@@ -326,10 +326,10 @@ impl Reader {
                     self.error = Some(line.escape_ascii().to_string());
                     return Ok(Head::Done(Answer::Error));
                 }
-                if speech.protocol == Protocol::Text {
-                    text::head(line, asked, speech, self.found)
+                if codec.protocol == Protocol::Text {
+                    text::head(line, asked, codec, self.found)
                 } else {
-                    meta::head(line, asked, speech)
+                    meta::head(line, asked, codec)
                 }
             }
         }
@@ -355,14 +355,14 @@ fn number(word: &[u8]) -> Option<usize> {
 
 /// A `set`, which both protocols of lines say alike but for the words before and after the key.
 #[inline]
-fn put_line_and_value(speech: &Speech<'_>, key: u64, out: &mut Outgoing, (before, after): (&[u8], &[u8])) {
-    let place = speech.values.place(key);
+fn put_line_and_value(codec: &Codec<'_>, key: u64, out: &mut Outgoing, (before, after): (&[u8], &[u8])) {
+    let place = codec.values.place(key);
     out.bytes.extend_from_slice(before);
-    speech.names.put(key, &mut out.bytes);
+    codec.names.put(key, &mut out.bytes);
     out.bytes.extend_from_slice(after);
     out.bytes.extend_from_slice(itoa::Buffer::new().format(place.len()).as_bytes());
     out.bytes.extend_from_slice(b"\r\n");
-    out.put(place, speech.values.pattern());
+    out.put(place, codec.values.pattern());
     out.bytes.extend_from_slice(b"\r\n");
 }
 
@@ -372,8 +372,8 @@ mod tests {
 
     const KEY: u64 = 7;
 
-    fn flying(op: Op) -> Flying {
-        Flying { start: 0, first: 0, ask: Ask::new(op, KEY) }
+    fn in_flight(op: Op) -> InFlight {
+        InFlight { start: 0, first: 0, ask: Ask::new(op, KEY) }
     }
 
     struct World {
@@ -385,21 +385,21 @@ mod tests {
         fn new() -> Self {
             Self { names: Names::new("k", 12, 100).unwrap(), values: Values::new(&"5000".parse().unwrap()) }
         }
-        fn speech(&self, protocol: Protocol) -> Speech<'_> {
-            Speech { protocol, names: &self.names, values: &self.values, verify: true }
+        fn codec(&self, protocol: Protocol) -> Codec<'_> {
+            Codec { protocol, names: &self.names, values: &self.values, verify: true }
         }
         fn value(&self) -> &[u8] {
             &self.values.pattern()[self.values.place(KEY)]
         }
         /// Returns the results of these answers in pieces of this length.
         fn read(&self, protocol: Protocol, ops: &[Op], bytes: &[u8], piece: usize) -> Result<Vec<Answer>, Nonsense> {
-            let speech = self.speech(protocol);
+            let codec = self.codec(protocol);
             let (mut reader, mut answers) = (Reader::default(), Vec::new());
             for piece in bytes.chunks(piece) {
                 let mut at = 0;
                 while at < piece.len() {
-                    let asked = flying(ops[answers.len()]);
-                    let (used, answer) = reader.next(&piece[at..], &asked, &speech)?;
+                    let asked = in_flight(ops[answers.len()]);
+                    let (used, answer) = reader.next(&piece[at..], &asked, &codec)?;
                     assert!(used > 0, "nothing is used and nothing comes of it");
                     at += used;
                     answers.extend(answer);
@@ -479,10 +479,10 @@ mod tests {
     fn scan_answer_values_are_each_verified() {
         let names = Names::new("k", 12, 100).unwrap();
         let values = Values::new(&"5-900".parse().unwrap());
-        let speech = Speech { protocol: Protocol::Text, names: &names, values: &values, verify: true };
+        let codec = Codec { protocol: Protocol::Text, names: &names, values: &values, verify: true };
         let ask = Ask { keys: 4, ..Ask::new(Op::Scan, KEY) };
         let mut out = Outgoing::default();
-        speech.put(&ask, &mut out);
+        codec.put(&ask, &mut out);
         assert_eq!(out.bytes, b"get k00000000007 k00000000008 k00000000009 k00000000010\r\n");
         // Values of these keys, each with that key's own or another's bytes.
         let answer = |keys: &[(u64, u64)]| {
@@ -497,11 +497,11 @@ mod tests {
             bytes
         };
         let read = |bytes: &[u8], piece: usize| -> Result<Answer, Nonsense> {
-            let (mut reader, asked) = (Reader::default(), Flying { start: 0, first: 0, ask });
+            let (mut reader, asked) = (Reader::default(), InFlight { start: 0, first: 0, ask });
             for (at, piece) in bytes.chunks(piece).enumerate() {
                 let mut rest = piece;
                 while !rest.is_empty() {
-                    let (used, answer) = reader.next(rest, &asked, &speech)?;
+                    let (used, answer) = reader.next(rest, &asked, &codec)?;
                     rest = &rest[used..];
                     if let Some(answer) = answer {
                         assert!(rest.is_empty(), "the end of piece {at} is left");
@@ -577,12 +577,12 @@ mod tests {
                 let at = random.random_range(0..bytes.len());
                 bytes[at] = random.random();
             }
-            let speech = world.speech(protocol);
+            let codec = world.codec(protocol);
             let (mut reader, mut at) = (Reader::default(), 0);
-            let asked = flying(Op::Get);
+            let asked = in_flight(Op::Get);
             while at < bytes.len() {
                 let end = (at + random.random_range(1..50)).min(bytes.len());
-                let Ok((used, _)) = reader.next(&bytes[at..end], &asked, &speech) else { break };
+                let Ok((used, _)) = reader.next(&bytes[at..end], &asked, &codec) else { break };
                 at += used;
                 assert!(reader.partial.len() <= 2 * HEAD_MAX);
             }
@@ -599,10 +599,10 @@ mod tests {
             (Protocol::Text, "get k00000000007\\r\\n", format!("set k00000000007 0 0 3\\r\\n{value}\\r\\n")),
             (Protocol::Meta, "mg k00000000007 k v\\r\\n", format!("ms k00000000007 3\\r\\n{value}\\r\\n")),
         ] {
-            let speech = Speech { protocol, names: &names, values: &values, verify: true };
+            let codec = Codec { protocol, names: &names, values: &values, verify: true };
             for (op, text) in [(Op::Get, get), (Op::Set, &set)] {
                 let mut out = Outgoing::default();
-                speech.put(&Ask::new(op, KEY), &mut out);
+                codec.put(&Ask::new(op, KEY), &mut out);
                 assert_eq!(out.bytes.escape_ascii().to_string(), text);
             }
         }

@@ -1,7 +1,6 @@
 //! Meta commands: two letters, a key, and flags of one letter each, some with a token.
 
-use super::text::Fault;
-use super::{BAD_FORMAT, Mode, number, number32, signed32, words};
+use super::{BAD_FORMAT, Fault, Mode, number, number32, rest, signed32, words};
 use crate::item::KEY_MAX;
 
 /// A key, decoded if it came as base64.
@@ -143,7 +142,7 @@ pub(super) fn parse(command: u8, line: &[u8]) -> Result<Request<'_>, Fault> {
     };
     // From here on the data is known to follow, and goes with the error.
     let drop = if command == b's' { len + 2 } else { 0 };
-    let flags = super::text::rest(line, if command == b's' { 3 } else { 2 });
+    let flags = rest(line, if command == b's' { 3 } else { 2 });
     let fault = |line| Fault { line, drop };
     let (options, key) = options(command, flags, sent_key).map_err(fault)?;
     let mut request = Request { command, key, sent_key, len, flags, options };

@@ -11,6 +11,21 @@ pub mod udp;
 /// memcached's "bad command line format".
 pub const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
 
+/// The fault of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The error line, without its end.
+    pub line: &'static str,
+    /// Bytes of data that follow the line and are to be dropped.
+    pub drop: usize,
+}
+
+impl From<&'static str> for Fault {
+    fn from(line: &'static str) -> Self {
+        Self { line, drop: 0 }
+    }
+}
+
 /// On what terms an item is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Mode {
@@ -30,6 +45,19 @@ pub enum Mode {
 /// Words of a line, which blanks separate.
 pub fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(|&byte| byte == b' ').filter(|word| !word.is_empty())
+}
+
+/// Returns the text after the first `skip` words. Only blanks separate words.
+fn rest(line: &[u8], skip: usize) -> &[u8] {
+    let blanks = |line: &[u8]| line.iter().take_while(|&&byte| byte == b' ').count();
+    let mut line = &line[blanks(line)..];
+    for _ in 0..skip {
+        let end = memchr::memchr(b' ', line).unwrap_or(line.len());
+        line = &line[end..];
+        line = &line[blanks(line)..];
+    }
+    let end = line.iter().rposition(|&byte| byte != b' ').map_or(0, |last| last + 1);
+    &line[..end]
 }
 
 /// Returns a word as C's strtol and its like take it: blanks of other kinds before it, a sign, digits, and after them

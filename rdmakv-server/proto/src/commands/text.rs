@@ -1,6 +1,6 @@
 //! Classic commands: one line, and for the storage commands a block of data after it.
 
-use super::{BAD_FORMAT, Mode, meta, number, number32, signed32, words};
+use super::{BAD_FORMAT, Fault, Mode, meta, number, number32, rest, signed32, words};
 use crate::item::KEY_MAX;
 
 /// A request. It borrows the line.
@@ -115,21 +115,6 @@ pub enum Request<'a> {
     MetaDebug(meta::Key),
 }
 
-/// The fault of a line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fault {
-    /// The error line, without its end.
-    pub line: &'static str,
-    /// Bytes of data that follow the line and are to be dropped.
-    pub drop: usize,
-}
-
-impl From<&'static str> for Fault {
-    fn from(line: &'static str) -> Self {
-        Self { line, drop: 0 }
-    }
-}
-
 const ERROR: &str = "ERROR";
 const BAD_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument";
 
@@ -142,19 +127,6 @@ fn key(word: &[u8]) -> Result<&[u8], Fault> {
 
 fn exptime(word: &[u8]) -> Option<i64> {
     signed32(word).map(i64::from)
-}
-
-/// Returns the text after the first `skip` words. Only blanks separate words.
-pub(super) fn rest(line: &[u8], skip: usize) -> &[u8] {
-    let blanks = |line: &[u8]| line.iter().take_while(|&&byte| byte == b' ').count();
-    let mut line = &line[blanks(line)..];
-    for _ in 0..skip {
-        let end = memchr::memchr(b' ', line).unwrap_or(line.len());
-        line = &line[end..];
-        line = &line[blanks(line)..];
-    }
-    let end = line.iter().rposition(|&byte| byte != b' ').map_or(0, |last| last + 1);
-    &line[..end]
 }
 
 /// The words after a command's name, as many as memcached looks at.

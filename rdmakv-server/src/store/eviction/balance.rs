@@ -7,7 +7,6 @@
 
 use super::super::counters::Counts;
 use super::super::slabs::Slabs;
-use super::Eviction;
 
 /// Evictions between two looks at the classes at least; more where there are more pages.
 const PERIOD: u64 = 64;
@@ -58,17 +57,15 @@ impl Balance {
     pub(super) fn came_back(&mut self, class: usize, part: f32) {
         self.classes[class].gain += part;
     }
-}
 
-impl Eviction {
     /// Sets whether pages move by themselves.
-    pub(in crate::store) fn set_automove(&mut self, automatic: bool) {
-        self.balance.automatic = automatic;
+    pub(super) fn set_automove(&mut self, automatic: bool) {
+        self.automatic = automatic;
     }
 
     /// Returns what the class would lose with a page.
     fn loss(&self, slabs: &Slabs, class: usize) -> f32 {
-        let Worth { gain, hits, evicted, .. } = self.balance.classes[class];
+        let Worth { gain, hits, evicted, .. } = self.classes[class];
         let pages = slabs.steady_pages_of(class);
         if slabs.free_of(class) > u64::from(slabs.chunks_a_page(class)) {
             0.0
@@ -79,56 +76,52 @@ impl Eviction {
         }
     }
 
-    /// Returns for how long the class's oldest item was not asked for.
-    fn idle(&self, slabs: &Slabs, class: usize, now: u64) -> u64 {
-        self.ages(slabs, class, now).into_iter().max().unwrap_or(0)
-    }
-
     /// Returns which class gives up a page: the one that loses least; where that is about the same, one that keeps others,
-    /// then the one that is longest idle, then the one with most pages.
-    pub(in crate::store) fn donor(&self, slabs: &Slabs, but: usize, now: u64) -> Option<usize> {
-        let classes = 0..self.balance.classes.len();
+    /// then the one that is longest idle, then the one with most pages. `idle` returns for how many seconds the oldest item of a
+    /// class was not asked for.
+    pub(super) fn donor(&self, slabs: &Slabs, but: usize, idle: &impl Fn(usize) -> u64) -> Option<usize> {
+        let classes = 0..self.classes.len();
         let donors = classes.filter(|&class| class != but && slabs.steady_pages_of(class) > 0);
         let rank = |class: usize| {
             let pages = slabs.steady_pages_of(class);
             // Ghosts err now and then: a few hits are as good as none.
             let loss = (self.loss(slabs, class) / ABOUT) as u64;
-            (loss, pages == 1, std::cmp::Reverse((self.idle(slabs, class, now), pages)))
+            (loss, pages == 1, std::cmp::Reverse((idle(class), pages)))
         };
         donors.min_by_key(|&class| rank(class))
     }
 
     /// After evictions: whether it is time to look at the classes ([`weigh`](Self::weigh), [`fade`](Self::fade)).
-    pub(in crate::store) fn is_time_to_weigh(&self, slabs: &Slabs) -> bool {
-        self.balance.evictions >= PERIOD.max(slabs.limit() as u64)
+    pub(super) fn is_time_to_weigh(&self, slabs: &Slabs) -> bool {
+        self.evictions >= PERIOD.max(slabs.limit() as u64)
     }
 
     /// Looks at the classes, and returns the page to move if that is worth it.
-    pub(in crate::store) fn weigh(&mut self, slabs: &Slabs, counts: &Counts, now: u64) -> Option<usize> {
-        self.balance.evictions = 0;
-        for (worth, counters) in self.balance.classes.iter_mut().zip(&counts.classes) {
+    pub(super) fn weigh(&mut self, slabs: &Slabs, counts: &Counts, idle: &impl Fn(usize) -> u64) -> Option<usize> {
+        self.evictions = 0;
+        for (worth, counters) in self.classes.iter_mut().zip(&counts.classes) {
             // The counter may have been reset meanwhile.
             worth.hits += counters.get_hits.saturating_sub(worth.hits_before) as f32;
             worth.hits_before = counters.get_hits;
         }
-        if !self.balance.automatic || !slabs.none_to_adopt() {
+        if !self.automatic || !slabs.none_to_adopt() {
             return None;
         }
-        let classes = &self.balance.classes;
+        let classes = &self.classes;
         let needy = (0..classes.len()).max_by(|&a, &b| classes[a].gain.total_cmp(&classes[b].gain))?;
-        let donor = self.donor(slabs, needy, now)?;
+        let donor = self.donor(slabs, needy, idle)?;
         if classes[needy].gain <= self.loss(slabs, donor) * MARGIN.0 + MARGIN.1 {
             return None;
         }
         let page = slabs.cheapest_page(donor)?;
         // It has what it asked for; whether it needs more has to show again.
-        self.balance.classes[needy].gain *= 0.5;
+        self.classes[needy].gain *= 0.5;
         Some(page)
     }
 
     /// Lets what was counted fade.
-    pub(in crate::store) fn fade(&mut self) {
-        for worth in &mut self.balance.classes {
+    pub(super) fn fade(&mut self) {
+        for worth in &mut self.classes {
             worth.gain *= FADING;
             worth.hits *= FADING;
             worth.evicted *= FADING;
@@ -137,20 +130,19 @@ impl Eviction {
 
     /// Once a second: returns a page to move from where items lie idle longest to where items were driven out youngest, if
     /// that differs much and nothing is known that speaks against it.
-    pub(in crate::store) fn rebalance(&mut self, slabs: &Slabs, counts: &Counts, now: u64) -> Option<usize> {
-        let evicted: Vec<u64> =
-            self.balance.classes.iter_mut().map(|worth| std::mem::take(&mut worth.of_late)).collect();
-        if !self.balance.automatic || !slabs.none_to_adopt() {
+    pub(super) fn rebalance(&mut self, slabs: &Slabs, counts: &Counts, idle: &impl Fn(usize) -> u64) -> Option<usize> {
+        let evicted: Vec<u64> = self.classes.iter_mut().map(|worth| std::mem::take(&mut worth.of_late)).collect();
+        if !self.automatic || !slabs.none_to_adopt() {
             return None;
         }
         let evicts = (0..evicted.len()).filter(|&class| evicted[class] > 0);
         let needy = evicts.min_by_key(|&class| counts.classes[class].evicted_time)?;
-        let donor = self.donor(slabs, needy, now).filter(|&donor| slabs.pages_of(donor) > 1)?;
-        if self.loss(slabs, donor) > self.balance.classes[needy].gain {
+        let donor = self.donor(slabs, needy, idle).filter(|&donor| slabs.pages_of(donor) > 1)?;
+        if self.loss(slabs, donor) > self.classes[needy].gain {
             return None;
         }
         let roomy = slabs.free_of(donor) > 2 * u64::from(slabs.chunks_a_page(donor));
-        let differs = roomy || self.idle(slabs, donor, now) * 4 > counts.classes[needy].evicted_time * 5 + 4;
+        let differs = roomy || idle(donor) * 4 > counts.classes[needy].evicted_time * 5 + 4;
         slabs.cheapest_page(donor).filter(|_| differs)
     }
 }

@@ -6,6 +6,7 @@ mod ghosts;
 mod queues;
 
 use super::chunk::{Chunk, FETCHED, Id};
+use super::counters::Counts;
 use super::slabs::Slabs;
 use crate::metrics::ClassCounters;
 use balance::Balance;
@@ -22,24 +23,18 @@ pub(super) struct Eviction {
     balance: Balance,
 }
 
-impl Chunk<'_> {
-    /// Returns the seconds since the item was last asked for.
-    pub(super) fn idle(self, now: u64) -> u64 {
-        u64::from((now as u32).saturating_sub(self.accessed()))
+/// Counts a use of the item.
+#[inline]
+pub(super) fn touch(chunk: Chunk<'_>, now: u64) {
+    // Nothing is written where nothing changes: the line stays shared between processors.
+    if chunk.accessed() != now as u32 {
+        chunk.set_accessed(now);
     }
-    /// Counts a use of the item.
-    #[inline]
-    pub(super) fn touch(self, now: u64) {
-        // Nothing is written where nothing changes: the line stays shared between processors.
-        if self.accessed() != now as u32 {
-            self.set_accessed(now);
-        }
-        let frequency = self.frequency();
-        if frequency < MOST_FREQUENT {
-            self.set_frequency(frequency + 1);
-        }
-        self.mark(FETCHED);
+    let frequency = chunk.frequency();
+    if frequency < MOST_FREQUENT {
+        chunk.set_frequency(frequency + 1);
     }
+    chunk.mark(FETCHED);
 }
 
 impl Eviction {
@@ -104,6 +99,40 @@ impl Eviction {
     /// Returns the seconds since these were last asked for; 0 where there is none.
     pub(super) fn ages(&self, slabs: &Slabs, class: usize, now: u64) -> [u64; 2] {
         self.oldest(class).map(|oldest| oldest.map_or(0, |id| slabs.chunk(id).idle(now)))
+    }
+    /// Returns for how long the class's oldest item was not asked for.
+    fn idle(queues: &[Queues], slabs: &Slabs, class: usize, now: u64) -> u64 {
+        [SMALL, MAIN]
+            .iter()
+            .filter_map(|&queue| queues[class].oldest(queue))
+            .map(|id| slabs.chunk(id).idle(now))
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// Sets whether pages move by themselves.
+    pub(super) fn set_automove(&mut self, automatic: bool) {
+        self.balance.set_automove(automatic);
+    }
+    /// Returns the class that gives up a page for another, the one that misses it least.
+    pub(super) fn donor(&self, slabs: &Slabs, but: usize, now: u64) -> Option<usize> {
+        self.balance.donor(slabs, but, &|class| Self::idle(&self.queues, slabs, class, now))
+    }
+    /// After evictions: returns whether it is time to compare the classes ([`weigh`](Self::weigh), [`fade`](Self::fade)).
+    pub(super) fn is_time_to_weigh(&self, slabs: &Slabs) -> bool {
+        self.balance.is_time_to_weigh(slabs)
+    }
+    /// Compares the classes, and returns the page to move if that is worth it.
+    pub(super) fn weigh(&mut self, slabs: &Slabs, counts: &Counts, now: u64) -> Option<usize> {
+        self.balance.weigh(slabs, counts, &|class| Self::idle(&self.queues, slabs, class, now))
+    }
+    /// Lets what was counted fade.
+    pub(super) fn fade(&mut self) {
+        self.balance.fade();
+    }
+    /// Once a second: returns a page to move to where items were driven out youngest, if that differs much.
+    pub(super) fn rebalance(&mut self, slabs: &Slabs, counts: &Counts, now: u64) -> Option<usize> {
+        self.balance.rebalance(slabs, counts, &|class| Self::idle(&self.queues, slabs, class, now))
     }
     /// Returns the bytes of the ghosts.
     pub(super) fn bytes(&self) -> usize {

@@ -7,23 +7,9 @@
 
 use std::fmt;
 
-use super::super::slabs::Slabs;
+use super::super::slabs::{Extent, Slabs};
 #[cfg(test)]
 use rdmakv_proto::item::State;
-
-/// A chunk's place in memory, and which item is in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Extent {
-    /// The start, in this process.
-    pub address: u64,
-    /// Its bytes in all. Bytes beyond the used ones may be anything.
-    pub slot: u64,
-    /// Bytes that the item uses: header, key and value.
-    pub used: u64,
-    /// The item's version. No two items of a store have the same, so it tells chunks apart that follow each other in one
-    /// place.
-    pub version: u64,
-}
 
 /// A leased chunk is dead and gives way to another, which is not published yet.
 #[derive(Debug)]

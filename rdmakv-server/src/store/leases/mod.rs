@@ -31,7 +31,7 @@ use super::slabs::Slabs;
 use churn::Churn;
 use exposure::Exposures;
 
-pub use exposure::{Exposure, Extent, Replacement};
+pub use exposure::{Exposure, Replacement};
 
 /// Leases that may end at a grant, when memory is short, and at a tick.
 pub(super) const AT_A_GRANT: usize = 8;
@@ -142,6 +142,11 @@ impl Leases {
         self.chunks.contains_key(&id)
     }
 
+    /// Notes the time of a request for a lease, whether it is granted or not: what dies after it died no earlier.
+    pub(super) fn learn_time(&mut self, now: u64) {
+        self.latest = self.latest.max(now);
+    }
+
     /// Leases an item that is alive and whose key has this hash, from now on; says until when.
     pub(super) fn grant(
         &mut self,
@@ -150,7 +155,6 @@ impl Leases {
         hash: impl FnOnce(&Slabs) -> u64,
         now: u64,
     ) -> Result<u64, NoLease> {
-        self.latest = self.latest.max(now);
         if self.closed {
             return Err(NoLease::Closed);
         }
@@ -272,7 +276,7 @@ impl Leases {
 
     /// As if there had been no lease: says what it was on, and until when.
     #[cfg(rdmakv_fault_injection)]
-    pub(super) fn forget(&mut self, slabs: &mut Slabs, id: Id) -> Option<(Extent, u64)> {
+    pub(super) fn forget(&mut self, slabs: &mut Slabs, id: Id) -> Option<(super::Extent, u64)> {
         let until = self.chunks.get(&id)?.until;
         let extent = slabs.extent(id);
         self.ends.retain(|&Reverse((_, other))| other != id);
@@ -282,7 +286,7 @@ impl Leases {
 
     /// Tells the fabrics that a lease has ended.
     #[cfg(rdmakv_fault_injection)]
-    pub(super) fn tell_ended(&mut self, extent: Extent, now: u64) {
+    pub(super) fn tell_ended(&mut self, extent: super::Extent, now: u64) {
         self.exposures.ended(extent, now);
     }
 }

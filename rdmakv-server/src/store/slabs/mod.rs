@@ -16,7 +16,6 @@ use std::sync::Arc;
 use super::arena::{Arena, Backing, Memory};
 use super::chunk::{self, Chunk, Id};
 use super::config::Config;
-use super::leases::Extent;
 use rdmakv_proto::item::{HEADER, KEY_MAX, State};
 
 pub use lend::{ChunkRef, ChunkWriter};
@@ -47,6 +46,20 @@ struct Class {
     with_free: Vec<u32>,
     /// Whether it had a page beyond the limit once.
     had_extra: bool,
+}
+
+/// A chunk's place in memory, and which item is in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Extent {
+    /// The start, in this process.
+    pub address: u64,
+    /// Its bytes in all. Bytes beyond the used ones may be anything.
+    pub slot: u64,
+    /// Bytes that the item uses: header, key and value.
+    pub used: u64,
+    /// The item's version. No two items of a store have the same, so it tells chunks apart that follow each other in one
+    /// place.
+    pub version: u64,
 }
 
 /// The place of a walk over all chunks.
@@ -346,6 +359,42 @@ impl Slabs {
         let id = self.next_chunk(&mut place, None);
         self.crawler = if id.is_some() { place } else { Place::default() };
         id
+    }
+}
+
+/// Chunks that are lent.
+impl Slabs {
+    /// Lends a chunk in which an item was begun.
+    pub(super) fn writer(&self, id: Id) -> ChunkWriter {
+        ChunkWriter::new(&self.arena, id)
+    }
+    /// Takes back a chunk to publish it.
+    pub(super) fn take(&self, writer: &ChunkWriter) -> Id {
+        writer.lent_by(&self.arena)
+    }
+    /// Takes back a chunk that is not published, and frees it.
+    pub(super) fn abandon(&mut self, writer: ChunkWriter) {
+        let id = self.take(&writer);
+        self.free(id);
+    }
+
+    /// Lends a published chunk; `None` if it has as many holders as it can.
+    pub(super) fn hold(&mut self, id: Id) -> Option<ChunkRef> {
+        let chunk = self.chunk(id);
+        // One that is dead for others, but was still looked at, is leased: it stays as it is.
+        let stays = chunk.state() == State::Alive || chunk.marked(chunk::LEASED);
+        assert!(stays, "a handle is good until the store changes");
+        // More would not fit into its field: the caller copies the value then.
+        self.add_holder(id).then(|| ChunkRef::new(&self.arena, id))
+    }
+    /// Returns the chunk that was lent.
+    pub(super) fn lent(&self, held: &ChunkRef) -> Id {
+        held.lent_by(&self.arena)
+    }
+    /// Takes back a published chunk.
+    pub(super) fn release(&mut self, held: ChunkRef) {
+        let id = self.lent(&held);
+        self.drop_holder(id);
     }
 }
 

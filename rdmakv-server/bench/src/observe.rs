@@ -7,12 +7,29 @@ use std::time::Duration;
 use crate::cpu::{self, Sample, Used, Watched};
 use crate::placed::Placed;
 use crate::plan::Plan;
-use crate::run::Second;
-use crate::tally::Tally;
+use crate::tally::{Histograms, Tally};
 use crate::window::Window;
 
-/// The observed objects while the threads work.
-pub(crate) struct Watching<'a> {
+/// A second of a run, for progress output.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Second<'a> {
+    /// Since the run began.
+    pub at: Duration,
+    /// Answers in it, those that do not count included.
+    pub answers: u64,
+    /// GETs that found nothing.
+    pub misses: u64,
+    /// Requests that the server could not do, and datagrams that were lost.
+    pub failures: u64,
+    /// Latencies that count.
+    pub latencies: &'a Histograms,
+    /// CPU time of the server in this second, in nanoseconds, user and system, if it can be seen.
+    pub server: Option<(f64, f64)>,
+}
+
+/// Observes a run while its threads work.
+pub(crate) struct Observer<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) window: Window,
     pub(crate) stop: &'a AtomicBool,
@@ -27,7 +44,7 @@ pub(crate) struct Watching<'a> {
 /// The interval between looks at the threads' CPUs and at interrupts.
 const LOOK: u64 = 100_000_000;
 
-impl Watching<'_> {
+impl Observer<'_> {
     /// Collects what the threads count until they end.
     pub(crate) fn observe(
         &mut self,
