@@ -390,7 +390,7 @@ impl<'f, F: Fabric> Connection<'f, F> {
     /// Tells the client of the GET table, once it may ask for items; says whether there is something to say.
     fn offer_table(&mut self) -> bool {
         let (session, _, cx) = self.own.context();
-        if !session.may_speak(&cx) {
+        if !session.is_authorised(&cx) {
             return false;
         }
         self.wants_table = false;
@@ -410,7 +410,7 @@ impl<'f, F: Fabric> Connection<'f, F> {
     /// Returns whether the client may ask for items; it is told if not.
     pub(super) fn may_ask(&mut self, id: u32) -> bool {
         let (session, _, cx) = self.own.context();
-        let may = session.may_speak(&cx);
+        let may = session.is_authorised(&cx);
         if !may {
             self.refuse(id, Refusal::NotNow, "CLIENT_ERROR unauthenticated");
         }
@@ -444,7 +444,7 @@ impl<'f, F: Fabric> Connection<'f, F> {
             return Err(Malformed("RUN takes one command, whole, with its data"));
         }
         // A client that has not logged in may be told of no item, for any request.
-        let may = session.may_speak(&cx);
+        let may = session.is_authorised(&cx);
         let tag = wish.filter(|_| may).and_then(|key| self.grant(key));
         self.own.saying.ran(id, tag);
         if over {

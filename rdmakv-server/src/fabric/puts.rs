@@ -71,7 +71,7 @@ impl<F: Fabric> Connection<'_, F> {
         };
         let (session, out, mut cx) = self.own.context();
         let (_, pause) = session.advance(&[line, b"\r\n"].concat(), &mut 1, &mut cx, out);
-        let announced = session.awaited().map(|memory| (memory.as_mut_ptr(), memory.len()));
+        let announced = session.announced().map(|memory| (memory.as_mut_ptr(), memory.len()));
         let Some((memory, announced)) = announced else {
             // The answer to a line without room for its data, if it wants one; or to a command that takes no data at all.
             let refused = pause == Pause::Input && !session.is_quiet();
@@ -154,7 +154,7 @@ impl<F: Fabric> Connection<'_, F> {
             count(&self.state.counts.failed_pulls);
             return self.refuse(id, why, text);
         }
-        session.directly(length);
+        session.add_direct(length);
         session.advance(b"\r\n", &mut 1, &mut cx, out);
         cx.counts.bytes_read += length as u64;
         count(&self.state.counts.sets_pulled);

@@ -230,7 +230,7 @@ impl Conn {
             // A bounded piece at a time, so that others have their turn.
             let piece = value.len().min(256 << 10);
             let read = self.stream.read(&mut value[..piece])?;
-            self.session.directly(read);
+            self.session.add_direct(read);
             cx.counts.bytes_read += read as u64;
             self.heard = cx.now;
             *turns -= 1;

@@ -1,15 +1,12 @@
 //! Binary commands, carried out.
 
-use super::body::{Answer, Body};
-use super::{Context, Out, Session, login, put_value, stats};
+use super::body::{Body, LoginRequest, Reply};
+use super::login::{self, Login};
+use super::replies::{put_error, put_value};
+use super::state::State;
+use super::{Context, Out, admin, stats};
 use crate::store::{Deleted, KEY_MAX, Mode, Outcome, Refused, Sum, Terms};
 use rdmakv_proto::commands::binary::{self, HEADER, Header, Op, status};
-
-pub(super) fn fail(header: &Header, code: u16, out: &mut Out) {
-    let text = binary::text(code);
-    header.answer(&mut out.bytes, code, (0, 0, text.len()), 0);
-    out.bytes.extend_from_slice(text.as_bytes());
-}
 
 fn ok(header: &Header, cas: u64, out: &mut Out) {
     header.answer(&mut out.bytes, status::OK, (0, 0, 0), cas);
@@ -37,7 +34,7 @@ pub(super) fn stored(header: &Header, mode: Mode, outcome: Outcome, out: &mut Ou
         (Outcome::NotFound, _) => status::KEY_NOT_FOUND,
         (Outcome::Refused(refused), _) => refusal(refused),
     };
-    fail(header, code, out);
+    put_error(header, code, out);
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -48,161 +45,161 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from(u32_at(bytes, at)) << 32 | u64::from(u32_at(bytes, at + 4))
 }
 
-impl Session {
-    /// One request, if it is there; says how many bytes it was. Of an item's value nothing is waited for.
-    pub(super) fn binary(&mut self, rest: &[u8], cx: &mut Context<'_>, out: &mut Out) -> usize {
-        let Some(first) = rest.first_chunk::<HEADER>() else {
-            // No need to wait for more of what cannot be one.
-            self.over |= rest[0] != binary::REQUEST;
-            return 0;
-        };
-        let Ok(header) = binary::parse(first) else {
-            self.over = true;
-            return 0;
-        };
-        if !header.is_well_formed() || header.key > KEY_MAX || header.op == Op::Unknown {
-            let known = header.op != Op::Unknown;
-            fail(&header, if known { status::INVALID } else { status::UNKNOWN_COMMAND }, out);
-            // As memcached: after a command with parts of unknown length nothing more is read.
-            self.over = known;
-            self.drop = header.extras + header.key + header.value;
-            return HEADER;
-        }
-        let before_value = HEADER + header.extras + header.key;
-        if rest.len() < before_value {
-            return 0;
-        }
-        let (extras, key) = rest[HEADER..before_value].split_at(header.extras);
-        let sasl = matches!(header.op, Op::SaslMechanisms | Op::SaslAuth | Op::SaslStep);
-        if sasl && !cx.shared.settings.sasl {
-            fail(&header, status::UNKNOWN_COMMAND, out);
-            self.drop = header.value;
-            return before_value;
-        }
-        // As memcached: what comes before the name and the password ends the connection.
-        if !self.may_speak(cx) && !sasl && !matches!(header.op, Op::Quit | Op::Version) {
-            fail(&header, status::AUTH_ERROR, out);
-            self.over = true;
-            return before_value;
-        }
-        if let Op::SaslAuth | Op::SaslStep = header.op {
-            if login::is_acceptable(key, header.value) {
-                self.login.begin_sasl(key);
-                self.body = Some(Body::of_login(header.value, Answer::Sasl { header }));
-            } else {
-                fail(&header, status::INVALID, out);
-                self.drop = header.value;
-            }
-            return before_value;
-        }
-        let mode = match header.op {
-            Op::Set => Mode::Set,
-            Op::Add => Mode::Add,
-            Op::Replace => Mode::Replace,
-            Op::Append => Mode::Append,
-            Op::Prepend => Mode::Prepend,
-            _ => {
-                self.simple(&header, extras, key, cx, out);
-                return before_value;
-            }
-        };
-        // As memcached: with a version to compare with, these are what `cas` is.
-        let mode = if header.cas != 0 && matches!(mode, Mode::Add | Mode::Replace) { Mode::Set } else { mode };
-        let terms = Terms { mode, cas: (header.cas != 0).then_some(header.cas), ..Terms::default() };
-        let item = (header.value, u32_at(extras, 0), exptime(extras, 4));
-        if let Err(refused) = self.begin(key, item, (terms, false), cx, Answer::Binary { header }) {
-            fail(&header, refusal(refused), out);
-        }
-        before_value
+/// Runs the first request, if all of it but an item's value is there. Returns its length so far, and what follows it.
+pub(super) fn run(rest: &[u8], login: &mut Login, cx: &mut Context<'_>, out: &mut Out) -> (usize, State) {
+    let Some(first) = rest.first_chunk::<HEADER>() else {
+        // No need to wait for more of what cannot be one.
+        return (0, if rest[0] == binary::REQUEST { State::Ready } else { State::over() });
+    };
+    let Ok(header) = binary::parse(first) else {
+        return (0, State::over());
+    };
+    if !header.is_well_formed() || header.key > KEY_MAX || header.op == Op::Unknown {
+        let known = header.op != Op::Unknown;
+        put_error(&header, if known { status::INVALID } else { status::UNKNOWN_COMMAND }, out);
+        // As memcached: after a command with parts of unknown length nothing more is read.
+        let follows = header.extras + header.key + header.value;
+        return (HEADER, if known { State::over() } else { State::skip(follows) });
     }
+    let before_value = HEADER + header.extras + header.key;
+    if rest.len() < before_value {
+        return (0, State::Ready);
+    }
+    let (extras, key) = rest[HEADER..before_value].split_at(header.extras);
+    (before_value, carry_out(header, extras, key, login, cx, out))
+}
 
-    /// Runs a command without a value.
-    fn simple(&mut self, header: &Header, extras: &[u8], key: &[u8], cx: &mut Context<'_>, out: &mut Out) {
-        match header.op {
-            Op::Get { with_key } => get(header, key, with_key, None, cx, out),
-            Op::GetTouch { with_key } => get(header, key, with_key, Some(exptime(extras, 0)), cx, out),
-            Op::Touch => {
-                let until = cx.until(exptime(extras, 0));
-                cx.counts.cmd_touch += 1;
-                let mut store = cx.shared.shards.with(key);
-                cx.report_get(&store, key);
-                match store.touch(key, until, cx.now).map(|view| (view.version, view.flags)) {
-                    Some((version, flags)) => {
-                        cx.counts.touch_hits += 1;
-                        // The flags come back, as memcached has it.
-                        header.answer(&mut out.bytes, status::OK, (4, 0, 0), cx.shown(version));
-                        out.bytes.extend_from_slice(&flags.to_be_bytes());
+/// Carries out a request, of which only an item's value may be missing.
+fn carry_out(
+    header: Header,
+    extras: &[u8],
+    key: &[u8],
+    login: &mut Login,
+    cx: &mut Context<'_>,
+    out: &mut Out,
+) -> State {
+    let sasl = matches!(header.op, Op::SaslMechanisms | Op::SaslAuth | Op::SaslStep);
+    if sasl && !cx.shared.settings.sasl {
+        put_error(&header, status::UNKNOWN_COMMAND, out);
+        return State::skip(header.value);
+    }
+    // As memcached: what comes before the name and the password ends the connection.
+    if !login.is_enough(cx) && !sasl && !matches!(header.op, Op::Quit | Op::Version) {
+        put_error(&header, status::AUTH_ERROR, out);
+        return State::over();
+    }
+    if let Op::SaslAuth | Op::SaslStep = header.op {
+        if !login::is_acceptable(key, header.value) {
+            put_error(&header, status::INVALID, out);
+            return State::skip(header.value);
+        }
+        login.begin_sasl(key);
+        return State::Filling(Body::of_login(header.value, LoginRequest::Sasl { header }));
+    }
+    let mode = match header.op {
+        Op::Set => Mode::Set,
+        Op::Add => Mode::Add,
+        Op::Replace => Mode::Replace,
+        Op::Append => Mode::Append,
+        Op::Prepend => Mode::Prepend,
+        _ => return simple(&header, extras, key, cx, out),
+    };
+    // As memcached: with a version to compare with, these are what `cas` is.
+    let mode = if header.cas != 0 && matches!(mode, Mode::Add | Mode::Replace) { Mode::Set } else { mode };
+    let terms = Terms { mode, cas: (header.cas != 0).then_some(header.cas), ..Terms::default() };
+    let item = (header.value, u32_at(extras, 0), exptime(extras, 4));
+    let body = Body::of_item(key, item, (terms, false), cx, Reply::Binary { header });
+    State::fill(body, |no_room| put_error(&header, refusal(no_room.refused), out))
+}
+
+/// Runs a command without a value.
+fn simple(header: &Header, extras: &[u8], key: &[u8], cx: &mut Context<'_>, out: &mut Out) -> State {
+    match header.op {
+        Op::Get { with_key } => get(header, key, with_key, None, cx, out),
+        Op::GetTouch { with_key } => get(header, key, with_key, Some(exptime(extras, 0)), cx, out),
+        Op::Touch => {
+            let until = cx.until(exptime(extras, 0));
+            cx.counts.cmd_touch += 1;
+            let mut store = cx.shared.shards.with(key);
+            cx.report_get(&store, key);
+            match store.touch(key, until, cx.now).map(|view| (view.version, view.flags)) {
+                Some((version, flags)) => {
+                    cx.counts.touch_hits += 1;
+                    // The flags come back, as memcached has it.
+                    header.answer(&mut out.bytes, status::OK, (4, 0, 0), cx.shown(version));
+                    out.bytes.extend_from_slice(&flags.to_be_bytes());
+                }
+                None => {
+                    cx.counts.touch_misses += 1;
+                    put_error(header, status::KEY_NOT_FOUND, out);
+                }
+            }
+        }
+        Op::Delete => {
+            let cas = (header.cas != 0).then_some(header.cas);
+            let mut store = cx.shared.shards.with(key);
+            cx.report_get(&store, key);
+            cx.report_delete(&store, key, "delete");
+            cx.shared.prefixes.deleted(key);
+            match store.delete(key, cas, cx.now) {
+                Deleted::Done => {
+                    cx.counts.delete_hits += 1;
+                    if !header.quiet {
+                        ok(header, 0, out);
                     }
-                    None => {
-                        cx.counts.touch_misses += 1;
-                        fail(header, status::KEY_NOT_FOUND, out);
-                    }
                 }
-            }
-            Op::Delete => {
-                let cas = (header.cas != 0).then_some(header.cas);
-                let mut store = cx.shared.shards.with(key);
-                cx.report_get(&store, key);
-                cx.report_delete(&store, key, "delete");
-                cx.shared.prefixes.deleted(key);
-                match store.delete(key, cas, cx.now) {
-                    Deleted::Done => {
-                        cx.counts.delete_hits += 1;
-                        if !header.quiet {
-                            ok(header, 0, out);
-                        }
-                    }
-                    Deleted::NotFound => {
-                        cx.counts.delete_misses += 1;
-                        fail(header, status::KEY_NOT_FOUND, out);
-                    }
-                    Deleted::Exists => fail(header, status::KEY_EXISTS, out),
+                Deleted::NotFound => {
+                    cx.counts.delete_misses += 1;
+                    put_error(header, status::KEY_NOT_FOUND, out);
                 }
+                Deleted::Exists => put_error(header, status::KEY_EXISTS, out),
             }
-            Op::Increment | Op::Decrement => arithmetic(header, extras, key, cx, out),
-            Op::Quit => {
-                if !header.quiet {
-                    ok(header, 0, out);
-                }
-                (self.over, self.quit) = (true, true);
-            }
-            Op::Flush => {
-                if !cx.shared.settings.flush {
-                    return fail(header, status::AUTH_ERROR, out);
-                }
-                let delay = u32_at(extras, 0);
-                super::admin::flush(i64::from(delay), cx);
-                if !header.quiet {
-                    ok(header, 0, out);
-                }
-            }
-            Op::Noop => ok(header, 0, out),
-            Op::SaslMechanisms => {
-                header.answer(&mut out.bytes, status::OK, (0, 0, login::MECHANISM.len()), 0);
-                out.bytes.extend_from_slice(login::MECHANISM);
-            }
-            Op::Version => {
-                header.answer(&mut out.bytes, status::OK, (0, 0, super::VERSION.len()), 0);
-                out.bytes.extend_from_slice(super::VERSION.as_bytes());
-            }
-            Op::Verbosity => {
-                super::admin::verbosity(u32_at(extras, 0), cx);
+        }
+        Op::Increment | Op::Decrement => arithmetic(header, extras, key, cx, out),
+        Op::Quit => {
+            if !header.quiet {
                 ok(header, 0, out);
             }
-            Op::Stat => {
-                let done = stats::run(key, cx, &mut |name, value| {
-                    header.answer(&mut out.bytes, status::OK, (0, name.len(), value.len()), 0);
-                    out.bytes.extend_from_slice(name.as_bytes());
-                    out.bytes.extend_from_slice(value.as_bytes());
-                });
-                match done {
-                    Ok(_) => ok(header, 0, out),
-                    Err(_) => fail(header, status::KEY_NOT_FOUND, out),
-                }
-            }
-            _ => fail(header, status::UNKNOWN_COMMAND, out),
+            return State::Over { quit: true };
         }
+        Op::Flush => {
+            if !cx.shared.settings.flush {
+                put_error(header, status::AUTH_ERROR, out);
+                return State::Ready;
+            }
+            let delay = u32_at(extras, 0);
+            admin::flush(i64::from(delay), cx);
+            if !header.quiet {
+                ok(header, 0, out);
+            }
+        }
+        Op::Noop => ok(header, 0, out),
+        Op::SaslMechanisms => {
+            header.answer(&mut out.bytes, status::OK, (0, 0, login::MECHANISM.len()), 0);
+            out.bytes.extend_from_slice(login::MECHANISM);
+        }
+        Op::Version => {
+            header.answer(&mut out.bytes, status::OK, (0, 0, super::VERSION.len()), 0);
+            out.bytes.extend_from_slice(super::VERSION.as_bytes());
+        }
+        Op::Verbosity => {
+            admin::verbosity(u32_at(extras, 0), cx);
+            ok(header, 0, out);
+        }
+        Op::Stat => {
+            let done = stats::run(key, cx, &mut |name, value| {
+                header.answer(&mut out.bytes, status::OK, (0, name.len(), value.len()), 0);
+                out.bytes.extend_from_slice(name.as_bytes());
+                out.bytes.extend_from_slice(value.as_bytes());
+            });
+            match done {
+                Ok(_) => ok(header, 0, out),
+                Err(_) => put_error(header, status::KEY_NOT_FOUND, out),
+            }
+        }
+        _ => put_error(header, status::UNKNOWN_COMMAND, out),
     }
+    State::Ready
 }
 
 /// Returns an expiry of 32 bits, without a sign: all ones is a time far off.
@@ -216,7 +213,7 @@ fn get(header: &Header, key: &[u8], with_key: bool, touch: Option<i64>, cx: &mut
     cx.counts.cmd_get += 1;
     cx.report_get(&store, key);
     let until = touch.map(|exptime| cx.until(exptime));
-    let over = super::ends_after(until, cx);
+    let over = cx.ends_after(until);
     let found = match until {
         None => store.get(key, true, cx.now),
         Some(until) => {
@@ -236,7 +233,7 @@ fn get(header: &Header, key: &[u8], with_key: bool, touch: Option<i64>, cx: &mut
             header.answer(&mut out.bytes, status::KEY_NOT_FOUND, (0, key.len(), 0), 0);
             return out.bytes.extend_from_slice(key);
         }
-        return fail(header, status::KEY_NOT_FOUND, out);
+        return put_error(header, status::KEY_NOT_FOUND, out);
     };
     cx.counts.get_hits += 1;
     let cas = cx.shown(view.version);
@@ -260,7 +257,7 @@ fn arithmetic(header: &Header, extras: &[u8], key: &[u8], cx: &mut Context<'_>, 
     cx.report_get(&store, key);
     let cas = (header.cas != 0).then_some(header.cas);
     let mut sum = store.add(key, (up, delta), (cas, None), None, cx.now);
-    super::text::count_sum(sum, up, cx);
+    cx.count_sum(sum, up);
     // All ones: not to be made where there is none.
     if sum == Sum::NotFound && expiry != u32::MAX {
         let digits = initial.to_string();
@@ -287,5 +284,5 @@ fn arithmetic(header: &Header, extras: &[u8], key: &[u8], cx: &mut Context<'_>, 
         Sum::Exists => status::KEY_EXISTS,
         Sum::Refused(refused) => refusal(refused),
     };
-    fail(header, code, out);
+    put_error(header, code, out);
 }

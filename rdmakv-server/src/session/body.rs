@@ -1,39 +1,67 @@
-//! Data on its way into the store: from the request that announces it to the answer that says what became of it.
+//! The data of a request: from the line that announces it until all of it is there.
 
-use super::{COPIED, Context, Out, Session, Shards, binary, meta, text, watch};
+use super::{COPIED, Context, Shards, watch};
 use crate::store::{ChunkWriter, Found, Mode, Outcome, Refused, Terms};
+use rdmakv_proto::commands::binary::Header;
 
-/// The answer to give once the data is there.
+/// The reply to an item's data, in the protocol of its request.
 #[derive(Debug)]
-pub(super) enum Answer {
+pub(super) enum Reply {
     Text { quiet: bool },
     Meta { flags: Vec<u8>, key: Vec<u8>, quiet: bool },
-    Binary { header: rdmakv_proto::commands::binary::Header },
-    Auth { quiet: bool },
-    Sasl { header: rdmakv_proto::commands::binary::Header },
+    Binary { header: Header },
 }
 
-/// Data on its way into the store.
+/// The request that a name and a password came with.
+#[derive(Debug)]
+pub(super) enum LoginRequest {
+    Set { quiet: bool },
+    Sasl { header: Header },
+}
+
+/// Where data goes.
+#[derive(Debug)]
+enum Destination {
+    Item {
+        writer: ChunkWriter,
+        shard: usize,
+        terms: Terms,
+        reply: Reply,
+    },
+    /// A name and a password, which do not reach the store.
+    Login {
+        bytes: Vec<u8>,
+        request: LoginRequest,
+    },
+}
+
+/// Data of a request, as much of it as has come.
 #[derive(Debug)]
 pub(super) struct Body {
-    pub(super) writer: Option<ChunkWriter>,
-    /// For what goes nowhere but here: a user's name and password.
-    pub(super) scratch: Vec<u8>,
-    pub(super) shard: usize,
-    pub(super) got: usize,
-    pub(super) len: usize,
+    destination: Destination,
+    got: usize,
+    len: usize,
     /// Whether "\r\n" follows it, as in the text protocol.
-    pub(super) ended: bool,
-    pub(super) terms: Terms,
-    pub(super) answer: Answer,
+    ended: bool,
 }
 
-impl Body {
-    /// Returns a name and a password, which go nowhere but here.
-    pub(super) fn of_login(len: usize, answer: Answer) -> Self {
-        let ended = matches!(answer, Answer::Auth { .. });
-        Self { writer: None, scratch: Vec::new(), shard: 0, got: 0, len, ended, terms: Terms::default(), answer }
-    }
+/// An item without room: the data that follows is skipped.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NoRoom {
+    pub(super) refused: Refused,
+    /// Bytes of the data.
+    pub(super) follows: usize,
+}
+
+/// A body that is complete.
+#[derive(Debug)]
+pub(super) enum Done {
+    /// The item was stored, or not.
+    Stored { reply: Reply, mode: Mode, outcome: Outcome, size: usize },
+    /// The data had no proper end, and nothing was stored.
+    BadData { quiet: bool },
+    /// A name and a password. `good` says whether they had a proper end.
+    Login { bytes: Vec<u8>, request: LoginRequest, good: bool },
 }
 
 /// Returns the command by the name that events have for it.
@@ -48,132 +76,33 @@ fn command(terms: &Terms) -> &'static str {
     }
 }
 
-impl Session {
-    /// Returns the destination of a large value on its way, for direct reads.
-    pub fn direct(&mut self) -> Option<&mut [u8]> {
-        let body = self.body.as_mut()?;
-        let (got, len) = (body.got, body.len);
-        // The last bytes go the usual way, which also ends the request; of a binary one nothing follows the value, so
-        // that its last byte has to be left for that.
-        if len.saturating_sub(got) < COPIED {
-            return None;
-        }
-        let end = if body.ended { len } else { len - 1 };
-        Some(&mut body.writer.as_mut()?.value()[got..end])
+impl Body {
+    /// Returns an empty body for a name and a password.
+    pub(super) fn of_login(len: usize, request: LoginRequest) -> Self {
+        let ended = matches!(request, LoginRequest::Set { .. });
+        Self { destination: Destination::Login { bytes: Vec::new(), request }, got: 0, len, ended }
     }
 
-    /// So much was read there.
-    pub fn directly(&mut self, read: usize) {
-        if let Some(body) = &mut self.body {
-            body.got += read;
-        }
-    }
-
-    /// Takes data for the body; says how much, and whether it was all.
-    pub(super) fn fill(&mut self, rest: &[u8], cx: &mut Context<'_>, out: &mut Out) -> (usize, bool) {
-        let Some(body) = &mut self.body else { return (0, true) };
-        let part = (body.len - body.got).min(rest.len());
-        match &mut body.writer {
-            Some(writer) => writer.value()[body.got..body.got + part].copy_from_slice(&rest[..part]),
-            None => body.scratch.extend_from_slice(&rest[..part]),
-        }
-        body.got += part;
-        if body.got < body.len {
-            return (part, false);
-        }
-        let mut used = part;
-        let mut good = true;
-        if body.ended {
-            let Some(end) = rest.get(part..part + 2) else { return (part, false) };
-            good = end == b"\r\n";
-            used += 2;
-        }
-        if let Some(body) = self.body.take() {
-            self.finish(body, good, cx, out);
-        }
-        (used, true)
-    }
-
-    fn finish(&mut self, body: Body, good: bool, cx: &mut Context<'_>, out: &mut Out) {
-        if let Answer::Auth { quiet } = body.answer {
-            return self.login.authenticate(&body.scratch, good, quiet, cx, out);
-        }
-        if let Answer::Sasl { header } = body.answer {
-            return self.login.finish_sasl(&header, &body.scratch, cx, out);
-        }
-        let Some(writer) = body.writer else { return };
-        let mut store = cx.shared.shards.at(body.shard);
-        if !good {
-            store.abandon(writer);
-            // As memcached: of a meta command this answer comes even if none was wanted.
-            if !matches!(body.answer, Answer::Text { quiet: true }) {
-                out.bytes.extend_from_slice(b"CLIENT_ERROR bad data chunk\r\n");
-            }
-            return;
-        }
-        cx.report_get(&store, writer.key());
-        let (key, expiry) = (cx.reports_sets().then(|| writer.key().to_vec()), writer.expiry());
-        // An append adds to the value there.
-        let appends =
-            matches!(body.terms.mode, Mode::Append | Mode::Prepend) && matches!(body.answer, Answer::Meta { .. });
-        let there = match appends.then(|| store.peek(writer.key(), cx.now)) {
-            Some(Found::Item { value, .. }) => value,
-            _ => 0,
-        };
-        let outcome = store.publish(writer, body.terms, cx.now);
-        if let Some(key) = key {
-            let (class, command) = (store.class_for(key.len(), body.len), command(&body.terms));
-            cx.report_set(outcome, &watch::Set { key: &key, command, expiry, class, size: body.len });
-        }
-        drop(store);
-        if body.terms.cas.is_some() {
-            match outcome {
-                Outcome::Stored(_) => cx.counts.cas_hits += 1,
-                Outcome::Exists => cx.counts.cas_badval += 1,
-                Outcome::NotFound => cx.counts.cas_misses += 1,
-                _ => {}
-            }
-        }
-        // To memcached, what has nothing to be put to is not stored, whatever version was asked for.
-        let outcome = match (outcome, body.terms.mode) {
-            (Outcome::NotFound, Mode::Append | Mode::Prepend) => Outcome::NotStored,
-            (outcome, _) => outcome,
-        };
-        let outcome = match outcome {
-            Outcome::Stored(version) => Outcome::Stored(cx.shown(version)),
-            other => other,
-        };
-        match body.answer {
-            Answer::Text { quiet } => text::stored(outcome, quiet, out),
-            Answer::Meta { flags, key, quiet } => meta::stored(outcome, (&flags, quiet), &key, there + body.len, out),
-            Answer::Binary { header } => binary::stored(&header, body.terms.mode, outcome, out),
-            Answer::Auth { .. } | Answer::Sasl { .. } => {}
-        }
-    }
-
-    /// Begins to take data for an item.
-    pub(super) fn begin(
-        &mut self,
+    /// Returns an empty body for an item.
+    pub(super) fn of_item(
         key: &[u8],
         (len, flags, exptime): (usize, u32, i64),
         (terms, ended): (Terms, bool),
         cx: &mut Context<'_>,
-        answer: Answer,
-    ) -> Result<(), Refused> {
+        reply: Reply,
+    ) -> Result<Self, NoRoom> {
         cx.counts.cmd_set += 1;
         cx.shared.prefixes.set(key);
         let shard = cx.shared.shards.of(key);
         let mut store = cx.shared.shards.at(shard);
         match store.reserve(key, len, flags, cx.until(exptime), cx.now) {
             Ok(writer) => {
-                let writer = Some(writer);
-                self.body = Some(Body { writer, scratch: Vec::new(), shard, got: 0, len, ended, terms, answer });
-                Ok(())
+                Ok(Self { destination: Destination::Item { writer, shard, terms, reply }, got: 0, len, ended })
             }
             Err(refused) => {
                 // As memcached: better no value than the one that should have been replaced. `cas` would have replaced
                 // only the one that was meant.
-                let compared = terms.cas.is_some() && matches!(answer, Answer::Text { .. });
+                let compared = terms.cas.is_some() && matches!(reply, Reply::Text { .. });
                 if terms.mode == Mode::Set && !compared {
                     store.delete(key, None, cx.now);
                 }
@@ -182,22 +111,109 @@ impl Session {
                     let set = watch::Set { key, command, expiry, class: 0, size: len };
                     cx.report_set(Outcome::Refused(refused), &set);
                 }
-                self.drop = len + if ended { 2 } else { 0 };
-                Err(refused)
+                Err(NoRoom { refused, follows: len + if ended { 2 } else { 0 } })
             }
         }
     }
 
-    /// Returns the destination of the value that the last line announced, if none of it has come: for values that arrive
-    /// another way. The end of the request still has to come the usual way.
-    pub(crate) fn awaited(&mut self) -> Option<&mut [u8]> {
-        let body = self.body.as_mut().filter(|body| body.got == 0)?;
-        Some(body.writer.as_mut()?.value())
+    /// Returns the memory for the rest of a large value, for direct reads.
+    pub(super) fn direct(&mut self) -> Option<&mut [u8]> {
+        let (got, len) = (self.got, self.len);
+        // The last bytes go the usual way, which also ends the request; of a binary one nothing follows the value, so
+        // that its last byte has to be left for that.
+        if len.saturating_sub(got) < COPIED {
+            return None;
+        }
+        let end = if self.ended { len } else { len - 1 };
+        match &mut self.destination {
+            Destination::Item { writer, .. } => Some(&mut writer.value()[got..end]),
+            Destination::Login { .. } => None,
+        }
     }
 
-    /// Gives up the request for lack of its data: the next bytes are another's.
-    pub(crate) fn give_up(&mut self, shards: &Shards) {
-        self.close(shards);
-        self.drop = 0;
+    /// Counts bytes that were written to that memory.
+    pub(super) fn add_direct(&mut self, read: usize) {
+        self.got += read;
+    }
+
+    /// Returns the memory for the whole value, if none of it has come.
+    pub(super) fn announced(&mut self) -> Option<&mut [u8]> {
+        match &mut self.destination {
+            Destination::Item { writer, .. } if self.got == 0 => Some(writer.value()),
+            _ => None,
+        }
+    }
+
+    /// Takes data; returns how much, and at the end of it whether the end is as it should be.
+    pub(super) fn fill(&mut self, rest: &[u8]) -> (usize, Option<bool>) {
+        let part = (self.len - self.got).min(rest.len());
+        match &mut self.destination {
+            Destination::Item { writer, .. } => {
+                writer.value()[self.got..self.got + part].copy_from_slice(&rest[..part]);
+            }
+            Destination::Login { bytes, .. } => bytes.extend_from_slice(&rest[..part]),
+        }
+        self.got += part;
+        if self.got < self.len {
+            return (part, None);
+        }
+        if !self.ended {
+            return (part, Some(true));
+        }
+        match rest.get(part..part + 2) {
+            Some(end) => (part + 2, Some(end == b"\r\n")),
+            None => (part, None),
+        }
+    }
+
+    /// Stores the item whose data is complete, or returns the name and the password.
+    pub(super) fn finish(self, good: bool, cx: &mut Context<'_>) -> Done {
+        let len = self.len;
+        let (writer, shard, terms, reply) = match self.destination {
+            Destination::Login { bytes, request } => return Done::Login { bytes, request, good },
+            Destination::Item { writer, shard, terms, reply } => (writer, shard, terms, reply),
+        };
+        let mut store = cx.shared.shards.at(shard);
+        if !good {
+            store.abandon(writer);
+            // As memcached: of a meta command this answer comes even if none was wanted.
+            return Done::BadData { quiet: matches!(reply, Reply::Text { quiet: true }) };
+        }
+        cx.report_get(&store, writer.key());
+        let (key, expiry) = (cx.reports_sets().then(|| writer.key().to_vec()), writer.expiry());
+        // An append adds to the value there.
+        let appends = matches!(terms.mode, Mode::Append | Mode::Prepend) && matches!(reply, Reply::Meta { .. });
+        let there = match appends.then(|| store.peek(writer.key(), cx.now)) {
+            Some(Found::Item { value, .. }) => value,
+            _ => 0,
+        };
+        let outcome = store.publish(writer, terms, cx.now);
+        if let Some(key) = key {
+            let (class, command) = (store.class_for(key.len(), len), command(&terms));
+            cx.report_set(outcome, &watch::Set { key: &key, command, expiry, class, size: len });
+        }
+        drop(store);
+        if terms.cas.is_some() {
+            match outcome {
+                Outcome::Stored(_) => cx.counts.cas_hits += 1,
+                Outcome::Exists => cx.counts.cas_badval += 1,
+                Outcome::NotFound => cx.counts.cas_misses += 1,
+                _ => {}
+            }
+        }
+        // To memcached, what has nothing to be put to is not stored, whatever version was asked for.
+        let outcome = match (outcome, terms.mode) {
+            (Outcome::NotFound, Mode::Append | Mode::Prepend) => Outcome::NotStored,
+            (Outcome::Stored(version), _) => Outcome::Stored(cx.shown(version)),
+            (outcome, _) => outcome,
+        };
+        Done::Stored { reply, mode: terms.mode, outcome, size: there + len }
+    }
+
+    /// Gives the chunk back to its store.
+    pub(super) fn abandon(self, shards: &Shards) {
+        if let Destination::Item { writer, shard, .. } = self.destination {
+            shards.at(shard).abandon(writer);
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::io::Write;
 use super::Shared;
 use super::watch::{DELETIONS, FETCHERS, MUTATIONS, Set, escape};
 use crate::metrics::Counts;
-use crate::store::{Found, Outcome, Refused, Store};
+use crate::store::{Found, Outcome, Refused, Store, Sum};
 
 /// The worker's own state that a session needs.
 #[derive(Debug)]
@@ -40,9 +40,25 @@ impl<'a> Context<'a> {
         }
     }
 
+    /// Returns the end that a GET gives to an item, if it has come already. The item is shown once more before it gets that.
+    pub(super) fn ends_after(&self, until: Option<u64>) -> Option<u64> {
+        until.filter(|&until| until != 0 && until <= self.now)
+    }
+
     /// Returns the version as clients see it: with `-C` none.
     pub(super) fn shown(&self, version: u64) -> u64 {
         if self.shared.settings.cas { version } else { 0 }
+    }
+
+    /// Counts the outcome of an increment or a decrement.
+    pub(super) fn count_sum(&mut self, sum: Sum, up: bool) {
+        match (sum, up) {
+            (Sum::NotFound, true) => self.counts.incr_misses += 1,
+            (Sum::NotFound, false) => self.counts.decr_misses += 1,
+            (Sum::Done { .. }, true) => self.counts.incr_hits += 1,
+            (Sum::Done { .. }, false) => self.counts.decr_hits += 1,
+            _ => {}
+        }
     }
 
     /// Publishes the counts.

@@ -4,7 +4,10 @@ mod sasl;
 
 use std::sync::PoisonError;
 
+use super::replies::put_error;
 use super::{Context, Out};
+use rdmakv_proto::commands::binary::{Header, Op, status};
+use sasl::{Sasl, Step};
 
 pub(super) use sasl::{MECHANISM, is_acceptable};
 
@@ -12,10 +15,7 @@ pub(super) use sasl::{MECHANISM, is_acceptable};
 #[derive(Debug, Default)]
 pub(super) struct Login {
     done: bool,
-    /// Whether the SASL mechanism that was asked for is the one there is.
-    mechanism: bool,
-    /// Whether a step of it may follow.
-    begun: bool,
+    sasl: Sasl,
 }
 
 impl Login {
@@ -47,6 +47,29 @@ impl Login {
         if !(quiet && known == Some(true)) {
             out.bytes.extend_from_slice(line.as_bytes());
         }
+    }
+
+    /// Begins to take a SASL message for this mechanism.
+    pub(super) fn begin_sasl(&mut self, mechanism: &[u8]) {
+        self.sasl.begin(mechanism);
+    }
+
+    /// Takes the SASL message, and answers the request.
+    pub(super) fn finish_sasl(&mut self, header: &Header, message: &[u8], cx: &mut Context<'_>, out: &mut Out) {
+        let user = match self.sasl.step(header.op == Op::SaslStep, message) {
+            Step::Ask => return header.answer(&mut out.bytes, status::AUTH_CONTINUE, (0, 0, 0), 0),
+            Step::User(user) => Some(user),
+            Step::Malformed => None,
+        };
+        cx.counts.auth_cmds += 1;
+        if !user.is_some_and(|user| is_known(&user, cx)) {
+            cx.counts.auth_errors += 1;
+            return put_error(header, status::AUTH_ERROR, out);
+        }
+        self.done = true;
+        let line = b"Authenticated";
+        header.answer(&mut out.bytes, status::OK, (0, 0, line.len()), 0);
+        out.bytes.extend_from_slice(line);
     }
 
     /// Returns whether the client may do something: it has logged in, or need not.

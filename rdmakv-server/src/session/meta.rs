@@ -1,8 +1,10 @@
 //! Meta commands, carried out. An answer's flags come in the order of the request's.
 
-use super::body::Answer;
-use super::{COPIED, Context, Out, Session, put_number};
-use crate::store::{Deleted, Keep, Outcome, Store, Sum, Terms, View};
+use super::body::{Body, Reply};
+use super::replies::{put_number, put_value, refusal};
+use super::state::State;
+use super::{COPIED, Context, Out};
+use crate::store::{Deleted, Keep, Mode, Outcome, Store, Sum, Terms, View};
 use rdmakv_proto::commands::meta::{Key, Request, TOO_OPAQUE, encode};
 use rdmakv_proto::commands::words;
 
@@ -40,7 +42,7 @@ fn line(code: &[u8], flags: &[u8], key: &[u8], out: &mut Out) {
 /// `size` is what the item's value has now.
 pub(super) fn stored(outcome: Outcome, (flags, quiet): (&[u8], bool), key: &[u8], size: usize, out: &mut Out) {
     let (code, version): (&[u8], u64) = match outcome {
-        Outcome::Refused(refused) => return out.bytes.extend_from_slice(super::text::refusal(refused)),
+        Outcome::Refused(refused) => return out.bytes.extend_from_slice(refusal(refused)),
         Outcome::Stored(_) if quiet => return,
         Outcome::Stored(version) => (b"HD", version),
         Outcome::NotStored => (b"NS", 0),
@@ -70,35 +72,32 @@ fn ttl(expiry: u64, now: u64, out: &mut Vec<u8>) {
     }
 }
 
-impl Session {
-    pub(super) fn meta(&mut self, request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
-        cx.counts.cmd_meta += 1;
-        match request.command {
-            b'g' => get(request, cx, out),
-            b's' => {
-                let options = &request.options;
-                // An item that is to be added has no version yet.
-                let cas = options.cas.filter(|_| options.mode != crate::store::Mode::Add);
-                let binary = request.key.binary;
-                // An append to nothing is stored with an end of its own.
-                let appends = matches!(options.mode, crate::store::Mode::Append | crate::store::Mode::Prepend);
-                let vivify = options.vivify.filter(|_| appends);
-                let (version, invalidate) = (options.version, options.invalidate);
-                let terms = Terms { mode: options.mode, cas, invalidate, version, vivify: vivify.is_some(), binary };
-                let answer = Answer::Meta {
-                    flags: request.flags.to_vec(),
-                    key: request.sent_key.to_vec(),
-                    quiet: options.quiet,
-                };
-                let item = (request.len, options.client_flags, vivify.or(options.ttl).unwrap_or(0));
-                if let Err(refused) = self.begin(request.key.get(), item, (terms, true), cx, answer) {
-                    out.bytes.extend_from_slice(super::text::refusal(refused));
-                }
-            }
-            b'd' => delete(request, cx, out),
-            _ => arithmetic(request, cx, out),
-        }
+/// Runs a command, and returns what follows it.
+pub(super) fn run(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) -> State {
+    cx.counts.cmd_meta += 1;
+    match request.command {
+        b'g' => get(request, cx, out),
+        b's' => return set(request, cx, out),
+        b'd' => delete(request, cx, out),
+        _ => arithmetic(request, cx, out),
     }
+    State::Ready
+}
+
+fn set(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) -> State {
+    let options = &request.options;
+    // An item that is to be added has no version yet.
+    let cas = options.cas.filter(|_| options.mode != Mode::Add);
+    let binary = request.key.binary;
+    // An append to nothing is stored with an end of its own.
+    let appends = matches!(options.mode, Mode::Append | Mode::Prepend);
+    let vivify = options.vivify.filter(|_| appends);
+    let (version, invalidate) = (options.version, options.invalidate);
+    let terms = Terms { mode: options.mode, cas, invalidate, version, vivify: vivify.is_some(), binary };
+    let reply = Reply::Meta { flags: request.flags.to_vec(), key: request.sent_key.to_vec(), quiet: options.quiet };
+    let item = (request.len, options.client_flags, vivify.or(options.ttl).unwrap_or(0));
+    let body = Body::of_item(request.key.get(), item, (terms, true), cx, reply);
+    State::fill(body, |no_room| out.bytes.extend_from_slice(refusal(no_room.refused)))
 }
 
 fn get(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
@@ -147,7 +146,7 @@ fn get(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
         store.mark_won(handle);
     }
     let until = options.ttl.map(|exptime| cx.until(exptime));
-    let over = super::ends_after(until, cx);
+    let over = cx.ends_after(until);
     if let Some(until) = until {
         cx.counts.cmd_touch += 1;
         cx.counts.touch_hits += 1;
@@ -195,7 +194,7 @@ fn get(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
             bytes.extend_from_slice(item.value);
         } else {
             let handle = item.handle();
-            super::put_value(&mut store, handle, shard, out);
+            put_value(&mut store, handle, shard, out);
         }
         out.bytes.extend_from_slice(b"\r\n");
     }
@@ -272,7 +271,7 @@ fn arithmetic(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
     // No item has the version 0, and memcached compares none with it.
     let cas = options.cas.filter(|&cas| cas != 0);
     let mut sum = store.add(key, (!options.down, options.delta.unwrap_or(1)), (cas, options.version), until, cx.now);
-    super::text::count_sum(sum, !options.down, cx);
+    cx.count_sum(sum, !options.down);
     let mut made = false;
     if let (Sum::NotFound, Some(exptime)) = (sum, options.vivify) {
         made = true;

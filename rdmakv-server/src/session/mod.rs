@@ -15,10 +15,12 @@ mod meta;
 mod out;
 mod peer;
 mod prefixes;
+mod replies;
 mod settings;
 mod shards;
 mod shared;
 mod snapshot;
+mod state;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -40,16 +42,15 @@ pub use watch::Watchers;
 
 use std::sync::Arc;
 
-use crate::store::{Handle, Store};
-use body::Body;
+use body::{Done, LoginRequest, Reply};
 use login::Login;
+use replies::OUT_MAX;
+use state::State;
 
 /// Values up to this length are copied; larger ones are lent.
 const COPIED: usize = 8192;
 /// Bytes that a worker reads at once at most.
 pub const READ_BUFFER: usize = 128 << 10;
-/// Output that waits at most before a session does nothing more.
-const OUT_MAX: usize = 1 << 20;
 /// Copied output of one request at most; a value can be lent only so often.
 const COPIED_MAX: usize = 64 << 20;
 /// Bytes of a line at most; only keys make one so long.
@@ -77,16 +78,10 @@ pub enum Pause {
 #[derive(Debug, Default)]
 pub struct Session {
     protocol: Option<ProtocolMode>,
-    body: Option<Body>,
-    drop: usize,
-    dump: Option<admin::Dump>,
+    state: State,
     login: Login,
-    over: bool,
-    /// Whether the client said that it is over.
-    quit: bool,
     /// Which connection it is on, if that is a socket's.
     peer: Option<Arc<Peer>>,
-    watch: Option<watch::Watch>,
 }
 
 impl Session {
@@ -100,68 +95,73 @@ impl Session {
         Self { peer: Some(peer), ..Self::new(protocol) }
     }
 
-    /// Carries out what can be carried out of the input, up to `turns` requests; says how much of it is done with.
+    /// Carries out what can be carried out of the input, up to `turns` requests; returns how much of it is done with.
     pub fn advance(&mut self, input: &[u8], turns: &mut usize, cx: &mut Context<'_>, out: &mut Out) -> (usize, Pause) {
         let mut at = 0;
         cx.peer = self.peer.as_ref().map_or(-1, |peer| peer.number);
         loop {
-            if self.over {
+            if let State::Over { .. } = self.state {
                 return (at, Pause::Over);
             }
             if out.waiting() > OUT_MAX {
                 return (at, Pause::Output);
             }
-            if let Some(dump) = &mut self.dump {
-                if *turns == 0 {
-                    cx.counts.conn_yields += 1;
-                    return (at, Pause::Turn);
-                }
-                *turns -= 1;
-                if dump.go_on(cx, out) {
-                    self.dump = None;
-                }
-                continue;
-            }
-            if let Some(watch) = &self.watch {
-                // A watcher's input is not looked at. It takes lines once those before have gone.
-                if out.is_empty() {
-                    watch.take(&mut out.bytes);
-                }
-                return (input.len(), Pause::Input);
-            }
             let rest = &input[at..];
-            if self.drop > 0 {
-                let dropped = self.drop.min(rest.len());
-                self.drop -= dropped;
-                at += dropped;
-                if self.drop > 0 {
-                    return (at, Pause::Input);
+            match &mut self.state {
+                State::Ready => {}
+                State::Filling(body) => {
+                    let (used, end) = body.fill(rest);
+                    at += used;
+                    let Some(good) = end else { return (at, Pause::Input) };
+                    self.finish(good, cx, out);
+                    continue;
                 }
-                continue;
-            }
-            if self.body.is_some() {
-                let (used, done) = self.fill(rest, cx, out);
-                at += used;
-                if !done {
-                    return (at, Pause::Input);
+                State::Skipping(left) => {
+                    let skipped = rest.len().min(*left);
+                    at += skipped;
+                    *left -= skipped;
+                    if *left > 0 {
+                        return (at, Pause::Input);
+                    }
+                    self.state = State::Ready;
+                    continue;
                 }
-                continue;
+                State::Dumping(dump) => {
+                    if *turns == 0 {
+                        cx.counts.conn_yields += 1;
+                        return (at, Pause::Turn);
+                    }
+                    *turns -= 1;
+                    if dump.go_on(cx, out) {
+                        self.state = State::Ready;
+                    }
+                    continue;
+                }
+                State::Watching(watch) => {
+                    // A watcher takes lines once those before have gone.
+                    if out.is_empty() {
+                        watch.take(&mut out.bytes);
+                    }
+                    return (input.len(), Pause::Input);
+                }
+                State::Over { .. } => return (at, Pause::Over),
             }
             let Some(&first) = rest.first() else { return (at, Pause::Input) };
             if *turns == 0 {
                 cx.counts.conn_yields += 1;
                 return (at, Pause::Turn);
             }
-            let used = match self.protocol {
+            let (used, next) = match self.protocol {
                 None => {
                     let binary = first == rdmakv_proto::commands::binary::REQUEST;
                     self.protocol = Some(if binary { ProtocolMode::Binary } else { ProtocolMode::Ascii });
                     continue;
                 }
-                Some(ProtocolMode::Binary) => self.binary(rest, cx, out),
+                Some(ProtocolMode::Binary) => binary::run(rest, &mut self.login, cx, out),
                 Some(_) => self.line(rest, cx, out),
             };
-            if used == 0 && !self.over {
+            self.state = next;
+            if used == 0 && !matches!(self.state, State::Over { .. }) {
                 return (at, Pause::Input);
             }
             at += used;
@@ -169,87 +169,115 @@ impl Session {
         }
     }
 
-    fn line(&mut self, rest: &[u8], cx: &mut Context<'_>, out: &mut Out) -> usize {
+    /// Runs the first line, if all of it is there; returns its length with its end.
+    fn line(&self, rest: &[u8], cx: &mut Context<'_>, out: &mut Out) -> (usize, State) {
         match memchr::memchr(b'\n', rest) {
             Some(end) => {
                 let line = &rest[..end];
-                self.text(line.strip_suffix(b"\r").unwrap_or(line), cx, out);
-                end + 1
+                (end + 1, text::run(line.strip_suffix(b"\r").unwrap_or(line), &self.login, cx, out))
             }
             None => {
                 let keys =
                     [&b"get "[..], b"bget ", b"gets ", b"gat ", b"gats "].iter().any(|name| rest.starts_with(name));
                 if rest.len() > if keys { LINE_MAX } else { PLAIN_LINE_MAX } {
                     out.bytes.extend_from_slice(b"SERVER_ERROR line too long\r\n");
-                    self.over = true;
+                    return (0, State::over());
                 }
-                0
+                (0, State::Ready)
             }
+        }
+    }
+
+    /// Ends the request whose data is complete.
+    fn finish(&mut self, good: bool, cx: &mut Context<'_>, out: &mut Out) {
+        let State::Filling(body) = std::mem::take(&mut self.state) else { return };
+        match body.finish(good, cx) {
+            Done::Stored { reply, mode, outcome, size } => match reply {
+                Reply::Text { quiet } => text::stored(outcome, quiet, out),
+                Reply::Meta { flags, key, quiet } => meta::stored(outcome, (&flags, quiet), &key, size, out),
+                Reply::Binary { header } => binary::stored(&header, mode, outcome, out),
+            },
+            Done::BadData { quiet } => replies::put_line(b"CLIENT_ERROR bad data chunk\r\n", quiet, out),
+            Done::Login { bytes, request: LoginRequest::Set { quiet }, good } => {
+                self.login.authenticate(&bytes, good, quiet, cx, out);
+            }
+            Done::Login { bytes, request: LoginRequest::Sasl { header }, .. } => {
+                self.login.finish_sasl(&header, &bytes, cx, out);
+            }
+        }
+    }
+
+    /// Returns the memory for the rest of a large value, for direct reads.
+    pub fn direct(&mut self) -> Option<&mut [u8]> {
+        if let State::Filling(body) = &mut self.state { body.direct() } else { None }
+    }
+
+    /// Counts bytes that were read into that memory.
+    pub fn add_direct(&mut self, read: usize) {
+        if let State::Filling(body) = &mut self.state {
+            body.add_direct(read);
+        }
+    }
+
+    /// Returns the memory for the value that the last line announced, if none of it has come.
+    ///
+    /// It is for values that arrive another way. The end of the request still has to come the usual way.
+    pub(crate) fn announced(&mut self) -> Option<&mut [u8]> {
+        if let State::Filling(body) = &mut self.state { body.announced() } else { None }
+    }
+
+    /// Gives up the request for lack of its data: the next bytes are another's.
+    pub(crate) fn give_up(&mut self, shards: &Shards) {
+        self.close(shards);
+        if let State::Skipping(_) = self.state {
+            self.state = State::Ready;
         }
     }
 
     /// Returns whether nothing is between a request's bytes, nor in the middle of an answer.
     pub fn is_quiet(&self) -> bool {
-        self.body.is_none() && self.drop == 0 && self.dump.is_none()
+        !matches!(self.state, State::Filling(_) | State::Skipping(_) | State::Dumping(_))
     }
 
     /// Returns whether an answer goes on without more input.
     pub fn has_more(&self) -> bool {
-        self.dump.is_some() || self.watch.as_ref().is_some_and(watch::Watch::is_ready)
+        match &self.state {
+            State::Dumping(_) => true,
+            State::Watching(watch) => watch.is_ready(),
+            _ => false,
+        }
     }
 
     /// Returns whether it watches.
     pub fn is_watching(&self) -> bool {
-        self.watch.is_some()
+        matches!(self.state, State::Watching(_))
     }
 
-    /// Returns whether it is over because its client said so.
+    /// Returns whether it is over because its client asked for the end.
     pub fn has_quit(&self) -> bool {
-        self.quit
+        matches!(self.state, State::Over { quit: true })
     }
 
     /// Returns the connection's activity, if all answers are sent.
     pub fn doing(&self) -> Doing {
-        if self.watch.is_some() {
-            Doing::Watching
-        } else if self.body.is_some() {
-            Doing::Filling
-        } else {
-            Doing::Reading
+        match self.state {
+            State::Watching(_) => Doing::Watching,
+            State::Filling(_) => Doing::Filling,
+            _ => Doing::Reading,
         }
     }
 
-    /// Returns whether the client may do something yet.
-    pub(crate) fn may_speak(&self, cx: &Context<'_>) -> bool {
+    /// Returns whether the client may ask for items yet.
+    pub(crate) fn is_authorised(&self, cx: &Context<'_>) -> bool {
         self.login.is_enough(cx)
     }
 
     /// The conversation ends: what it holds of the store goes back.
     pub fn close(&mut self, shards: &Shards) {
-        if let Some(Body { writer: Some(writer), shard, .. }) = self.body.take() {
-            shards.at(shard).abandon(writer);
+        if let State::Filling(_) = self.state
+            && let State::Filling(body) = std::mem::take(&mut self.state)
+        {
+            body.abandon(shards);
         }
-    }
-}
-
-fn put_number(out: &mut Vec<u8>, number: impl itoa::Integer) {
-    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
-}
-
-/// Returns the end that a GET gives to an item, if it has come already. The item is shown once more before it gets that.
-fn ends_after(until: Option<u64>, cx: &Context<'_>) -> Option<u64> {
-    until.filter(|&until| until != 0 && until <= cx.now)
-}
-
-/// The value, copied if it is small, else lent.
-fn put_value(store: &mut Store, handle: Handle, shard: usize, out: &mut Out) {
-    let value = store.value(handle);
-    // A long answer lends small values too: copies of them would have no bound.
-    if value.len() <= COPIED && out.bytes.len() < 4 * OUT_MAX {
-        return out.bytes.extend_from_slice(value);
-    }
-    match store.hold(handle) {
-        Some(held) => out.lend(shard, held),
-        None => out.bytes.extend_from_slice(store.value(handle)),
     }
 }

@@ -65,7 +65,7 @@ fn talk_at(shared: &Shared, input: &[u8], mut piece: impl FnMut() -> usize, now:
         {
             let part = value.len().min(next - arrived);
             value[..part].copy_from_slice(&input[arrived..arrived + part]);
-            session.directly(part);
+            session.add_direct(part);
             arrived += part;
             continue;
         }

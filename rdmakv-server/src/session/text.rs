@@ -1,18 +1,13 @@
 //! Classic commands, carried out.
 
-use super::body::{Answer, Body};
-use super::{COPIED_MAX, Context, Out, Session, admin, put_number, put_value, stats, watch};
-use crate::store::{Deleted, Outcome, Refused, Sum, Terms};
+use super::body::{Body, LoginRequest, Reply};
+use super::login::Login;
+use super::replies::{put_line, put_number, put_value, refusal};
+use super::state::State;
+use super::{COPIED_MAX, Context, Out, admin, meta, stats, watch};
+use crate::store::{Deleted, Outcome, Sum, Terms};
 use rdmakv_proto::commands::text::{Request, parse};
 use rdmakv_proto::commands::words;
-
-/// Returns the line of a refusal.
-pub(super) fn refusal(refused: Refused) -> &'static [u8] {
-    match refused {
-        Refused::TooLarge => b"SERVER_ERROR object too large for cache\r\n",
-        Refused::NoMemory => b"SERVER_ERROR out of memory storing object\r\n",
-    }
-}
 
 pub(super) fn stored(outcome: Outcome, quiet: bool, out: &mut Out) {
     let line: &[u8] = match outcome {
@@ -22,147 +17,131 @@ pub(super) fn stored(outcome: Outcome, quiet: bool, out: &mut Out) {
         Outcome::Exists => b"EXISTS\r\n",
         Outcome::NotFound => b"NOT_FOUND\r\n",
     };
-    say(line, quiet, out);
+    put_line(line, quiet, out);
 }
 
-fn say(line: &[u8], quiet: bool, out: &mut Out) {
-    if !quiet {
-        out.bytes.extend_from_slice(line);
+/// Runs the command of a line, and returns what follows it.
+pub(super) fn run(line: &[u8], login: &Login, cx: &mut Context<'_>, out: &mut Out) -> State {
+    let request = match parse(line) {
+        Ok(request) => request,
+        Err(fault) => {
+            if fault.line != rdmakv_proto::commands::text::SILENT {
+                out.bytes.extend_from_slice(fault.line.as_bytes());
+                out.bytes.extend_from_slice(b"\r\n");
+            }
+            return State::skip(fault.drop);
+        }
+    };
+    if !login.is_enough(cx) {
+        return introduce(request, out);
     }
-}
-
-impl Session {
-    pub(super) fn text(&mut self, line: &[u8], cx: &mut Context<'_>, out: &mut Out) {
-        let request = match parse(line) {
-            Ok(request) => request,
-            Err(fault) => {
-                self.drop = fault.drop;
-                if fault.line != rdmakv_proto::commands::text::SILENT {
-                    out.bytes.extend_from_slice(fault.line.as_bytes());
+    match request {
+        Request::Get { keys, cas, touch } => {
+            if !get(keys, cas, touch, cx, out) {
+                return State::over();
+            }
+        }
+        Request::Store { mode, key, flags, exptime, len, cas, quiet } => {
+            let terms = Terms { mode, cas, ..Terms::default() };
+            let body = Body::of_item(key, (len, flags, exptime), (terms, true), cx, Reply::Text { quiet });
+            return State::fill(body, |no_room| put_line(refusal(no_room.refused), quiet, out));
+        }
+        Request::Delete { key, quiet } => {
+            let mut store = cx.shared.shards.with(key);
+            cx.report_get(&store, key);
+            cx.report_delete(&store, key, "delete");
+            let done = store.delete(key, None, cx.now) == Deleted::Done;
+            drop(store);
+            cx.shared.prefixes.deleted(key);
+            *(if done { &mut cx.counts.delete_hits } else { &mut cx.counts.delete_misses }) += 1;
+            put_line(if done { b"DELETED\r\n" } else { b"NOT_FOUND\r\n" }, quiet, out);
+        }
+        Request::Add { key, up, by, quiet } => {
+            let mut store = cx.shared.shards.with(key);
+            cx.report_get(&store, key);
+            let sum = store.add(key, (up, by), (None, None), None, cx.now);
+            drop(store);
+            cx.count_sum(sum, up);
+            match sum {
+                Sum::Done { number, .. } if !quiet => {
+                    put_number(&mut out.bytes, number);
                     out.bytes.extend_from_slice(b"\r\n");
                 }
-                return;
-            }
-        };
-        if !self.may_speak(cx) {
-            return self.introduce(request, out);
-        }
-        match request {
-            Request::Get { keys, cas, touch } => self.over |= !get(keys, cas, touch, cx, out),
-            Request::Store { mode, key, flags, exptime, len, cas, quiet } => {
-                let terms = Terms { mode, cas, ..Terms::default() };
-                let answer = Answer::Text { quiet };
-                if let Err(refused) = self.begin(key, (len, flags, exptime), (terms, true), cx, answer) {
-                    say(refusal(refused), quiet, out);
+                Sum::Done { .. } => {}
+                Sum::NotFound | Sum::Exists => put_line(b"NOT_FOUND\r\n", quiet, out),
+                Sum::NoNumber => {
+                    put_line(b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n", quiet, out);
                 }
-            }
-            Request::Delete { key, quiet } => {
-                let mut store = cx.shared.shards.with(key);
-                cx.report_get(&store, key);
-                cx.report_delete(&store, key, "delete");
-                let done = store.delete(key, None, cx.now) == Deleted::Done;
-                drop(store);
-                cx.shared.prefixes.deleted(key);
-                *(if done { &mut cx.counts.delete_hits } else { &mut cx.counts.delete_misses }) += 1;
-                say(if done { b"DELETED\r\n" } else { b"NOT_FOUND\r\n" }, quiet, out);
-            }
-            Request::Add { key, up, by, quiet } => {
-                let mut store = cx.shared.shards.with(key);
-                cx.report_get(&store, key);
-                let sum = store.add(key, (up, by), (None, None), None, cx.now);
-                drop(store);
-                count_sum(sum, up, cx);
-                match sum {
-                    Sum::Done { number, .. } if !quiet => {
-                        put_number(&mut out.bytes, number);
-                        out.bytes.extend_from_slice(b"\r\n");
-                    }
-                    Sum::Done { .. } => {}
-                    Sum::NotFound | Sum::Exists => say(b"NOT_FOUND\r\n", quiet, out),
-                    Sum::NoNumber => {
-                        say(b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n", quiet, out);
-                    }
-                    Sum::Refused(_) => out.bytes.extend_from_slice(b"SERVER_ERROR out of memory\r\n"),
-                }
-            }
-            Request::Touch { key, exptime, quiet } => {
-                let until = cx.until(exptime);
-                let mut store = cx.shared.shards.with(key);
-                cx.report_get(&store, key);
-                let done = store.touch(key, until, cx.now).is_some();
-                drop(store);
-                cx.counts.cmd_touch += 1;
-                *(if done { &mut cx.counts.touch_hits } else { &mut cx.counts.touch_misses }) += 1;
-                say(if done { b"TOUCHED\r\n" } else { b"NOT_FOUND\r\n" }, quiet, out);
-            }
-            Request::Version => {
-                out.bytes.extend_from_slice(format!("VERSION {}\r\n", super::VERSION).as_bytes());
-            }
-            Request::Quit => (self.over, self.quit) = (true, true),
-            Request::Http => self.over = true,
-            Request::Watch(words) => self.watch(words, cx, out),
-            Request::Meta(request) => self.meta(&request, cx, out),
-            Request::MetaNoop => out.bytes.extend_from_slice(b"MN\r\n"),
-            Request::MetaDebug(key) => super::meta::debug(&key, cx, out),
-            Request::Stats(what) => stats::text(what, cx, out),
-            other => self.dump = admin::run(other, cx, out),
-        }
-    }
-
-    /// Begins to watch; nothing else is done on the connection from then on.
-    fn watch(&mut self, words: &[u8], cx: &Context<'_>, out: &mut Out) {
-        let line = match watch::interest(rdmakv_proto::commands::words(words)) {
-            _ if !cx.shared.settings.watch => "CLIENT_ERROR watch commands not allowed",
-            // Lines are delivered to sockets' connections only.
-            _ if self.peer.is_none() => "CLIENT_ERROR watch needs a connection over TCP or a Unix socket",
-            _ if !out.is_empty() => "ERROR cannot pipeline other commands before watch",
-            None => "ERROR",
-            Some(interest) => match cx.shared.watchers.add(interest) {
-                None => "WATCHER_TOO_MANY log watcher limit reached",
-                added => {
-                    self.watch = added;
-                    "OK"
-                }
-            },
-        };
-        out.bytes.extend_from_slice(line.as_bytes());
-        out.bytes.extend_from_slice(b"\r\n");
-    }
-
-    /// Before a user has shown a name and password, only that is understood: a `set` with them as its data.
-    fn introduce(&mut self, request: Request<'_>, out: &mut Out) {
-        match request {
-            Request::Store { len, quiet, .. } if len <= 4096 => {
-                self.body = Some(Body::of_login(len, Answer::Auth { quiet }));
-            }
-            Request::Quit => (self.over, self.quit) = (true, true),
-            Request::Http => self.over = true,
-            request => {
-                if let Request::Store { len, .. }
-                | Request::Meta(rdmakv_proto::commands::meta::Request { len, command: b's', .. }) = request
-                {
-                    self.drop = len + 2;
-                }
-                out.bytes.extend_from_slice(b"CLIENT_ERROR unauthenticated\r\n");
+                Sum::Refused(_) => out.bytes.extend_from_slice(b"SERVER_ERROR out of memory\r\n"),
             }
         }
+        Request::Touch { key, exptime, quiet } => {
+            let until = cx.until(exptime);
+            let mut store = cx.shared.shards.with(key);
+            cx.report_get(&store, key);
+            let done = store.touch(key, until, cx.now).is_some();
+            drop(store);
+            cx.counts.cmd_touch += 1;
+            *(if done { &mut cx.counts.touch_hits } else { &mut cx.counts.touch_misses }) += 1;
+            put_line(if done { b"TOUCHED\r\n" } else { b"NOT_FOUND\r\n" }, quiet, out);
+        }
+        Request::Version => {
+            out.bytes.extend_from_slice(format!("VERSION {}\r\n", super::VERSION).as_bytes());
+        }
+        Request::Quit => return State::Over { quit: true },
+        Request::Http => return State::over(),
+        Request::Watch(words) => return watch(words, cx, out),
+        Request::Meta(request) => return meta::run(&request, cx, out),
+        Request::MetaNoop => out.bytes.extend_from_slice(b"MN\r\n"),
+        Request::MetaDebug(key) => meta::debug(&key, cx, out),
+        Request::Stats(what) => stats::text(what, cx, out),
+        other => return admin::run(other, cx, out).map_or(State::Ready, State::Dumping),
     }
+    State::Ready
 }
 
-pub(super) fn count_sum(sum: Sum, up: bool, cx: &mut Context<'_>) {
-    match (sum, up) {
-        (Sum::NotFound, true) => cx.counts.incr_misses += 1,
-        (Sum::NotFound, false) => cx.counts.decr_misses += 1,
-        (Sum::Done { .. }, true) => cx.counts.incr_hits += 1,
-        (Sum::Done { .. }, false) => cx.counts.decr_hits += 1,
-        _ => {}
-    }
+/// Begins to watch; nothing else is done on the connection from then on.
+fn watch(words: &[u8], cx: &Context<'_>, out: &mut Out) -> State {
+    let mut state = State::Ready;
+    let line = match watch::interest(rdmakv_proto::commands::words(words)) {
+        _ if !cx.shared.settings.watch => "CLIENT_ERROR watch commands not allowed",
+        // Lines are delivered to sockets' connections only.
+        _ if cx.peer < 0 => "CLIENT_ERROR watch needs a connection over TCP or a Unix socket",
+        _ if !out.is_empty() => "ERROR cannot pipeline other commands before watch",
+        None => "ERROR",
+        Some(interest) => match cx.shared.watchers.add(interest) {
+            None => "WATCHER_TOO_MANY log watcher limit reached",
+            Some(watch) => {
+                state = State::Watching(watch);
+                "OK"
+            }
+        },
+    };
+    out.bytes.extend_from_slice(line.as_bytes());
+    out.bytes.extend_from_slice(b"\r\n");
+    state
 }
 
-/// Says whether the answer was within bounds; if not, it ends in the middle, and so does the conversation.
+/// Before a user has shown a name and password, only that is understood: a `set` with them as its data.
+fn introduce(request: Request<'_>, out: &mut Out) -> State {
+    let follows = match request {
+        Request::Store { len, quiet, .. } if len <= 4096 => {
+            return State::Filling(Body::of_login(len, LoginRequest::Set { quiet }));
+        }
+        Request::Quit => return State::Over { quit: true },
+        Request::Http => return State::over(),
+        Request::Store { len, .. }
+        | Request::Meta(rdmakv_proto::commands::meta::Request { len, command: b's', .. }) => len + 2,
+        _ => 0,
+    };
+    out.bytes.extend_from_slice(b"CLIENT_ERROR unauthenticated\r\n");
+    State::skip(follows)
+}
+
+/// Appends the values; returns whether the answer was within bounds. If not, it ends in the middle, and so does the conversation.
 fn get(keys: &[u8], cas: bool, touch: Option<i64>, cx: &mut Context<'_>, out: &mut Out) -> bool {
     let until = touch.map(|exptime| cx.until(exptime));
-    let over = super::ends_after(until, cx);
+    let over = cx.ends_after(until);
     let shards = &cx.shared.shards;
     for key in words(keys) {
         cx.counts.cmd_get += 1;

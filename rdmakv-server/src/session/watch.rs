@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::peer::Peer;
-use super::put_number;
+use super::replies::put_number;
 use crate::store::{Observer, View};
 
 /// Keys that are looked up.

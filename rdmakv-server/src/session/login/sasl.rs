@@ -3,10 +3,6 @@
 //! A message is `[identity] NUL name NUL password`. It comes with the first request, or in a step after an empty one. An identity
 //! is taken if it is the name: no user acts for another.
 
-use super::super::{Context, Out, binary};
-use super::{Login, is_known};
-use rdmakv_proto::commands::binary::{Header, Op, status};
-
 /// The mechanism that is offered.
 pub(in crate::session) const MECHANISM: &[u8] = b"PLAIN";
 /// Bytes of a mechanism's name at most, as in memcached.
@@ -27,37 +23,43 @@ pub(in crate::session) fn is_acceptable(mechanism: &[u8], message: usize) -> boo
     mechanism.len() <= NAME_MAX && message <= MESSAGE_MAX
 }
 
-impl Login {
+/// The progress of the mechanism.
+#[derive(Debug, Default)]
+pub(super) struct Sasl {
+    /// Whether the mechanism that was asked for is the one there is.
+    known: bool,
+    /// Whether a step may follow.
+    begun: bool,
+}
+
+/// The result of a message.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// The client waits to be asked for its message.
+    Ask,
+    /// A name and a password, with a colon between.
+    User(Vec<u8>),
+    /// Neither.
+    Malformed,
+}
+
+impl Sasl {
     /// Begins to take a message for this mechanism.
-    pub(in crate::session) fn begin_sasl(&mut self, mechanism: &[u8]) {
-        self.mechanism = mechanism == MECHANISM;
+    pub(super) fn begin(&mut self, mechanism: &[u8]) {
+        self.known = mechanism == MECHANISM;
     }
 
-    /// Takes the message, and answers the request.
-    pub(in crate::session) fn finish_sasl(
-        &mut self,
-        header: &Header,
-        message: &[u8],
-        cx: &mut Context<'_>,
-        out: &mut Out,
-    ) {
-        let step = header.op == Op::SaslStep;
-        // Without a message the client waits to be asked for it.
-        if self.mechanism && !step && message.is_empty() {
+    /// Takes a message, with the first request or in a later `step`.
+    pub(super) fn step(&mut self, step: bool, message: &[u8]) -> Step {
+        if self.known && !step && message.is_empty() {
             self.begun = true;
-            return header.answer(&mut out.bytes, status::AUTH_CONTINUE, (0, 0, 0), 0);
+            return Step::Ask;
         }
         let in_order = !step || std::mem::take(&mut self.begun);
-        let known = user(message).is_some_and(|user| is_known(&user, cx));
-        cx.counts.auth_cmds += 1;
-        if !(self.mechanism && in_order && known) {
-            cx.counts.auth_errors += 1;
-            return binary::fail(header, status::AUTH_ERROR, out);
+        match user(message) {
+            Some(user) if self.known && in_order => Step::User(user),
+            _ => Step::Malformed,
         }
-        self.done = true;
-        let line = b"Authenticated";
-        header.answer(&mut out.bytes, status::OK, (0, 0, line.len()), 0);
-        out.bytes.extend_from_slice(line);
     }
 }
 

@@ -1,0 +1,49 @@
+//! The states of a session between two requests.
+
+use super::admin::Dump;
+use super::body::{Body, NoRoom};
+use super::watch::Watch;
+
+/// What a session does with the next bytes of its client.
+#[derive(Debug, Default)]
+pub(super) enum State {
+    /// Takes them for a request.
+    #[default]
+    Ready,
+    /// Takes them for the data of the last request.
+    Filling(Body),
+    /// Skips so many of them.
+    Skipping(usize),
+    /// Leaves them until the dump is complete.
+    Dumping(Dump),
+    /// Ignores them: the client is sent events.
+    Watching(Watch),
+    /// Ignores them: the connection ends.
+    Over {
+        /// Whether the client asked for the end.
+        quit: bool,
+    },
+}
+
+impl State {
+    /// Skips so many bytes before the next request.
+    pub(super) fn skip(bytes: usize) -> Self {
+        if bytes == 0 { Self::Ready } else { Self::Skipping(bytes) }
+    }
+
+    /// Takes the data of an item, or skips it where there is no room; `refused` is called then.
+    pub(super) fn fill(body: Result<Body, NoRoom>, refused: impl FnOnce(NoRoom)) -> Self {
+        match body {
+            Ok(body) => Self::Filling(body),
+            Err(no_room) => {
+                refused(no_room);
+                Self::skip(no_room.follows)
+            }
+        }
+    }
+
+    /// Ends the connection for a reason of the server's.
+    pub(super) fn over() -> Self {
+        Self::Over { quit: false }
+    }
+}
