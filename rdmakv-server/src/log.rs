@@ -10,7 +10,7 @@ const SHOWN: usize = 200;
 
 /// Writes a line, with or without a reader: `eprintln!` panics where its reader is gone or its disk is full, and no
 /// thread of the server is to end for that.
-pub(crate) fn say(what: impl Display) {
+pub(crate) fn print(what: impl Display) {
     let _ = writeln!(std::io::stderr(), "rdmakv-server: {what}");
 }
 
@@ -33,14 +33,14 @@ impl Log {
     /// Prints a warning, from `-v` on.
     pub(crate) fn warn(&self, what: impl Display) {
         if self.level() > 0 {
-            say(what);
+            print(what);
         }
     }
 
     /// Prints an arrival or a departure, from `-vv` on.
-    pub(crate) fn tell(&self, what: impl FnOnce() -> String) {
+    pub(crate) fn detail(&self, what: impl FnOnce() -> String) {
         if self.level() > 1 {
-            say(what());
+            print(what());
         }
     }
 
@@ -52,7 +52,7 @@ impl Log {
 
 /// Prints a client's request.
 pub(crate) fn request(bytes: &[u8]) {
-    say(format_args!("< {}", line(bytes)));
+    print(format_args!("< {}", line(bytes)));
 }
 
 /// Returns the first line, in characters that a terminal shows.

@@ -104,7 +104,7 @@ impl Clients {
         Some(Ask::new(client.op, key))
     }
 
-    /// So many chunks of its block are done; says when the block was to begin if that was the last.
+    /// So many chunks of its block are done; returns when the block was to begin if that was the last.
     pub(crate) fn done(&mut self, conn: usize, chunks: u64, now: u64) -> Option<u64> {
         let client = &mut self.clients[conn];
         client.undone = client.undone.saturating_sub(chunks);

@@ -135,7 +135,7 @@ impl Conn {
         }
     }
 
-    /// Gives up datagrams sent before this time; says how many.
+    /// Gives up datagrams sent before this time; returns how many.
     pub(crate) fn give_up(&mut self, before: u64) -> u64 {
         match &mut self.wire {
             Wire::Stream { .. } => 0,
@@ -182,7 +182,7 @@ impl Conn {
         Ok(())
     }
 
-    /// Reads once what is there and hands out the answers in it; says whether more may be there.
+    /// Reads once what is there and hands out the answers in it; returns whether more may be there.
     pub(crate) fn receive(
         &mut self,
         buffer: &mut [u8],

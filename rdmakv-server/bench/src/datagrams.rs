@@ -49,7 +49,7 @@ impl Datagrams {
         self.waiting.push_back((Request { number, asked, sent: 0, parts: Vec::new(), missing: 0 }, out.bytes));
     }
 
-    /// Sends what waits; says whether the socket was full before the end.
+    /// Sends what waits; returns whether the socket was full before the end.
     pub(crate) fn send(&mut self, socket: &Socket, now: u64, calls: &mut Calls) -> Result<bool, Ended> {
         while let Some((mut request, bytes)) = self.waiting.pop_front() {
             calls.writes += 1;
@@ -124,7 +124,7 @@ impl Datagrams {
         }
     }
 
-    /// Gives up what was sent before this time; says how much.
+    /// Gives up what was sent before this time; returns how much.
     pub(crate) fn give_up(&mut self, before: u64) -> u64 {
         let mut lost = 0;
         while self.sent.front().is_some_and(|request| request.sent < before) {

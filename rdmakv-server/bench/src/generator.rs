@@ -192,7 +192,7 @@ impl<'a> Generator<'a> {
         Ok(())
     }
 
-    /// Reads what is there for a connection, and asks for what follows from it; says when, and how many operations have ended.
+    /// Reads what is there for a connection, and asks for what follows from it; returns when, and how many operations have ended.
     fn receive(&mut self, at: usize, window: Window, work: &mut Work) -> Result<(u64, usize), Ended> {
         let (mut answers, mut ended) = (0, 0);
         let mut now;

@@ -28,7 +28,7 @@ use crate::values::Values;
 use crate::window::{Ended, Line, Meter, Own, Window};
 use crate::work::{Drawn, Work, share_of};
 
-/// Runs, and says what came of it.
+/// Runs, and returns the report.
 ///
 /// A server that dies in the middle ends the run, with a report of what there is. Blocks until all is done.
 ///

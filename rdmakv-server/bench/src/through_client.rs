@@ -121,7 +121,7 @@ impl<'a> ThroughClient<'a> {
         }
     }
 
-    /// Fills the window of a closed loop; says when the next is due if nothing is for now.
+    /// Fills the window of a closed loop; returns when the next is due if nothing is for now.
     fn refill(&mut self, now: u64, window: Window, work: &mut Work) -> Result<u64, Ended> {
         if let (Work::Bursts(clients), true) = (&mut *work, self.goes_on) {
             match clients.begin(now, window.to, &mut self.random) {
@@ -142,7 +142,7 @@ impl<'a> ThroughClient<'a> {
         })
     }
 
-    /// Returns the requests of an open loop that are due; says when the next is.
+    /// Returns the requests of an open loop that are due; returns when the next is.
     fn arrive(&mut self, schedule: &mut Schedule, now: u64, window: Window, work: &mut Work) -> Result<u64, Ended> {
         while self.goes_on && schedule.next() <= now && schedule.next() < window.to {
             let start = schedule.next();

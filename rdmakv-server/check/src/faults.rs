@@ -92,7 +92,7 @@ impl Case {
     }
 }
 
-/// Builds and runs; says whether every run found what it had to, and nothing where there was nothing.
+/// Builds and runs; returns whether every run found what it had to, and nothing where there was nothing.
 pub(crate) fn run(faults: &Faults) -> io::Result<bool> {
     let program = faults.program.clone().map_or_else(|| build(faults), Ok)?;
     let mut good = true;

@@ -19,7 +19,7 @@ impl Progress {
         Self { last: Instant::now(), every, is_terminal, quiet, said: false }
     }
 
-    pub(crate) fn say(&mut self, what: impl FnOnce() -> String) {
+    pub(crate) fn print(&mut self, what: impl FnOnce() -> String) {
         if self.quiet || self.last.elapsed() < self.every {
             return;
         }

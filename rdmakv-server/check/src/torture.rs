@@ -182,7 +182,7 @@ pub fn run(plan: &Plan) -> io::Result<Run> {
     let count = plan.habits.keys.count();
     let mut progress = Progress::new(plan.quiet);
     let findings = evidence.judge(|key| {
-        progress.say(|| format!("judging: key {key} of {count}, {:.0} s", judging.elapsed().as_secs_f64()));
+        progress.print(|| format!("judging: key {key} of {count}, {:.0} s", judging.elapsed().as_secs_f64()));
     });
     drop(progress);
     let judged = judging.elapsed();
@@ -314,7 +314,7 @@ impl<'a> Torture<'a> {
         loop {
             std::thread::sleep(ROUND);
             let lines = self.lines()?;
-            progress.say(|| self.so_far(lines));
+            progress.print(|| self.so_far(lines));
             let is_over = lines >= self.plan.operations;
             if let Some(status) = self.server.as_mut().map(Server::ended).transpose()?.flatten() {
                 return Err(io::Error::other(format!("the server ended by itself, with {status}")));

@@ -1,184 +1,114 @@
 //! One connection of a fabric: what comes is carried out in turn, and answered in the same order.
 //!
 //! It has a thread of its own, blocked in [`Engine::wait`] while nothing happens. One request is under way at a time: what a
-//! client asks meanwhile, in messages and by transfers, waits in its order, and holds the client back when there is too much of it. So what a connection takes of
-//! memory is bounded: what it is told in one message, one answer on its way, the chunks that transfers lend, a chunk that is
-//! filled.
+//! client asks meanwhile, in messages and by transfers, waits in its order, and holds the client back when there is too much of it. So
+//! the memory of a connection is bounded: one received message, one answer on its way, the chunks that transfers lend, a chunk
+//! that is filled.
+//!
+//! | part     | file          | owns                                                              |
+//! |----------|---------------|-------------------------------------------------------------------|
+//! | Commands | `commands.rs` | the session, its output and its counts                            |
+//! | Inbox    | `messages.rs` | the message that is being received                                |
+//! | Outbox   | `messages.rs` | the message that is being sent, and the step after it             |
+//! | Gets     | `gets.rs`     | the chunks that transfers read                                    |
+//! | Puts     | `puts.rs`     | the value that is read out of the client's memory                 |
+//! | Reader   | `grants.rs`   | the client's tags, and its use of the GET table                   |
+//! | Turns    | `turns.rs`    | which requests are measured                                       |
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use frrwp::engine::{Engine, Event};
+use frrwp::engine::{Engine, Event, TransferError};
 use frrwp::handshake::{Expired, Limits, Operation, Side, Tag};
 
-use super::gets::Lent;
-use super::origin::Origin;
+use super::commands::{Announced, Commands};
+use super::gets::{Found, Get, Gets, check_key};
+use super::grants::Reader;
+use super::messages::{Inbox, Outbox, Sent, Then};
 use super::pinned::End;
 use super::providers::{Fabric, Offer};
-use super::puts::Put;
-use super::saying::{Said, Saying};
+use super::puts::{Pulled, Put, Puts, length_of, line_of};
 use super::state::FabricState;
-use super::tags::Client;
+use super::turns::Turns;
 use crate::log;
-use crate::metrics::{Asked as Kinds, Counts, Sampler, count};
-use crate::session::{Context, Out, Pause, ProtocolMode, Session, Shared, is_accepting, is_stopping};
+use crate::metrics::{add, count};
+use crate::session::{is_accepting, is_stopping};
 use rdmakv_proto::clock;
-use rdmakv_proto::messages::{Assembly, Kind, Malformed, Refusal, Reply, Request, Segments, Table, VERSION, Welcome};
+use rdmakv_proto::messages::{Kind, Malformed, Refusal, Reply, Request, Segments, Table, VERSION, Welcome, Whole};
 
-/// Receives that are posted: what a client may have said that is not looked at.
+/// Receives that are posted: messages of a client that may wait.
 pub(super) const RECEIVES: u16 = 32;
 /// Transfers that a client may have open.
 const TRANSFERS: usize = 64;
-/// Bytes of a request at most, beside a value that travels in it.
+/// Bytes of a request at most, without a value that travels in it.
 const REQUEST: usize = 128 << 10;
 /// How long what is under way may take when the server stops.
 const DRAIN: Duration = Duration::from_secs(5);
 /// How long a client has to be silent before its connection ends when the server finishes, in seconds.
 const SILENCE: u64 = 1;
-/// How long a client may take to make room for what it is told.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// How long a client may take to say hello.
-const GREETING: Duration = Duration::from_secs(10);
+/// How long a client may take to make room for a message.
+const SEND_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a client may take to send HELLO.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A connection and its thread's.
+/// A connection and its thread's. The parts are dropped in this order.
 pub(super) struct Connection<'f, F: Fabric> {
-    pub(super) state: &'f FabricState<F>,
+    state: &'f FabricState<F>,
+    reader: Reader<'f, F>,
     /// Dropped before the stores' memory goes back: then no peer reads that memory any more.
-    pub(super) engine: Engine<'f, End<F::Endpoint>>,
-    pub(super) own: Own<'f>,
-    /// The client as an owner of tags, and the maker of tags.
-    pub(super) client: Client,
-    pub(super) makes: F::Own,
-    input: Assembly,
-    heard: Vec<u8>,
-    pub(super) part: Vec<u8>,
-    pub(super) image: Vec<u8>,
+    engine: Engine<'f, End<F::Endpoint>>,
+    gets: Gets<'f>,
+    outbox: Outbox<'f>,
+    puts: Puts,
+    commands: Commands<'f>,
+    inbox: Inbox,
     /// The client's requests that were not looked at yet, in their order.
     asked: VecDeque<Asked>,
+    turns: Turns,
+    activity: Activity,
+    /// Whether the client sent HELLO.
     greeted: bool,
-    /// Whether the client wants to read the GET table, and whether it was told of it.
-    wants_table: bool,
-    reads_table: bool,
-    came: Instant,
     closed: bool,
-    /// When something last came, in seconds.
-    heard_at: u64,
-    stopped: Option<Instant>,
-    sampler: Sampler,
-    /// When something last came, if the next request may be one to measure.
-    woken: Option<Instant>,
-    measured: Option<MeasuredTurn>,
 }
 
-/// A request with a measured answer, from the moment the connection learned that something had come.
-#[derive(Clone, Copy, Debug)]
-struct MeasuredTurn {
-    begun: Instant,
-    /// The counts then.
-    gets: u64,
-    sets: u64,
-}
-
-/// Something that a client asks.
+/// A request of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
-    /// By a message, or part of one: the next that the engine has.
-    Said,
+    /// A message or part of one: the next that the engine has.
+    Message,
     /// By a transfer into so many bytes.
     Transfer(Tag, u64),
 }
 
-/// The connection's share of the session and the stores. Dropping it gives everything back.
-pub(super) struct Own<'f> {
-    pub(super) shared: &'f Shared,
-    /// The place of its published counts.
-    seat: usize,
-    pub(super) counts: Counts,
-    pub(super) session: Session,
-    pub(super) out: Out,
-    pub(super) saying: Saying,
-    pub(super) lent: HashMap<Tag, Lent>,
-    pub(super) put: Option<Put>,
-}
-
-impl Own<'_> {
-    pub(super) fn context(&mut self) -> (&mut Session, &mut Out, Context<'_>) {
-        let Self { shared, seat, counts, session, out, .. } = self;
-        (session, out, Context::new(shared, clock::now(), counts, *seat))
-    }
-
-    fn publish(&self) {
-        if let Ok(mut counts) = self.shared.counts[self.seat].lock() {
-            *counts = self.counts;
-        }
-    }
-
-    fn is_quiet(&self) -> bool {
-        !self.saying.is_some() && self.put.is_none() && self.lent.is_empty()
-    }
-}
-
-impl Drop for Own<'_> {
-    fn drop(&mut self) {
-        let shards = &self.shared.shards;
-        self.session.close(shards);
-        self.out.clear(shards);
-        self.saying.clear(shards);
-        for (_, lent) in self.lent.drain() {
-            lent.give_back(shards);
-        }
-        self.publish();
-    }
-}
-
-impl<F: Fabric> Drop for Connection<'_, F> {
-    fn drop(&mut self) {
-        self.state.tags().leave(self.client);
-        if self.reads_table {
-            self.state.fabric.leave_table();
-        }
-        self.state.bell.ring();
-    }
+/// The times by which a connection ends.
+#[derive(Debug)]
+struct Activity {
+    began: Instant,
+    /// When something last came, in seconds.
+    last_event: u64,
+    /// When the connection learned that the server stops.
+    stopped: Option<Instant>,
 }
 
 impl<'f, F: Fabric> Connection<'f, F> {
-    /// On an endpoint at which [`RECEIVES`] are posted.
+    /// Returns a connection on an endpoint at which [`RECEIVES`] are posted.
     pub(super) fn new(state: &'f FabricState<F>, endpoint: F::Endpoint, seat: usize) -> Self {
         let limits = Limits { receives: RECEIVES, open: TRANSFERS, ..Limits::default() };
-        let shared = &*state.shared;
-        let (makes, peer) = (F::own(&endpoint), Origin::peer(&endpoint));
-        let counts = shared.counts[seat].lock().map_or_else(|_| Counts::default(), |counts| *counts);
         Self {
             state,
+            reader: Reader::new(state, &endpoint),
             engine: Engine::new(&state.cache, End(endpoint), Side::Accepting, limits),
-            own: Own {
-                shared,
-                seat,
-                counts,
-                session: Session::new(ProtocolMode::Ascii),
-                out: Out::default(),
-                saying: Saying::default(),
-                lent: HashMap::new(),
-                put: None,
-            },
-            client: state.tags().join(peer),
-            makes,
-            input: Assembly::default(),
-            heard: Vec::new(),
-            part: Vec::new(),
-            image: Vec::new(),
+            gets: Gets::default(),
+            outbox: Outbox::default(),
+            puts: Puts::default(),
+            commands: Commands::new(&state.shared, seat),
+            inbox: Inbox::default(),
             asked: VecDeque::new(),
+            turns: Turns::new(state.counts.total_connections.load(Relaxed) as u32),
+            activity: Activity { began: Instant::now(), last_event: clock::now(), stopped: None },
             greeted: false,
-            wants_table: false,
-            reads_table: false,
-            came: Instant::now(),
             closed: false,
-            heard_at: clock::now(),
-            stopped: None,
-            sampler: Sampler::new(state.counts.total_connections.load(Relaxed) as u32),
-            woken: None,
-            measured: None,
         }
     }
 
@@ -187,55 +117,33 @@ impl<'f, F: Fabric> Connection<'f, F> {
         while !self.closed {
             self.engine.progress();
             while let Some(event) = self.engine.next_event() {
-                self.told(event);
+                self.on_event(event);
             }
             if !self.closed {
                 self.work();
             }
             if self.closed {
-                self.hear_the_rest();
+                self.take_last_reports();
             }
-            self.own.publish();
+            self.commands.publish();
             if self.closed || self.is_over() {
                 return;
             }
             self.engine.wait();
-            // Most rounds measure nothing, and these do not ask the clock.
-            self.woken = self.sampler.is_near(1).then(Instant::now);
+            self.turns.wake();
         }
     }
 
-    /// A request is taken, or the next part of one. Of few it is measured when they are answered.
-    fn begin_turn(&mut self) {
-        if self.greeted
-            && !self.input.is_within()
-            && self.sampler.turn()
-            && let Some(begun) = self.woken.take()
-        {
-            let Counts { cmd_get: gets, cmd_set: sets, .. } = self.own.counts;
-            self.measured = Some(MeasuredTurn { begun, gets, sets });
-        }
-    }
-
-    /// A request is answered: all of the answer is with the fabric.
-    pub(super) fn end_turn(&mut self) {
-        let Some(MeasuredTurn { begun, gets, sets }) = self.measured.take() else { return };
-        let counts = &self.own.counts;
-        let asked = Kinds::of(counts.cmd_get > gets, counts.cmd_set > sets);
-        self.state.latencies.record(asked, begun.elapsed());
-        self.sampler.measured();
-    }
-
-    fn told(&mut self, event: Event) {
+    fn on_event(&mut self, event: Event) {
         // Whatever happens, the client has a part in it.
-        self.heard_at = clock::now();
+        self.activity.last_event = clock::now();
         match event {
-            Event::Message => self.asked.push_back(Asked::Said),
+            Event::Message => self.asked.push_back(Asked::Message),
             Event::Requested { tag, read: true, length } => self.asked.push_back(Asked::Transfer(tag, length)),
             // No peer writes here unasked.
             Event::Requested { tag, .. } => drop(self.engine.refuse(tag)),
-            Event::Completed { tag, result } => self.transferred(tag, result),
-            Event::ReadCompleted { succeeded, .. } => self.pulled(succeeded),
+            Event::Completed { tag, result } => self.end_transfer(tag, result),
+            Event::ReadCompleted { succeeded, .. } => self.puts.end_read(succeeded),
             Event::Closed { .. } => self.closed = true,
             // A message that was not sent is missing from what the client puts together.
             Event::PeerTooOld { .. } | Event::Expired(Expired { operation: Operation::Message(_), .. }) => self.close(),
@@ -244,127 +152,140 @@ impl<'f, F: Fabric> Connection<'f, F> {
         }
     }
 
-    /// A client that has gone may have reported its reads. Whatever else was asked and not begun is dropped.
-    fn hear_the_rest(&mut self) {
-        while self.greeted && self.engine.recv_message(&mut self.heard) {
-            let (mut input, heard) = (std::mem::take(&mut self.input), std::mem::take(&mut self.heard));
-            if let Ok(Some((_, kind @ Kind::Seen, bytes))) = input.take(&heard, REQUEST)
+    /// Counts the reads that a client reported before it went. Its other requests are dropped.
+    fn take_last_reports(&mut self) {
+        while self.greeted && self.inbox.receive(&mut self.engine).is_some() {
+            if let Ok(Some((_, kind @ Kind::Seen, bytes))) = self.inbox.take(REQUEST)
                 && let Ok(Request::Seen(seen)) = Request::decode(kind, bytes)
             {
-                self.seen(seen);
+                self.reader.seen(seen, self.commands.counts());
             }
-            (self.input, self.heard) = (input, heard);
         }
     }
 
-    /// Does what can be done: first what is to be said, then what is under way, then what is new.
+    /// Does what can be done: sends what waits, goes on with what is under way, then takes what is new.
     fn work(&mut self) {
         while !self.closed {
-            match self.speak() {
-                Said::All => {}
-                Said::Part => return,
-                Said::Last => return self.close(),
+            match self.outbox.send(&mut self.engine, &mut self.commands) {
+                Sent::Nothing => {}
+                Sent::Blocked => return,
+                Sent::All(then) => {
+                    self.go_on(then);
+                    continue;
+                }
+                Sent::Failed => return self.close(),
             }
-            if self.wants_table && self.offer_table() {
+            if self.reader.wants_table() && self.offer_table() {
                 continue;
             }
-            if self.own.put.is_some() {
-                if !self.pull() {
-                    return;
-                }
-            } else {
-                let asked = self.asked.pop_front();
-                if asked.is_some() {
-                    self.begin_turn();
-                }
-                match asked {
-                    Some(Asked::Transfer(tag, length)) => self.answer_question(tag, length),
-                    Some(Asked::Said) if self.engine.recv_message(&mut self.heard) => self.take(),
-                    Some(Asked::Said) => {}
+            if !self.puts.is_empty() {
+                match self.puts.pull(&mut self.engine) {
+                    Some(pulled) => self.end_put(pulled),
                     None => return,
                 }
+                continue;
+            }
+            let Some(asked) = self.asked.pop_front() else { return };
+            if self.greeted && !self.inbox.is_within() {
+                self.turns.begin(self.commands.counts());
+            }
+            match asked {
+                Asked::Transfer(tag, length) => self.get_by_transfer(tag, length),
+                Asked::Message => self.take_message(),
             }
         }
     }
 
-    /// The connection has to end: nothing that it has can go on.
-    pub(super) fn close(&mut self) {
+    /// Takes the step after a message that was sent, which ended a request.
+    fn go_on(&mut self, then: Then<'f>) {
+        match then {
+            Then::Nothing => {}
+            Then::Accept(tag, lent) => self.gets.accept(&mut self.engine, tag, lent),
+            Then::Refuse(tag) => drop(self.engine.refuse(tag)),
+            Then::End => return self.close(),
+        }
+        if let Some((kind, time)) = self.turns.end(self.commands.counts()) {
+            self.state.latencies.record(kind, time);
+        }
+    }
+
+    /// Ends the connection at once: nothing that it has can go on.
+    fn close(&mut self) {
         self.engine.disconnect();
         self.closed = true;
     }
 
+    /// Returns whether nothing is under way.
+    fn is_quiet(&self) -> bool {
+        self.outbox.is_empty() && self.puts.is_empty() && self.gets.is_empty()
+    }
+
     /// Returns whether it has to end though the client does not want it.
     fn is_over(&mut self) -> bool {
-        let now = clock::now();
-        let shared = self.own.shared;
-        let silent = now.saturating_sub(self.heard_at);
+        let shared = self.commands.shared();
+        let silent = clock::now().saturating_sub(self.activity.last_event);
         let limit = shared.settings.idle_timeout;
-        let late = self.own.saying.since().is_some_and(|since| since.elapsed() > PATIENCE)
-            || self.own.put.as_ref().is_some_and(Put::is_late);
-        if !self.greeted && self.came.elapsed() > GREETING {
+        if !self.greeted && self.activity.began.elapsed() > HELLO_TIMEOUT {
             // A silent client takes no place from others.
             return true;
         }
-        if limit > 0 && silent > limit && self.own.is_quiet() {
-            self.own.counts.idle_kicks += 1;
+        if limit > 0 && silent > limit && self.is_quiet() {
+            self.commands.counts().idle_kicks += 1;
             return true;
         }
         if is_stopping(shared) {
-            let stopped = *self.stopped.get_or_insert_with(Instant::now);
-            return self.own.is_quiet() || stopped.elapsed() > DRAIN;
+            let stopped = *self.activity.stopped.get_or_insert_with(Instant::now);
+            return self.is_quiet() || stopped.elapsed() > DRAIN;
         }
-        late || (!is_accepting(shared) && silent > SILENCE && self.own.is_quiet())
+        let late = self.outbox.blocked_since().is_some_and(|since| since.elapsed() > SEND_TIMEOUT);
+        late || self.puts.is_late() || (!is_accepting(shared) && silent > SILENCE && self.is_quiet())
     }
 
-    /// Takes a fragment that came.
-    fn take(&mut self) {
-        self.own.counts.bytes_read += self.heard.len() as u64;
-        let (mut input, heard) = (std::mem::take(&mut self.input), std::mem::take(&mut self.heard));
+    /// Takes the next fragment, and carries out the request that it completes.
+    fn take_message(&mut self) {
+        let Some(received) = self.inbox.receive(&mut self.engine) else { return };
+        self.commands.counts().bytes_read += received as u64;
         let most = REQUEST + self.state.terms.eager;
-        let done = match input.take(&heard, most) {
+        // The message lies in the inbox while it is carried out.
+        let mut inbox = std::mem::take(&mut self.inbox);
+        let done = match inbox.take(most) {
             Ok(None) => Ok(()),
-            Ok(Some((id, kind, bytes))) => self.request(id, kind, bytes).map_err(|malformed| (id, malformed)),
+            Ok(Some(message)) => self.request(message).map_err(|malformed| (message.0, malformed)),
             Err(malformed) => Err((0, malformed)),
         };
-        (self.input, self.heard) = (input, heard);
+        self.inbox = inbox;
         if let Err((id, Malformed(what))) = done {
-            self.makes_no_sense(id, what);
+            self.refuse_malformed(id, what);
         }
     }
 
-    /// The client is told what was wrong, and its connection ends.
-    pub(super) fn makes_no_sense(&mut self, id: u32, what: &str) {
+    /// Tells the client that its message was malformed; its connection ends.
+    fn refuse_malformed(&mut self, id: u32, what: &str) {
         count(&self.state.counts.malformed);
-        self.own.shared.log.warn(format_args!("{}: a client's message: {what}", F::NAME));
+        self.state.shared.log.warn(format_args!("{}: a client's message: {what}", F::NAME));
         self.refuse_and_end(id, Refusal::NotUnderstood, what);
     }
 
-    pub(super) fn is_greeted(&self) -> bool {
-        self.greeted
-    }
-
-    /// The transfer has ended before it was looked at.
-    pub(super) fn forget_question(&mut self, transfer: Tag) {
-        self.asked.retain(|asked| !matches!(asked, Asked::Transfer(tag, _) if *tag == transfer));
-    }
-
-    fn request(&mut self, id: u32, kind: Kind, bytes: &[u8]) -> Result<(), Malformed> {
+    fn request(&mut self, (id, kind, bytes): Whole<'_>) -> Result<(), Malformed> {
         let request = Request::decode(kind, bytes)?;
         if !self.greeted && !matches!(request, Request::Hello { .. }) {
             return Err(Malformed("something before HELLO"));
         }
         match request {
             Request::Hello { version, table } => {
-                self.wants_table = table && !self.reads_table;
+                self.reader.want_table(table);
                 self.greet(id, version);
             }
-            Request::Run { wish, key, command } => self.carry_out(id, wish.then_some(key), command)?,
-            Request::Get { wish, key } => self.get(id, wish, key)?,
+            Request::Run { wish, key, command } => self.run_command(id, wish.then_some(key), command)?,
+            Request::Get { wish, key } => {
+                check_key(key)?;
+                self.get(Get { id, wish, key });
+            }
             Request::Put { wish, key, line, segments } => self.put(id, wish.then_some(key), line, segments)?,
             Request::Seen(seen) => {
                 // It is not answered: the next request is measured.
-                self.woken = self.measured.take().map(|turn| turn.begun);
-                self.seen(seen);
+                self.turns.pass();
+                self.reader.seen(seen, self.commands.counts());
             }
         }
         Ok(())
@@ -382,74 +303,165 @@ impl<'f, F: Fabric> Connection<'f, F> {
             incarnation: terms.incarnation,
             lease_ms: terms.lease.as_millis() as u32,
             eager: terms.eager as u32,
-            largest: self.own.shared.settings.item_max as u64,
+            largest: self.state.shared.settings.item_max as u64,
         };
-        self.own.saying.reply(id, &Reply::Welcome(welcome));
+        self.outbox.reply(id, &Reply::Welcome(welcome));
     }
 
-    /// Tells the client of the GET table, once it may ask for items; says whether there is something to say.
+    /// Tells the client of the GET table, once it may ask for items; returns whether there is something to send.
     fn offer_table(&mut self) -> bool {
-        let (session, _, cx) = self.own.context();
-        if !session.is_authorised(&cx) {
+        if !self.commands.is_authorised() {
             return false;
         }
-        self.wants_table = false;
-        let Some(Offer { now, secret, segments }) = self.state.fabric.join_table() else { return false };
-        self.reads_table = true;
-        self.state.bell.ring();
+        let Some(Offer { now, secret, segments }) = self.reader.join_table() else { return false };
         let mut written = Vec::new();
         let segments = Segments::write(segments, &mut written);
-        self.own.saying.reply(0, &Reply::Table(Table { now, secret, segments }));
+        self.outbox.reply(0, &Reply::Table(Table { now, secret, segments }));
         true
     }
 
-    pub(super) fn reads_table(&self) -> bool {
-        self.reads_table
-    }
-
-    /// Returns whether the client may ask for items; it is told if not.
-    pub(super) fn may_ask(&mut self, id: u32) -> bool {
-        let (session, _, cx) = self.own.context();
-        let may = session.is_authorised(&cx);
+    /// Returns whether the client may ask for items; it is refused if not.
+    fn may_ask(&mut self, id: u32) -> bool {
+        let may = self.commands.is_authorised();
         if !may {
             self.refuse(id, Refusal::NotNow, "CLIENT_ERROR unauthenticated");
         }
         may
     }
 
-    pub(super) fn refuse(&mut self, id: u32, why: Refusal, text: &str) {
+    fn refuse(&mut self, id: u32, why: Refusal, text: &str) {
         if why == Refusal::Busy {
             count(&self.state.counts.busy);
         }
-        self.own.saying.reply(id, &Reply::Refused { why, text });
+        self.outbox.reply(id, &Reply::Refused { why, text });
     }
 
     fn refuse_and_end(&mut self, id: u32, why: Refusal, text: &str) {
-        self.own.saying.reply(id, &Reply::Refused { why, text });
-        self.own.saying.last();
+        self.outbox.reply(id, &Reply::Refused { why, text });
+        self.outbox.then(Then::End);
     }
 
-    /// A command of the text or meta protocol, as over TCP.
-    fn carry_out(&mut self, id: u32, wish: Option<&[u8]>, command: &[u8]) -> Result<(), Malformed> {
-        if self.own.shared.log.shows_requests() {
+    /// Runs a command of the text or meta protocol, as over TCP.
+    fn run_command(&mut self, id: u32, wish: Option<&[u8]>, command: &[u8]) -> Result<(), Malformed> {
+        if self.state.shared.log.shows_requests() {
             log::request(command);
         }
-        let (session, out, mut cx) = self.own.context();
-        let mut turns = 1;
-        let (used, pause) = session.advance(command, &mut turns, &mut cx, out);
-        let over = pause == Pause::Over;
-        if !over && (used < command.len() || !(session.is_quiet() || session.has_more())) {
-            session.give_up(&cx.shared.shards);
-            out.clear(&cx.shared.shards);
-            return Err(Malformed("RUN takes one command, whole, with its data"));
-        }
+        let over = self.commands.run(command)?;
         // A client that has not logged in may be told of no item, for any request.
-        let may = session.is_authorised(&cx);
-        let tag = wish.filter(|_| may).and_then(|key| self.grant(key));
-        self.own.saying.ran(id, tag);
+        let may = self.commands.is_authorised();
+        let tag = wish.filter(|_| may).and_then(|key| self.reader.grant(key));
+        self.outbox.answer(id, tag);
         if over {
-            self.own.saying.last();
+            self.outbox.then(Then::End);
         }
         Ok(())
+    }
+
+    /// Answers a GET in a message.
+    fn get(&mut self, get: Get<'_>) {
+        if self.may_ask(get.id) {
+            let found = self.gets.find(self.state, &mut self.commands, get.key, None);
+            self.reply_item(get, found, None);
+        }
+    }
+
+    /// Answers a GET that came with a transfer into so many bytes.
+    fn get_by_transfer(&mut self, transfer: Tag, room: u64) {
+        // It may have ended while it waited.
+        let Some(header) = self.engine.header(transfer).map(<[u8]>::to_vec) else { return };
+        let get = match Get::of_transfer(&header) {
+            Ok(get) if self.greeted => get,
+            Ok(get) => {
+                let _ = self.engine.refuse(transfer);
+                return self.refuse_malformed(get.id, "a transfer before HELLO");
+            }
+            Err(Malformed(what)) => {
+                let _ = self.engine.refuse(transfer);
+                return self.refuse_malformed(0, what);
+            }
+        };
+        if !self.may_ask(get.id) {
+            return self.outbox.then(Then::Refuse(transfer));
+        }
+        let found = self.gets.find(self.state, &mut self.commands, get.key, Some(room));
+        self.reply_item(get, found, Some(transfer));
+    }
+
+    /// Replies with what was found, and ends or feeds the transfer that asked for it.
+    fn reply_item(&mut self, Get { id, wish, key }: Get<'_>, found: Found<'f>, transfer: Option<Tag>) {
+        let there = !matches!(found, Found::Nothing | Found::Busy);
+        let tag = if wish && there { self.reader.grant(key) } else { None };
+        let mut then = transfer.map_or(Then::Nothing, Then::Refuse);
+        match (found, transfer) {
+            (Found::Image, _) => {
+                count(&self.state.counts.gets_by_message);
+                self.outbox.reply(id, &Reply::Item { tag, image: self.gets.image() });
+            }
+            (Found::Long(size), _) => self.outbox.reply(id, &Reply::Large { tag, size }),
+            (Found::Lent(lent), Some(transfer)) => {
+                self.outbox.reply(id, &Reply::Tag(tag));
+                then = Then::Accept(transfer, lent);
+            }
+            (Found::Busy, Some(_)) => {
+                self.refuse(id, Refusal::Busy, "too many large items are on their way; ask again");
+            }
+            _ => self.outbox.reply(id, &Reply::None),
+        }
+        self.outbox.then(then);
+    }
+
+    fn end_transfer(&mut self, transfer: Tag, result: Result<u64, TransferError>) {
+        // It may have ended before it was looked at.
+        self.asked.retain(|asked| !matches!(asked, Asked::Transfer(tag, _) if *tag == transfer));
+        if !self.gets.end(transfer) {
+            return;
+        }
+        let counts = &self.state.counts;
+        match result {
+            Ok(bytes) => {
+                count(&counts.gets_by_transfer);
+                add(&counts.transferred_bytes, bytes);
+                self.commands.counts().bytes_written += bytes;
+            }
+            Err(_) => count(&counts.failed_transfers),
+        }
+    }
+
+    /// Takes a PUT: its line makes room for the value, which is read then.
+    fn put(&mut self, id: u32, wish: Option<&[u8]>, line: &[u8], segments: Segments<'_>) -> Result<(), Malformed> {
+        if !self.may_ask(id) {
+            return Ok(());
+        }
+        let (line, length) = (line_of(line)?, length_of(segments)?);
+        let Some(room) = self.state.under_way.take(length) else {
+            self.refuse(id, Refusal::Busy, "too many large values are on their way; ask again");
+            return Ok(());
+        };
+        match self.commands.announce(line, length)? {
+            Announced::Memory(memory, length) => {
+                self.puts.begin(Put::new(id, wish, segments, (memory, length), room));
+            }
+            Announced::Answered => self.outbox.answer(id, None),
+        }
+        Ok(())
+    }
+
+    /// Stores the value that was read, or gives it up.
+    fn end_put(&mut self, Pulled { id, wish, result }: Pulled) {
+        let counts = &self.state.counts;
+        match result {
+            Ok(length) => {
+                self.commands.end_value(length);
+                count(&counts.sets_pulled);
+                add(&counts.pulled_bytes, length as u64);
+                let tag = wish.and_then(|key| self.reader.grant(&key));
+                self.outbox.answer(id, tag);
+            }
+            Err((why, text)) => {
+                self.commands.give_up();
+                count(&counts.failed_pulls);
+                self.refuse(id, why, text);
+            }
+        }
     }
 }

@@ -4,55 +4,104 @@
 //! item's chunk is held until the transfer has ended: a replacement of the item meanwhile changes nothing of the written
 //! bytes.
 
-use frrwp::engine::TransferError;
+use std::collections::HashMap;
+
+use frrwp::engine::Engine;
+use frrwp::fabric::Endpoint;
 use frrwp::handshake::Tag;
 
 use super::budget::Room;
-use super::connection::Connection;
+use super::commands::Commands;
 use super::providers::Fabric;
-use super::saying::Then;
-use crate::metrics::{add, count};
+use super::state::FabricState;
 use crate::session::Shards;
 use crate::store::ChunkRef;
 use rdmakv_proto::item::{HEADER, KEY_MAX};
-use rdmakv_proto::messages::{self, Kind, Malformed, Refusal, Reply, Request};
+use rdmakv_proto::messages::{self, Kind, Malformed, Request};
 
-/// A chunk that a transfer reads.
+/// A chunk that a transfer reads. Dropping it gives the chunk back.
 #[derive(Debug)]
-pub(super) struct Lent {
+pub(super) struct Lent<'f> {
+    shards: &'f Shards,
     shard: usize,
-    held: ChunkRef,
+    /// Taken when it is dropped.
+    held: Option<ChunkRef>,
     address: usize,
     size: usize,
     _room: Room,
 }
 
-impl Lent {
-    pub(super) fn give_back(self, shards: &Shards) {
-        shards.at(self.shard).release(self.held);
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        if let Some(held) = self.held.take() {
+            self.shards.at(self.shard).release(held);
+        }
     }
 }
 
 /// The result of a look at a key.
-enum Found {
+#[derive(Debug)]
+pub(super) enum Found<'f> {
     Nothing,
-    /// Copied: it is short.
+    /// It is short: its image is [`Gets::image`].
     Image,
     /// Bytes with the header.
     Long(u64),
     /// Held for a transfer.
-    Lent(Lent),
+    Lent(Lent<'f>),
     /// Too much is under way.
     Busy,
 }
 
-impl<F: Fabric> Connection<'_, F> {
+/// A GET that opened a transfer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Get<'a> {
+    pub(super) id: u32,
+    /// Whether the client wishes for a tag.
+    pub(super) wish: bool,
+    pub(super) key: &'a [u8],
+}
+
+impl<'a> Get<'a> {
+    /// Reads the header of a transfer.
+    pub(super) fn of_transfer(header: &'a [u8]) -> Result<Self, Malformed> {
+        let (id, kind, more, bytes) = messages::fragment(header)?;
+        match Request::decode(kind, bytes)? {
+            Request::Get { wish, key } if kind == Kind::Get && !more => check_key(key).map(|()| Self { id, wish, key }),
+            _ => Err(Malformed("a transfer that is no GET")),
+        }
+    }
+}
+
+/// The items that a client is given at present.
+#[derive(Debug, Default)]
+pub(super) struct Gets<'f> {
+    lent: HashMap<Tag, Lent<'f>>,
+    image: Vec<u8>,
+}
+
+impl<'f> Gets<'f> {
+    /// Returns whether no transfer is under way.
+    pub(super) fn is_empty(&self) -> bool {
+        self.lent.is_empty()
+    }
+
+    /// Returns the image of the short item that was found last.
+    pub(super) fn image(&self) -> &[u8] {
+        &self.image
+    }
+
     /// Looks an item up. For a transfer into so many bytes a long one is held.
-    fn find(&mut self, key: &[u8], transfer: Option<u64>) -> Found {
-        let state = self.state;
-        let lent = self.own.lent.values().map(|lent| lent.size as u64).sum::<u64>();
-        let (_, _, cx) = self.own.context();
-        let shards = &cx.shared.shards;
+    pub(super) fn find<F: Fabric>(
+        &mut self,
+        state: &'f FabricState<F>,
+        commands: &mut Commands<'f>,
+        key: &[u8],
+        transfer: Option<u64>,
+    ) -> Found<'f> {
+        let lent = self.lent.values().map(|lent| lent.size as u64).sum::<u64>();
+        let shards = &commands.shared().shards;
+        let cx = commands.context();
         let shard = shards.of(key);
         let mut store = shards.at(shard);
         cx.counts.cmd_get += 1;
@@ -77,104 +126,30 @@ impl<F: Fabric> Connection<'_, F> {
         }
         let Some(room) = state.under_way.take(size as u64) else { return Found::Busy };
         match store.hold(handle) {
-            Some(held) => Found::Lent(Lent { shard, held, address, size, _room: room }),
+            Some(held) => Found::Lent(Lent { shards, shard, held: Some(held), address, size, _room: room }),
             None => Found::Busy,
         }
     }
 
-    /// A GET in a message.
-    pub(super) fn get(&mut self, id: u32, wish: bool, key: &[u8]) -> Result<(), Malformed> {
-        check_key(key)?;
-        if !self.may_ask(id) {
-            return Ok(());
-        }
-        let found = self.find(key, None);
-        let there = matches!(found, Found::Image | Found::Long(_));
-        let tag = if wish && there { self.grant(key) } else { None };
-        match found {
-            Found::Image => {
-                count(&self.state.counts.gets_by_message);
-                self.own.saying.reply(id, &Reply::Item { tag, image: &self.image });
-            }
-            Found::Long(size) => self.own.saying.reply(id, &Reply::Large { tag, size }),
-            _ => self.own.saying.reply(id, &Reply::None),
-        }
-        Ok(())
-    }
-
-    /// A GET that came with a transfer.
-    pub(super) fn answer_question(&mut self, transfer: Tag, room: u64) {
-        // It may have ended while it waited.
-        let Some(header) = self.engine.header(transfer).map(<[u8]>::to_vec) else { return };
-        let asked =
-            messages::fragment(&header).and_then(|(id, kind, more, bytes)| match Request::decode(kind, bytes)? {
-                Request::Get { wish, key } if kind == Kind::Get && !more => check_key(key).map(|()| (id, wish, key)),
-                _ => Err(Malformed("a transfer that is no GET")),
-            });
-        let (id, wish, key) = match asked {
-            Ok(asked) if self.is_greeted() => asked,
-            Ok((id, ..)) => {
-                let _ = self.engine.refuse(transfer);
-                return self.makes_no_sense(id, "a transfer before HELLO");
-            }
-            Err(Malformed(what)) => {
-                let _ = self.engine.refuse(transfer);
-                return self.makes_no_sense(0, what);
-            }
-        };
-        if !self.may_ask(id) {
-            return self.own.saying.then(Then::Refuse(transfer));
-        }
-        let found = self.find(key, Some(room));
-        let there = !matches!(found, Found::Nothing | Found::Busy);
-        let tag = if wish && there { self.grant(key) } else { None };
-        let mut then = Then::Refuse(transfer);
-        match found {
-            Found::Nothing => self.own.saying.reply(id, &Reply::None),
-            Found::Image => {
-                count(&self.state.counts.gets_by_message);
-                self.own.saying.reply(id, &Reply::Item { tag, image: &self.image });
-            }
-            Found::Long(size) => self.own.saying.reply(id, &Reply::Large { tag, size }),
-            Found::Lent(lent) => {
-                self.own.saying.reply(id, &Reply::Tag(tag));
-                then = Then::Supply(transfer, lent);
-            }
-            Found::Busy => self.refuse(id, Refusal::Busy, "too many large items are on their way; ask again"),
-        }
-        self.own.saying.then(then);
-    }
-
-    /// The client knows what comes: it gets it.
+    /// Gives a transfer the bytes of a chunk, unless the client has taken it back.
     #[expect(unsafe_code, reason = "the chunk is lent to the fabric by its address")]
-    pub(super) fn supply(&mut self, transfer: Tag, lent: Lent) {
-        // SAFETY: the chunk is held until the transfer has ended, and the arena outlives the state; a published chunk's bytes are
+    pub(super) fn accept<E: Endpoint>(&mut self, engine: &mut Engine<'_, E>, transfer: Tag, lent: Lent<'f>) {
+        // SAFETY: `accept_read` requires readable memory until the transfer has ended or the engine is gone. The chunk is held
+        // until then: these items are dropped after the engine, and the arena outlives the state. A published chunk's bytes are
         // not written but for words of its header, which are atomics and may be read at any moment.
-        let supplied = unsafe { self.engine.accept_read(transfer, lent.address as *const u8, lent.size) };
-        match supplied {
-            Ok(()) => drop(self.own.lent.insert(transfer, lent)),
-            // The client has taken it back.
-            Err(_) => lent.give_back(&self.own.shared.shards),
+        let accepted = unsafe { engine.accept_read(transfer, lent.address as *const u8, lent.size) };
+        if accepted.is_ok() {
+            self.lent.insert(transfer, lent);
         }
     }
 
-    /// A transfer has ended.
-    pub(super) fn transferred(&mut self, transfer: Tag, result: Result<u64, TransferError>) {
-        self.forget_question(transfer);
-        let Some(lent) = self.own.lent.remove(&transfer) else { return };
-        lent.give_back(&self.own.shared.shards);
-        let counts = &self.state.counts;
-        match result {
-            Ok(bytes) => {
-                count(&counts.gets_by_transfer);
-                add(&counts.transferred_bytes, bytes);
-                self.own.counts.bytes_written += bytes;
-            }
-            Err(_) => count(&counts.failed_transfers),
-        }
+    /// Gives the chunk of a transfer back that has ended; returns whether it had one.
+    pub(super) fn end(&mut self, transfer: Tag) -> bool {
+        self.lent.remove(&transfer).is_some()
     }
 }
 
-fn check_key(key: &[u8]) -> Result<(), Malformed> {
+/// Checks the length of a key.
+pub(super) fn check_key(key: &[u8]) -> Result<(), Malformed> {
     if (1..=KEY_MAX).contains(&key.len()) { Ok(()) } else { Err(Malformed("a key has 1 to 250 bytes")) }
 }

@@ -7,15 +7,13 @@
 //! The registered chunks are those that the cache of the fabric has, under its budget. At most half of that is leased
 //! to clients ([`Limits`](super::tags::Limits)), and while more is wanted those pages are leased that are read most.
 
-use std::sync::{MutexGuard, PoisonError};
-
 use mrrc::AcquireError;
 
-use super::connection::Connection;
-use super::providers::{Fabric, Leased};
+use super::origin::Origin;
+use super::providers::{Fabric, Leased, Offer};
 use super::state::FabricState;
-use super::tags::{Admitted, Client, Refused, Tags};
-use crate::metrics::{add, count};
+use super::tags::{Admitted, Client, Refused};
+use crate::metrics::{Counts, add, count};
 use crate::store::{Exposure, Extent, NoLease, Replacement, Store};
 use frrwp::wire::Segment;
 use rdmakv_proto::clock;
@@ -39,132 +37,130 @@ fn lease<F: Fabric>(state: &FabricState<F>, address: u64, bound: u64) -> Result<
     }
 }
 
-impl<F: Fabric> FabricState<F> {
-    /// Returns the tags and their clients. The holder of this lock asks no store for anything: a store's lock is
-    /// taken before this one.
-    pub(super) fn tags(&self) -> MutexGuard<'_, Tags<F>> {
-        // A panic in the table is a bug; going on with what is there serves more than ending every connection would.
-        self.tags.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn count_refused<F: Fabric>(state: &FabricState<F>, refused: Refused) {
+    let counts = &state.counts;
+    count(match refused {
+        Refused::Full => &counts.refused_budget,
+        Refused::Seldom => &counts.refused_seldom,
+        Refused::Share | Refused::Tags => &counts.refused_share,
+        Refused::Left | Refused::Unregistered => &counts.refused_gone,
+    });
+}
 
-    fn refused(&self, refused: Refused) {
-        let counts = &self.counts;
-        count(match refused {
-            Refused::Full => &counts.refused_budget,
-            Refused::Seldom => &counts.refused_seldom,
-            Refused::Share | Refused::Tags => &counts.refused_share,
-            Refused::Left | Refused::Unregistered => &counts.refused_gone,
-        });
-    }
+fn count_unleased<F: Fabric>(state: &FabricState<F>, why: NoLease) {
+    let counts = &state.counts;
+    count(match why {
+        NoLease::Churn => &counts.refused_churn,
+        NoLease::Gone | NoLease::Closed => &counts.refused_gone,
+    });
+}
 
-    fn unleased(&self, why: NoLease) {
-        let counts = &self.counts;
-        count(match why {
-            NoLease::Churn => &counts.refused_churn,
-            NoLease::Gone | NoLease::Closed => &counts.refused_gone,
-        });
+/// Returns a tag of the key's item for this client, if it can have one.
+fn grant<F: Fabric>(state: &FabricState<F>, client: Client, own: &F::Own, key: &[u8]) -> Option<Tag> {
+    let shards = &state.shared.shards;
+    let shard = shards.of(key);
+    let mut store = shards.at(shard);
+    let now = clock::nanos();
+    let handle = store.get(key, false, now / 1_000_000_000)?.handle();
+    let extent = store.extent(handle);
+    let admitted =
+        admits(state, &mut store, client, extent, now).map_err(|refused| count_refused(state, refused)).ok()?;
+    if !admitted.registers && !admitted.clears {
+        let until = store.lease(handle, now).map_err(|why| count_unleased(state, why)).ok()?;
+        return give(state, client, own, extent, until, (admitted, None));
     }
-
-    /// Returns a tag of the key's item for this client, if it can have one.
-    fn grant(&self, client: Client, own: &F::Own, key: &[u8]) -> Option<Tag> {
-        let shards = &self.shared.shards;
-        let shard = shards.of(key);
-        let mut store = shards.at(shard);
-        let now = clock::nanos();
-        let handle = store.get(key, false, now / 1_000_000_000)?.handle();
-        let extent = store.extent(handle);
-        let admitted = self.admits(&mut store, client, extent, now).map_err(|refused| self.refused(refused)).ok()?;
-        if !admitted.registers && !admitted.clears {
-            let until = store.lease(handle, now).map_err(|why| self.unleased(why)).ok()?;
-            return self.give(client, own, extent, until, (admitted, None));
-        }
-        let held = store.hold(handle)?;
-        let mut registration = None;
-        if admitted.registers {
-            drop(store);
-            let leased = lease(self, extent.address, admitted.bound).map_err(std::io::Error::other);
-            let registered = leased.and_then(|leased| self.fabric.registration(leased));
-            store = shards.at(shard);
-            match registered {
-                Ok(registered) => registration = Some(registered),
-                Err(_) => {
-                    store.release(held);
-                    count(&self.counts.refused_registration);
-                    return None;
-                }
-            }
-        }
-        if admitted.clears {
-            store.clear_tail(&held, admitted.bound);
-        }
-        let (tag, left) = match store.expose(&held, clock::nanos()) {
-            Ok(until) => (self.give(client, own, extent, until, (admitted, registration)), None),
-            Err(why) => {
-                self.unleased(why);
-                (None, registration)
-            }
-        };
-        store.release(held);
-        // Dropped without locks.
+    let held = store.hold(handle)?;
+    let mut registration = None;
+    if admitted.registers {
         drop(store);
-        left.into_iter().for_each(|registration| self.fabric.over(registration));
-        tag
-    }
-
-    /// Lists the key's item in the GET table; says whether it is there.
-    fn list(&self, key: &[u8]) -> bool {
-        let (mut store, now) = (self.shared.shards.with(key), clock::now());
-        let handle = store.get(key, false, now).map(|view| view.handle());
-        let listed = handle.is_some_and(|handle| store.list(handle, now));
-        if listed {
-            count(&self.counts.listed);
-        }
-        listed
-    }
-
-    fn admits(&self, store: &mut Store, client: Client, extent: Extent, now: u64) -> Result<Admitted, Refused> {
-        let mut tags = self.tags();
-        tags.sweep(now, AT_A_GRANT);
-        let first = tags.admits(client, extent);
-        drop(tags);
-        // Leases may have ended that were not looked at since.
-        match first {
-            Err(Refused::Full) if store.sweep(now, AT_A_REFUSAL) > 0 => self.tags().admits(client, extent),
-            other => other,
+        let leased = lease(state, extent.address, admitted.bound).map_err(std::io::Error::other);
+        let registered = leased.and_then(|leased| state.fabric.registration(leased));
+        store = shards.at(shard);
+        match registered {
+            Ok(registered) => registration = Some(registered),
+            Err(_) => {
+                store.release(held);
+                count(&state.counts.refused_registration);
+                return None;
+            }
         }
     }
-
-    /// Returns the tag of a chunk that is leased until then. Under the shard's lock.
-    fn give(
-        &self,
-        client: Client,
-        own: &F::Own,
-        extent: Extent,
-        until: u64,
-        (promised, registration): (Admitted, Option<F::Registration>),
-    ) -> Option<Tag> {
-        let mut tags = self.tags();
-        let make = |record: &F::Record, registration: &F::Registration, bound| {
-            self.fabric.tag(own, record, registration, extent.address, bound)
-        };
-        let granted = tags.grant(client, extent, until, (promised, registration), || self.fabric.record(), make);
-        let granted = granted.map_err(|refused| self.refused(refused)).ok()?;
-        let Segment { address, length, key } = self.fabric.segment(&self.cache, &granted, extent.address);
-        drop(tags);
-        self.bell.ring();
-        count(&self.counts.grants);
-        let segment = RemoteSegment { address, length, key };
-        Some(Tag { segment, incarnation: self.terms.incarnation })
+    if admitted.clears {
+        store.clear_tail(&held, admitted.bound);
     }
+    let (tag, left) = match store.expose(&held, clock::nanos()) {
+        Ok(until) => (give(state, client, own, extent, until, (admitted, registration)), None),
+        Err(why) => {
+            count_unleased(state, why);
+            (None, registration)
+        }
+    };
+    store.release(held);
+    // Dropped without locks.
+    drop(store);
+    left.into_iter().for_each(|registration| state.fabric.over(registration));
+    tag
+}
 
-    /// Reads without requests: they count like requests.
-    pub(super) fn read_by_tag(&self, address: u64, reads: u64, now: u64, hits: &mut u64) {
-        let Some(shard) = self.arenas.shard(address) else { return };
-        let shards = &self.shared.shards;
-        shards.at(shard).seen(address, reads, now / 1_000_000_000);
-        add(&self.counts.seen_reads, reads);
-        *hits += reads;
+/// Lists the key's item in the GET table; returns whether it is there.
+fn list<F: Fabric>(state: &FabricState<F>, key: &[u8]) -> bool {
+    let (mut store, now) = (state.shared.shards.with(key), clock::now());
+    let handle = store.get(key, false, now).map(|view| view.handle());
+    let listed = handle.is_some_and(|handle| store.list(handle, now));
+    if listed {
+        count(&state.counts.listed);
     }
+    listed
+}
+
+fn admits<F: Fabric>(
+    state: &FabricState<F>,
+    store: &mut Store,
+    client: Client,
+    extent: Extent,
+    now: u64,
+) -> Result<Admitted, Refused> {
+    let mut tags = state.tags();
+    tags.sweep(now, AT_A_GRANT);
+    let first = tags.admits(client, extent);
+    drop(tags);
+    // Leases may have ended that were not looked at since.
+    match first {
+        Err(Refused::Full) if store.sweep(now, AT_A_REFUSAL) > 0 => state.tags().admits(client, extent),
+        other => other,
+    }
+}
+
+/// Returns the tag of a chunk that is leased until then. Under the shard's lock.
+fn give<F: Fabric>(
+    state: &FabricState<F>,
+    client: Client,
+    own: &F::Own,
+    extent: Extent,
+    until: u64,
+    (promised, registration): (Admitted, Option<F::Registration>),
+) -> Option<Tag> {
+    let mut tags = state.tags();
+    let make = |record: &F::Record, registration: &F::Registration, bound| {
+        state.fabric.tag(own, record, registration, extent.address, bound)
+    };
+    let granted = tags.grant(client, extent, until, (promised, registration), || state.fabric.record(), make);
+    let granted = granted.map_err(|refused| count_refused(state, refused)).ok()?;
+    let Segment { address, length, key } = state.fabric.segment(&state.cache, &granted, extent.address);
+    drop(tags);
+    state.bell.ring();
+    count(&state.counts.grants);
+    let segment = RemoteSegment { address, length, key };
+    Some(Tag { segment, incarnation: state.terms.incarnation })
+}
+
+/// Counts reads without requests like requests.
+pub(super) fn count_reads<F: Fabric>(state: &FabricState<F>, address: u64, reads: u64, now: u64, hits: &mut u64) {
+    let Some(shard) = state.arenas.shard(address) else { return };
+    let shards = &state.shared.shards;
+    shards.at(shard).seen(address, reads, now / 1_000_000_000);
+    add(&state.counts.seen_reads, reads);
+    *hits += reads;
 }
 
 /// A fabric as the stores see it.
@@ -193,35 +189,88 @@ impl<F: Fabric> Exposure for Exposed<F> {
     }
 }
 
-impl<F: Fabric> Connection<'_, F> {
+/// Whether a client looks items up in the GET table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TableUse {
+    None,
+    /// It wants to, and was not told of the table.
+    Wanted,
+    Reading,
+}
+
+/// A client as a reader of items without requests. Dropping it closes its tags.
+pub(super) struct Reader<'f, F: Fabric> {
+    state: &'f FabricState<F>,
+    client: Client,
+    maker: F::Own,
+    table: TableUse,
+}
+
+impl<'f, F: Fabric> Reader<'f, F> {
+    /// Returns the client at the other end of this connection; it has no tags yet.
+    pub(super) fn new(state: &'f FabricState<F>, endpoint: &F::Endpoint) -> Self {
+        let client = state.tags().join(Origin::peer(endpoint));
+        Self { state, client, maker: F::own(endpoint), table: TableUse::None }
+    }
+
+    /// Notes whether the client wants to read the GET table.
+    pub(super) fn want_table(&mut self, wants: bool) {
+        if self.table != TableUse::Reading {
+            self.table = if wants { TableUse::Wanted } else { TableUse::None };
+        }
+    }
+
+    /// Returns whether the client wants the GET table and was not told of it.
+    pub(super) fn wants_table(&self) -> bool {
+        self.table == TableUse::Wanted
+    }
+
+    /// Returns the GET table that the client wants, if there is one: it reads that from now on.
+    pub(super) fn join_table(&mut self) -> Option<Offer<'f>> {
+        self.table = TableUse::None;
+        let offer = self.state.fabric.join_table()?;
+        self.table = TableUse::Reading;
+        self.state.bell.ring();
+        Some(offer)
+    }
+
     /// Returns a tag for this client, if it can have one and needs it: a reader of the GET table finds the item there
     /// from now on.
     pub(super) fn grant(&mut self, key: &[u8]) -> Option<Tag> {
-        if self.reads_table() {
+        if self.table == TableUse::Reading {
             // A client that asks for a listed item may have found that the table did not hold: the thread that sees to it has not had its
             // turn.
             self.state.fabric.hold_table();
-            if self.state.list(key) {
+            if list(self.state, key) {
                 return None;
             }
         }
-        self.state.grant(self.client, &self.makes, key)
+        grant(self.state, self.client, &self.maker, key)
     }
 
-    /// Reads by tag that the client tells of.
-    pub(super) fn seen(&mut self, seen: Seen<'_>) {
+    /// Counts the reads that the client reports.
+    pub(super) fn seen(&mut self, seen: Seen<'_>, counts: &mut Counts) {
         let (state, now) = (self.state, clock::nanos());
         for (told, _, reads) in seen.iter() {
             let Some(address) = state.fabric.address(told) else { continue };
-            let reads = match self.reads_table() {
-                true => state.tags().allowed(self.client, reads.into(), now),
-                false => state.tags().seen(self.client, address, reads.into(), now),
+            let reads = match self.table {
+                TableUse::Reading => state.tags().allowed(self.client, reads.into(), now),
+                _ => state.tags().seen(self.client, address, reads.into(), now),
             };
             if reads > 0 {
-                let counts = &mut self.own.counts;
                 counts.cmd_get += reads;
-                state.read_by_tag(address, reads, now, &mut counts.get_hits);
+                count_reads(state, address, reads, now, &mut counts.get_hits);
             }
         }
+    }
+}
+
+impl<F: Fabric> Drop for Reader<'_, F> {
+    fn drop(&mut self) {
+        self.state.tags().leave(self.client);
+        if self.table == TableUse::Reading {
+            self.state.fabric.leave_table();
+        }
+        self.state.bell.ring();
     }
 }

@@ -215,7 +215,7 @@ impl IncarnationFile {
     }
 }
 
-/// Opens and locks; says whether it was not there before.
+/// Opens and locks; returns whether it was not there before.
 fn take(path: &Path) -> Result<(File, bool), IncarnationError> {
     let failed = |doing, source| IncarnationError::System { doing, path: path.to_owned(), source };
     let mut options = OpenOptions::new();
@@ -265,9 +265,9 @@ mod tests {
     #[test]
     fn a_first_server_serves_at_once() {
         let dir = tempfile::tempdir().unwrap();
-        let mut life = begin(&dir.path().join("a.life"));
-        assert_eq!((life.predecessor(), life.wait(), life.incarnation()), (Predecessor::None, Duration::ZERO, 77));
-        life.serve().unwrap();
+        let mut file = begin(&dir.path().join("a.life"));
+        assert_eq!((file.predecessor(), file.wait(), file.incarnation()), (Predecessor::None, Duration::ZERO, 77));
+        file.serve().unwrap();
         assert_eq!(std::fs::metadata(dir.path().join("a.life")).unwrap().mode() & 0o777, 0o600);
     }
 
@@ -337,9 +337,9 @@ mod tests {
         for said in [&b""[..], b"clean", &longer] {
             std::fs::write(&path, said).unwrap();
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
-            let life = begin(&path);
-            assert_eq!(life.predecessor(), Predecessor::Unreadable);
-            assert!(life.wait() > Duration::from_secs(60));
+            let file = begin(&path);
+            assert_eq!(file.predecessor(), Predecessor::Unreadable);
+            assert!(file.wait() > Duration::from_secs(60));
         }
     }
 
@@ -374,12 +374,12 @@ mod tests {
     fn a_file_that_was_cleaned_away_is_written_again() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.life");
-        let mut life = begin(&path);
-        life.serve().unwrap();
+        let mut file = begin(&path);
+        file.serve().unwrap();
         std::fs::remove_file(&path).unwrap();
-        life.tick().unwrap();
+        file.tick().unwrap();
         assert!(matches!(IncarnationFile::begin(&path, D, 1), Err(IncarnationError::Taken { .. })));
-        drop(life);
+        drop(file);
         assert!(matches!(
             begin(&path).predecessor(),
             Predecessor::Known(IncarnationRecord { incarnation: 77, clean: false, .. })

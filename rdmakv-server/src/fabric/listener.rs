@@ -113,7 +113,7 @@ fn listen<F: Fabric>(
             }
         }
         while let Some(source) = state.fabric.throttled() {
-            log::say(format_args!(
+            log::print(format_args!(
                 "{}: {source} reads by a tag that its connection never had: its guesses are limited to 64 a second",
                 F::NAME
             ));
@@ -143,13 +143,13 @@ fn serve<F: Fabric>(state: &Arc<FabricState<F>>, endpoint: F::Endpoint, seat: Se
     let work = move || {
         let (state, seat) = (&*own, seat);
         let _counted = Counted::new(&state.connections);
-        state.shared.log.tell(|| format!("{}: connection {} comes", F::NAME, seat.number));
+        state.shared.log.detail(|| format!("{}: connection {} comes", F::NAME, seat.number));
         let served = catch_unwind(AssertUnwindSafe(|| Connection::new(state, endpoint, seat.number).run()));
         if served.is_err() {
             count(&state.counts.faults);
-            log::say(format_args!("{}: a fault of the server's ended a connection; please report it", F::NAME));
+            log::print(format_args!("{}: a fault of the server's ended a connection; please report it", F::NAME));
         }
-        state.shared.log.tell(|| format!("{}: connection {} goes", F::NAME, seat.number));
+        state.shared.log.detail(|| format!("{}: connection {} goes", F::NAME, seat.number));
     };
     match Builder::new().name(format!("{}-client", F::NAME)).stack_size(STACK).spawn(work) {
         Ok(thread) => {

@@ -59,7 +59,7 @@ pub(crate) struct Opened {
     /// The maker of memory for the stores, if it has to be a fabric's.
     memory: Option<ShmDomain>,
     /// The line of a server that offers RDMA devices, or follows one that did.
-    life: Option<IncarnationFile>,
+    incarnation_file: Option<IncarnationFile>,
     /// One run of a server.
     incarnation: u32,
     /// The addresses, and what clients can read there: for the start-up lines.
@@ -90,7 +90,7 @@ impl Opened {
                         format!("shm:@rdmakv-{port}").parse::<ShmAddress>().map_err(|error| error.to_string())?;
                     match listen_shm(&mut shm, &name, &plan) {
                         Ok(listener) => said.extend(readable(listener.address())),
-                        Err(ShmError::InUse { .. }) => log::say(format_args!(
+                        Err(ShmError::InUse { .. }) => log::print(format_args!(
                             "{name} is another server's: none over shared memory; --fabric shm:@NAME chooses another name, \
                              --fabric none does without"
                         )),
@@ -148,15 +148,16 @@ impl Opened {
         }
         let path = life_place(&plan, port);
         let begin = || IncarnationFile::begin(&path, plan.lease, rand::random());
-        let life = if plan.places.iter().any(Place::pins) {
+        let incarnation_file = if plan.places.iter().any(Place::pins) {
             Some(begin().map_err(|error| format!("--fabric: {error}"))?)
         } else {
             // The server before may have offered devices all the same. One that has the file now lives, and has another address.
             // Where the file cannot be this user's, no server of this user's has offered devices.
             path.exists().then(begin).and_then(Result::ok)
         };
-        let incarnation = life.as_ref().map_or_else(|| rand::random::<u32>().max(1), IncarnationFile::incarnation);
-        Ok(Self { plan, fabrics, memory, life, incarnation, said })
+        let incarnation =
+            incarnation_file.as_ref().map_or_else(|| rand::random::<u32>().max(1), IncarnationFile::incarnation);
+        Ok(Self { plan, fabrics, memory, incarnation_file, incarnation, said })
     }
 
     /// Returns which run of the server this is: every header and every tag carries it.
@@ -164,33 +165,33 @@ impl Opened {
         self.incarnation
     }
 
-    /// Waits until no client relies on what a server with RDMA devices before this one told it; says whether this one may serve, or `ends`
+    /// Waits until no client relies on what a server with RDMA devices before this one told it; returns whether this one may serve, or `ends`
     /// came first.
     ///
     /// # Errors
     ///
     /// The file cannot be written by which the next server will know of this one.
     pub(crate) fn wait(&mut self, ends: impl Fn() -> bool) -> Result<bool, String> {
-        let Some(life) = &mut self.life else { return Ok(true) };
-        if !life.wait().is_zero() {
-            let before = match life.predecessor() {
+        let Some(incarnation_file) = &mut self.incarnation_file else { return Ok(true) };
+        if !incarnation_file.wait().is_zero() {
+            let before = match incarnation_file.predecessor() {
                 Predecessor::Unreadable => {
-                    format!("{} makes no sense, so the longest lease is taken", life.path().display())
+                    format!("{} makes no sense, so the longest lease is taken", incarnation_file.path().display())
                 }
                 _ => "the server before did not end as it should, or not in time".to_owned(),
             };
-            log::say(format_args!(
+            log::print(format_args!(
                 "{before}: its clients may rely on their leases for another {:.1?}: no client is served before",
-                life.wait()
+                incarnation_file.wait()
             ));
         }
-        while !life.wait().is_zero() {
+        while !incarnation_file.wait().is_zero() {
             if ends() {
                 return Ok(false);
             }
-            std::thread::sleep(life.wait().min(LOOK));
+            std::thread::sleep(incarnation_file.wait().min(LOOK));
         }
-        life.serve().map_err(|error| error.to_string())?;
+        incarnation_file.serve().map_err(|error| error.to_string())?;
         Ok(true)
     }
 
@@ -214,10 +215,14 @@ impl Opened {
     ///
     /// The resource that could not be had, and the remedy.
     pub(crate) fn start(self, shared: &Arc<Shared>, first: usize) -> Result<Running, String> {
-        let Self { plan, fabrics, life, incarnation, .. } = self;
-        let life = Arc::new(Mutex::new(life));
-        let mut running =
-            Running { listeners: Vec::new(), reapers: Vec::new(), fabrics: Vec::new(), life: life.clone() };
+        let Self { plan, fabrics, incarnation_file, incarnation, .. } = self;
+        let incarnation_file = Arc::new(Mutex::new(incarnation_file));
+        let mut running = Running {
+            listeners: Vec::new(),
+            reapers: Vec::new(),
+            fabrics: Vec::new(),
+            incarnation_file: incarnation_file.clone(),
+        };
         if fabrics.is_empty() {
             return Ok(running);
         }
@@ -230,7 +235,7 @@ impl Opened {
             registered: plan.registered / fabrics.len() as u64 / PAGE * PAGE,
             pin: plan.pin,
             first,
-            life,
+            incarnation_file,
             seats: Seats::new(first + FABRICS, plan.connections),
         };
         fabrics.into_iter().try_for_each(|begin| begin(&start, &mut running))?;
@@ -336,7 +341,7 @@ struct Start<'a> {
     registered: u64,
     pin: bool,
     first: usize,
-    life: Arc<Mutex<Option<IncarnationFile>>>,
+    incarnation_file: Arc<Mutex<Option<IncarnationFile>>>,
     seats: Arc<Seats>,
 }
 
@@ -374,7 +379,7 @@ impl Start<'_> {
         let pins = if self.pin {
             let pins = Pins::new(terms.registered / PAGE).map_err(|error| format!("--pin: {error}"))?;
             if let Some(pages) = pins.pages().filter(|&pages| pages < terms.registered / PAGE) {
-                log::say(format_args!(
+                log::print(format_args!(
                     "--pin: {} MB may be pinned of the {} MB of --registered-memory that {name} has; raise ulimit -l",
                     (pages * PAGE) >> 20,
                     terms.registered >> 20
@@ -388,9 +393,14 @@ impl Start<'_> {
         let state = Arc::new(state.map_err(|error| format!("--fabric {name}: {error}"))?);
         self.shared.shards.each(|store| store.attach(Box::new(Exposed(Arc::downgrade(&state)))));
         let thread = |error| format!("--fabric {name}: starting a thread: {error}");
-        let life = self.life.clone();
-        let tick =
-            move || life.lock().unwrap_or_else(PoisonError::into_inner).as_mut().map_or(Ok(()), IncarnationFile::tick);
+        let incarnation_file = self.incarnation_file.clone();
+        let tick = move || {
+            incarnation_file
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .as_mut()
+                .map_or(Ok(()), IncarnationFile::tick)
+        };
         let seat = self.first + running.fabrics.len();
         running.reapers.push(reaper::start(state.clone(), seat, tick).map_err(thread)?);
         for listener in listeners {
@@ -406,7 +416,7 @@ pub(crate) struct Running {
     listeners: Vec<JoinHandle<()>>,
     reapers: Vec<JoinHandle<()>>,
     fabrics: Vec<Arc<dyn Reported>>,
-    life: Arc<Mutex<Option<IncarnationFile>>>,
+    incarnation_file: Arc<Mutex<Option<IncarnationFile>>>,
 }
 
 impl Running {
@@ -433,9 +443,9 @@ impl Running {
             let _ = reaper.join();
         }
         // Only now: the next server need not wait.
-        let life = self.life.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(Err(error)) = life.map(IncarnationFile::end) {
-            log::say(format_args!("{error}; the next server will wait"));
+        let incarnation_file = self.incarnation_file.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(Err(error)) = incarnation_file.map(IncarnationFile::end) {
+            log::print(format_args!("{error}; the next server will wait"));
         }
     }
 }

@@ -106,7 +106,7 @@ impl Predecessor {
 
     /// Returns an incarnation that is not the predecessor's, and not zero, from some random number.
     pub fn next_incarnation(self, random: u32) -> u32 {
-        let taken = |number| number == 0 || matches!(self, Self::Known(life) if life.incarnation == number);
+        let taken = |number| number == 0 || matches!(self, Self::Known(record) if record.incarnation == number);
         (0..3).map(|more| random.wrapping_add(more)).find(|&number| !taken(number)).unwrap_or(1)
     }
 }
@@ -115,20 +115,20 @@ impl Predecessor {
 mod tests {
     use super::*;
 
-    const LIFE: IncarnationRecord =
+    const RECORD: IncarnationRecord =
         IncarnationRecord { incarnation: 3_735_928_559, lease: Duration::from_secs(1), clean: false };
 
     #[test]
     fn what_a_server_says_is_read_as_it_was_said() {
         let ends = [Duration::ZERO, Duration::from_nanos(1), LONGEST];
-        for life in [LIFE, IncarnationRecord { clean: true, ..LIFE }]
+        for record in [RECORD, IncarnationRecord { clean: true, ..RECORD }]
             .into_iter()
-            .chain(ends.map(|lease| IncarnationRecord { lease, ..LIFE }))
+            .chain(ends.map(|lease| IncarnationRecord { lease, ..RECORD }))
         {
-            assert_eq!(Predecessor::of_bytes(&life.to_bytes()), Predecessor::Known(life));
+            assert_eq!(Predecessor::of_bytes(&record.to_bytes()), Predecessor::Known(record));
         }
         let documented = "rdmakv-life 1\nincarnation 3735928559\nlease-ns 00000000001000000000\nstate serving\n";
-        let bytes = LIFE.to_bytes();
+        let bytes = RECORD.to_bytes();
         assert_eq!(&bytes[..documented.len()], documented.as_bytes());
         let sum = std::str::from_utf8(&bytes[documented.len()..]).unwrap().trim_end();
         assert!(include_str!("predecessor.rs").contains(&format!("//! {sum}\n")), "{sum}");
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn damaged_incarnation_file_is_unreadable() {
-        let bytes = LIFE.to_bytes();
+        let bytes = RECORD.to_bytes();
         let text = bytes.iter().rposition(|&byte| byte != b' ').unwrap() + 1;
         for at in 0..text {
             for mask in [1, 0x20, 0x80] {
@@ -148,24 +148,24 @@ mod tests {
             }
             assert_eq!(Predecessor::of_bytes(&bytes[..at]), Predecessor::Unreadable, "{at} bytes");
         }
-        let mut half = IncarnationRecord { clean: true, ..LIFE }.to_bytes();
+        let mut half = IncarnationRecord { clean: true, ..RECORD }.to_bytes();
         half[76..].copy_from_slice(&bytes[76..]);
         assert_eq!(Predecessor::of_bytes(&half), Predecessor::Unreadable);
-        let longer = IncarnationRecord { lease: LONGEST + Duration::from_nanos(1), ..LIFE };
+        let longer = IncarnationRecord { lease: LONGEST + Duration::from_nanos(1), ..RECORD };
         assert_eq!(Predecessor::of_bytes(&longer.to_bytes()), Predecessor::Unreadable);
     }
 
     #[test]
     fn a_start_waits_for_every_lease_that_can_be_left() {
         assert_eq!(Predecessor::None.wait(), Duration::ZERO);
-        assert_eq!(Predecessor::Known(IncarnationRecord { clean: true, ..LIFE }).wait(), Duration::ZERO);
-        assert_eq!(Predecessor::Known(LIFE).wait(), Duration::from_millis(1125));
+        assert_eq!(Predecessor::Known(IncarnationRecord { clean: true, ..RECORD }).wait(), Duration::ZERO);
+        assert_eq!(Predecessor::Known(RECORD).wait(), Duration::from_millis(1125));
         assert_eq!(Predecessor::Unreadable.wait(), Duration::from_millis(67_500));
     }
 
     #[test]
     fn no_incarnation_comes_twice_in_a_row_or_is_zero() {
-        let known = |incarnation| Predecessor::Known(IncarnationRecord { incarnation, ..LIFE });
+        let known = |incarnation| Predecessor::Known(IncarnationRecord { incarnation, ..RECORD });
         assert_eq!(known(7).next_incarnation(8), 8);
         assert_eq!(known(7).next_incarnation(7), 8);
         assert_eq!(known(1).next_incarnation(0), 2);

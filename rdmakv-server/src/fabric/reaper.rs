@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
+use super::grants::count_reads;
 use super::providers::Fabric;
 use super::state::FabricState;
 use crate::log;
@@ -46,7 +47,7 @@ pub(super) fn start<F: Fabric, E: std::fmt::Display>(
                 if let Err(error) = tick()
                     && !std::mem::replace(&mut said, true)
                 {
-                    log::say(error);
+                    log::print(error);
                 }
             }
             if let Ok(mut published) = state.shared.counts[seat].lock() {
@@ -57,7 +58,7 @@ pub(super) fn start<F: Fabric, E: std::fmt::Display>(
     })
 }
 
-/// A round; says whether nothing is left to look after.
+/// A round; returns whether nothing is left to look after.
 fn reap<F: Fabric>(state: &FabricState<F>, counts: &mut Counts) -> bool {
     // First, as what follows may take a while.
     let held = state.fabric.hold_table();
@@ -78,7 +79,7 @@ fn reap<F: Fabric>(state: &FabricState<F>, counts: &mut Counts) -> bool {
         looked += PIECE;
         for (address, reads) in read.drain(..) {
             counts.cmd_get += reads;
-            state.read_by_tag(address, reads, now, &mut counts.get_hits);
+            count_reads(state, address, reads, now, &mut counts.get_hits);
         }
     }
     let mut rounds = 0;

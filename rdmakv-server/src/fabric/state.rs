@@ -1,7 +1,7 @@
 //! The common state of a fabric's connections: the cache over its domain, its terms, its tags, its counts.
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mrrc::invalidation::Explicit;
@@ -51,7 +51,7 @@ pub(super) struct FabricState<F: Fabric> {
     /// The stores' memory.
     pub(super) arenas: Arc<Arenas>,
     /// The tags and their clients.
-    pub(super) tags: Mutex<Tags<F>>,
+    tags: Mutex<Tags<F>>,
     /// Wakes the thread that looks after ended leases.
     pub(super) bell: Bell,
 }
@@ -99,6 +99,13 @@ impl<F: Fabric> FabricState<F> {
             arenas,
             bell: Bell::default(),
         })
+    }
+
+    /// Returns the tags and their clients. The holder of this lock asks no store for anything: a store's lock is
+    /// taken before this one.
+    pub(super) fn tags(&self) -> MutexGuard<'_, Tags<F>> {
+        // A panic in the table is a bug; going on with what is there serves more than ending every connection would.
+        self.tags.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -105,7 +105,7 @@ impl Watcher {
             if let Err(error) = self.poll.poll(&mut events, Some(wait))
                 && error.kind() != io::ErrorKind::Interrupted
             {
-                log::say(format_args!("--http: waiting for events: {error}: no request is answered any more"));
+                log::print(format_args!("--http: waiting for events: {error}: no request is answered any more"));
                 return;
             }
             for event in &events {

@@ -276,7 +276,7 @@ impl Conn {
         Ok(None)
     }
 
-    /// Writes what waits; says whether all is gone.
+    /// Writes what waits; returns whether all is gone.
     fn flush(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
         while !self.out.is_empty() {
             let mut slices = [IoSlice::new(&[]); SLICES];

@@ -401,7 +401,7 @@ impl Listeners {
 }
 
 impl Listener {
-    /// Accepts all that wait; says whether some still do.
+    /// Accepts all that wait; returns whether some still do.
     fn accept(&self, shared: &Shared, workers: &[Reach], next: &mut usize) -> bool {
         loop {
             let full = shared.connections.load(Relaxed) >= shared.settings.maxconns as i64;

@@ -114,7 +114,7 @@ impl Worker {
             if let Err(error) = self.poll.poll(&mut events, Some(wait))
                 && error.kind() != io::ErrorKind::Interrupted
             {
-                log::say(format_args!("worker {}: waiting for events: {error}; its connections end", self.number));
+                log::print(format_args!("worker {}: waiting for events: {error}; its connections end", self.number));
                 break;
             }
             self.now = now();
@@ -216,7 +216,7 @@ impl Worker {
                 self.conns.push(None);
                 self.conns.len() - 1
             });
-            self.shared.log.tell(|| format!("worker {}: connection {at} comes", self.number));
+            self.shared.log.detail(|| format!("worker {}: connection {at} comes", self.number));
             let both = Interest::READABLE | Interest::WRITABLE;
             if self.poll.registry().register(stream.source(), Token(at), both).is_err() {
                 self.vacant.push(at);
@@ -253,7 +253,7 @@ impl Worker {
     /// Ends a connection, for this reason by memcached's words.
     fn close(&mut self, at: usize, reason: &str) {
         if let Some(mut conn) = self.conns[at].take() {
-            self.shared.log.tell(|| format!("worker {}: connection {at} goes", self.number));
+            self.shared.log.detail(|| format!("worker {}: connection {at} goes", self.number));
             if let Some(tls) = self.shared.tls.as_ref().filter(|_| conn.stream.has_failed()) {
                 tls.handshake_errors.fetch_add(1, Relaxed);
                 self.shared.log.warn("a TLS handshake failed, or its client broke the protocol");

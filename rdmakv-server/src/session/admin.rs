@@ -186,7 +186,7 @@ pub(super) struct Dump {
 const PIECE: usize = 2000;
 
 impl Dump {
-    /// Returns the next piece; says whether it was the last.
+    /// Returns the next piece; returns whether it was the last.
     pub(super) fn go_on(&mut self, cx: &Context<'_>, out: &mut Out) -> bool {
         let (which, bytes) = (&self.which[..], &mut out.bytes);
         let all = which == b"all" || which == b"hash";

@@ -19,7 +19,7 @@ pub(super) enum LoginRequest {
     Sasl { header: Header },
 }
 
-/// Where data goes.
+/// The destination of data.
 #[derive(Debug)]
 enum Destination {
     Item {

@@ -13,7 +13,7 @@ fn is_binary(flags: &[u8]) -> bool {
     words(flags).any(|flag| flag[0] == b'b')
 }
 
-/// Flags that only say back what was sent: the key, with how it is written, and the opaque token.
+/// Appends flags that repeat what was sent: the key, with how it is written, and the opaque token.
 fn echo(flags: &[u8], (key, binary): (&[u8], bool), out: &mut Vec<u8>) {
     for flag in words(flags) {
         match flag[0] {
@@ -215,7 +215,7 @@ fn nothing_made(request: &Request<'_>, bytes: &mut Vec<u8>) {
     bytes.extend_from_slice(if request.options.value { b" W\r\n\r\n" } else { b" W\r\n" });
 }
 
-/// Makes an item where there was none; says its version, which is the given one if there is one.
+/// Makes an item where there was none; returns its version, which is the given one if there is one.
 fn vivify(
     store: &mut Store,
     key: &Key,

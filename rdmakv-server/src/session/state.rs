@@ -4,7 +4,7 @@ use super::admin::Dump;
 use super::body::{Body, NoRoom};
 use super::watch::Watch;
 
-/// What a session does with the next bytes of its client.
+/// A use of the next bytes of the client.
 #[derive(Debug, Default)]
 pub(super) enum State {
     /// Takes them for a request.

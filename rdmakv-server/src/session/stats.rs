@@ -85,10 +85,10 @@ fn reports(cx: &Context<'_>) -> Vec<Report> {
 fn general(cx: &Context<'_>, emit: &mut Emit<'_>) {
     let shared = cx.shared;
     let now = Snapshot::take(shared, cx.now);
-    let mut say = |name: &str, value: u64| emit(name, &value.to_string());
-    say("pid", u64::from(std::process::id()));
-    say("uptime", cx.now.saturating_sub(shared.started));
-    say("time", cx.now);
+    let mut put = |name: &str, value: u64| emit(name, &value.to_string());
+    put("pid", u64::from(std::process::id()));
+    put("uptime", cx.now.saturating_sub(shared.started));
+    put("time", cx.now);
     emit("version", VERSION);
     // Programs that watch memcached know these two values as text, and may take every other one for a number.
     emit("libevent", "none");
@@ -96,12 +96,12 @@ fn general(cx: &Context<'_>, emit: &mut Emit<'_>) {
     let (user, system) = usage();
     emit("rusage_user", &user);
     emit("rusage_system", &system);
-    let mut say = |name: &str, value: u64| emit(name, &value.to_string());
-    say("max_connections", shared.settings.maxconns as u64);
-    say("curr_connections", now.connections);
-    say("total_connections", now.accepted);
-    say("rejected_connections", now.rejected);
-    say("connection_structures", now.connections);
+    let mut put = |name: &str, value: u64| emit(name, &value.to_string());
+    put("max_connections", shared.settings.maxconns as u64);
+    put("curr_connections", now.connections);
+    put("total_connections", now.accepted);
+    put("rejected_connections", now.rejected);
+    put("connection_structures", now.connections);
     // Answers are written where they are sent from: there is no pool of objects or of buffers that could be used up. A worker
     // has one buffer for reading.
     let buffers = shared.settings.threads as u64;
@@ -115,87 +115,87 @@ fn general(cx: &Context<'_>, emit: &mut Emit<'_>) {
         ("read_buf_oom", 0),
         ("reserved_fds", RESERVED),
     ] {
-        say(name, value);
+        put(name, value);
     }
     for (name, value) in now.counts.list() {
         // As memcached: it is counted only where connections end for that.
         if name != "idle_kicks" || shared.settings.idle_timeout > 0 {
-            say(name, value);
+            put(name, value);
         }
     }
     let (whole, totals) = (&now.whole, &now.totals);
-    say("get_expired", whole.get_expired);
-    say("get_flushed", whole.get_flushed);
-    say("store_too_large", whole.too_large);
-    say("store_no_memory", whole.no_memory);
-    say("limit_maxbytes", now.limit);
-    say("accepting_conns", u64::from(super::is_accepting(shared)));
-    say("listen_disabled_num", now.pauses);
-    say("time_in_listen_disabled_us", shared.listen_disabled_micros.load(Relaxed));
-    say("threads", shared.settings.threads as u64);
-    say("hash_power_level", u64::from(now.hash_power));
-    say("hash_bytes", now.hash_bytes);
-    say("hash_is_expanding", u64::from(now.is_growing));
-    say("slab_reassign_rescues", whole.rescues);
+    put("get_expired", whole.get_expired);
+    put("get_flushed", whole.get_flushed);
+    put("store_too_large", whole.too_large);
+    put("store_no_memory", whole.no_memory);
+    put("limit_maxbytes", now.limit);
+    put("accepting_conns", u64::from(super::is_accepting(shared)));
+    put("listen_disabled_num", now.pauses);
+    put("time_in_listen_disabled_us", shared.listen_disabled_micros.load(Relaxed));
+    put("threads", shared.settings.threads as u64);
+    put("hash_power_level", u64::from(now.hash_power));
+    put("hash_bytes", now.hash_bytes);
+    put("hash_is_expanding", u64::from(now.is_growing));
+    put("slab_reassign_rescues", whole.rescues);
     // Items are not in chunks of chunks, and a page is emptied at once.
-    say("slab_reassign_chunk_rescues", 0);
-    say("slab_reassign_evictions_nomem", whole.move_evictions);
+    put("slab_reassign_chunk_rescues", 0);
+    put("slab_reassign_evictions_nomem", whole.move_evictions);
     for name in ["inline_reclaim", "busy_items", "busy_deletes", "running"] {
-        say(&format!("slab_reassign_{name}"), 0);
+        put(&format!("slab_reassign_{name}"), 0);
     }
-    say("slabs_moved", whole.slabs_moved);
+    put("slabs_moved", whole.slabs_moved);
     if shared.crawler.load(Relaxed) {
-        say("lru_crawler_running", u64::from(shared.crawling.load(Relaxed)));
-        say("lru_crawler_starts", shared.crawler_starts.load(Relaxed));
+        put("lru_crawler_running", u64::from(shared.crawling.load(Relaxed)));
+        put("lru_crawler_starts", shared.crawler_starts.load(Relaxed));
     }
     if shared.settings.moves {
-        say("lru_maintainer_juggles", 0);
+        put("lru_maintainer_juggles", 0);
     }
-    say("malloc_fails", 0);
-    say("log_worker_dropped", 0);
-    say("log_worker_written", shared.watchers.sent.load(Relaxed));
-    say("log_watcher_skipped", shared.watchers.skipped.load(Relaxed));
-    say("log_watcher_sent", shared.watchers.sent.load(Relaxed));
-    say("log_watchers", shared.watchers.count() as u64);
-    say("bytes", now.bytes);
-    say("curr_items", now.items);
-    say("total_items", whole.total_items);
-    say("slab_global_page_pool", now.pool);
-    say("expired_unfetched", totals.expired_unfetched);
-    say("evicted_unfetched", totals.evicted_unfetched);
-    say("evictions", totals.evicted);
-    say("reclaimed", totals.reclaimed);
-    say("crawler_reclaimed", totals.crawler_reclaimed);
-    say("crawler_items_checked", totals.crawler_checked);
-    say("lrutail_reflocked", 0);
+    put("malloc_fails", 0);
+    put("log_worker_dropped", 0);
+    put("log_worker_written", shared.watchers.sent.load(Relaxed));
+    put("log_watcher_skipped", shared.watchers.skipped.load(Relaxed));
+    put("log_watcher_sent", shared.watchers.sent.load(Relaxed));
+    put("log_watchers", shared.watchers.count() as u64);
+    put("bytes", now.bytes);
+    put("curr_items", now.items);
+    put("total_items", whole.total_items);
+    put("slab_global_page_pool", now.pool);
+    put("expired_unfetched", totals.expired_unfetched);
+    put("evicted_unfetched", totals.evicted_unfetched);
+    put("evictions", totals.evicted);
+    put("reclaimed", totals.reclaimed);
+    put("crawler_reclaimed", totals.crawler_reclaimed);
+    put("crawler_items_checked", totals.crawler_checked);
+    put("lrutail_reflocked", 0);
     if shared.settings.moves {
-        say("evicted_active", 0);
-        say("moves_to_cold", 0);
-        say("moves_to_warm", totals.promoted);
-        say("moves_within_lru", totals.rotated);
-        say("direct_reclaims", 0);
-        say("lru_bumps_dropped", 0);
+        put("evicted_active", 0);
+        put("moves_to_cold", 0);
+        put("moves_to_warm", totals.promoted);
+        put("moves_within_lru", totals.rotated);
+        put("direct_reclaims", 0);
+        put("lru_bumps_dropped", 0);
     }
-    say("unexpected_napi_ids", 0);
-    say("round_robin_fallback", 0);
+    put("unexpected_napi_ids", 0);
+    put("round_robin_fallback", 0);
     if let Some(fabrics) = shared.fabrics.get().filter(|fabrics| !fabrics.is_empty()) {
-        say("get_one_sided", whole.one_sided);
-        say("tag_leases", whole.leases);
-        say("tag_leases_refused", whole.leases_refused);
-        say("tag_leases_revoked", whole.leases_revoked);
-        say("leased_chunks", now.leased);
-        say("leased_dead_chunks", now.leased_dead);
-        say("leased_dead_bytes", now.leased_dead_bytes);
+        put("get_one_sided", whole.one_sided);
+        put("tag_leases", whole.leases);
+        put("tag_leases_refused", whole.leases_refused);
+        put("tag_leases_revoked", whole.leases_revoked);
+        put("leased_chunks", now.leased);
+        put("leased_dead_chunks", now.leased_dead);
+        put("leased_dead_bytes", now.leased_dead_bytes);
         for fabric in by_name(fabrics) {
             for (name, value) in fabric.gauges.list().into_iter().chain(fabric.counts) {
-                say(&format!("{}_{name}", fabric.name), value);
+                put(&format!("{}_{name}", fabric.name), value);
             }
         }
     }
     if let Some(tls) = &shared.tls {
-        say("ssl_handshake_errors", tls.handshake_errors.load(Relaxed));
-        say("ssl_handshakes", tls.handshakes.load(Relaxed));
-        say("time_since_server_cert_refresh", cx.now.saturating_sub(tls.refreshed.load(Relaxed)));
+        put("ssl_handshake_errors", tls.handshake_errors.load(Relaxed));
+        put("ssl_handshakes", tls.handshakes.load(Relaxed));
+        put("time_since_server_cert_refresh", cx.now.saturating_sub(tls.refreshed.load(Relaxed)));
     }
 }
 

@@ -85,8 +85,8 @@ fn reload(shared: &Shared, users: Option<&str>) {
     }
     for each in done {
         match each {
-            Ok(what) => log::say(format_args!("SIGHUP: {what} read again")),
-            Err(wrong) => log::say(format_args!("SIGHUP: {wrong}; the old ones stay in use")),
+            Ok(what) => log::print(format_args!("SIGHUP: {what} read again")),
+            Err(wrong) => log::print(format_args!("SIGHUP: {wrong}; the old ones stay in use")),
         }
     }
 }

@@ -65,14 +65,14 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let plan = match flags.plan() {
         Ok(plan) => plan,
         Err(wrong) => {
-            log::say(wrong);
+            log::print(wrong);
             return ExitCode::from(2);
         }
     };
     match run(&flags, plan) {
         Ok(()) => ExitCode::SUCCESS,
         Err(wrong) => {
-            log::say(wrong);
+            log::print(wrong);
             ExitCode::FAILURE
         }
     }
@@ -91,18 +91,18 @@ fn run(flags: &Flags, mut plan: Plan) -> Result<(), String> {
     // Before anything else is opened: they are where systemd put them.
     let passed = activation::sockets()?;
     for note in &plan.notes {
-        log::say(note);
+        log::print(note);
     }
     // As memcached does, it runs all the same.
     if passed.is_empty() && !plan.listens() {
-        log::say(
+        log::print(
             "-p 0: nothing listens: name a TCP port (-p), a UDP port (-U), a Unix socket (-s) or a fabric (--fabric)",
         );
     }
     let descriptors = process::raise_descriptors();
     let wanted = plan.settings.maxconns as u64 + RESERVED;
     if descriptors < wanted {
-        log::say(format_args!(
+        log::print(format_args!(
             "{descriptors} descriptors for -c {}: raise ulimit -n to {wanted}",
             plan.settings.maxconns
         ));

@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// As many descriptors as the system lets us have; says how many that are.
+/// As many descriptors as the system lets us have; returns how many that are.
 pub(super) fn raise_descriptors() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });

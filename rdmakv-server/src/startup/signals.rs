@@ -45,7 +45,7 @@ impl Signals {
         self.finish.load(Relaxed)
     }
 
-    /// Returns whether files are to be read again; says so once.
+    /// Returns whether files are to be read again; returns so once.
     pub(super) fn take_reload(&self) -> bool {
         self.reload.swap(false, Relaxed)
     }

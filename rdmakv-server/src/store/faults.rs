@@ -41,7 +41,7 @@ fn is_due(left: &mut u32, operations: u32) -> bool {
 }
 
 impl Store {
-    /// Notes that a chunk is to die later; says whether it is. With `index-before-dead` others see what replaced it first, with
+    /// Notes that a chunk is to die later; returns whether it is. With `index-before-dead` others see what replaced it first, with
     /// `dead-after-reply` it is alive until the next tick.
     pub(super) fn dies_late(&mut self, id: Id, replaced: bool) -> bool {
         let after = if injected(Fault::DeadAfterReply) {
@@ -80,7 +80,7 @@ impl Store {
         }
     }
 
-    /// With `reuse-early`: a listed item dies, and its entry stays for a while though the chunk is free. Says whether it is so.
+    /// With `reuse-early`: a listed item dies, and its entry stays for a while though the chunk is free. Returns whether it is so.
     pub(super) fn stays_listed(&mut self, id: Id) -> bool {
         let stays = injected(Fault::ReuseEarly) && self.slabs.chunk(id).marked(LISTED);
         if stays {

@@ -172,7 +172,7 @@ impl Table {
         self.position(hash, is).map(|(at, slot)| self.bucket(at).ids[slot])
     }
 
-    /// Puts another chunk in the place of this one; says whether it was there.
+    /// Puts another chunk in the place of this one; returns whether it was there.
     fn replace(&mut self, hash: u64, old: Id, new: Id) -> bool {
         let found = self.position(hash, |id| id == old);
         if let Some((at, slot)) = found {

@@ -29,7 +29,7 @@ impl Store {
         self.slabs.chunk(handle.0).image(out);
     }
 
-    /// Leases an item just looked at, from now on; says until when. `now` is in nanoseconds.
+    /// Leases an item just looked at, from now on; returns until when. `now` is in nanoseconds.
     ///
     /// # Errors
     ///
@@ -89,7 +89,7 @@ impl Store {
         self.end_leased(now, |_, _| true);
     }
 
-    /// Counts one-sided reads of the item whose chunk begins at this address: as if it had been asked for so often. Says whether
+    /// Counts one-sided reads of the item whose chunk begins at this address: as if it had been asked for so often. Returns whether
     /// there is such an item.
     pub fn seen(&mut self, address: u64, reads: u64, now: u64) -> bool {
         let there = self.slabs.chunk_at(address).filter(|&id| self.is_alive(id) && !self.is_over(id, now));
@@ -115,7 +115,7 @@ impl Store {
         self.table.attach(table, base);
     }
 
-    /// Lists an item just looked at, unless it is listed; says whether it is now.
+    /// Lists an item just looked at, unless it is listed; returns whether it is now.
     pub fn list(&mut self, handle: Handle, now: u64) -> bool {
         self.is_alive(handle.0) && !self.is_over(handle.0, now) && self.table.list(&self.slabs, handle.0)
     }

@@ -160,7 +160,7 @@ impl Store {
         version
     }
 
-    /// Puts an unpublished chunk in the place of a living one and publishes it. Tags go over to it if they may. Says whether the
+    /// Puts an unpublished chunk in the place of a living one and publishes it. Tags go over to it if they may. Returns whether the
     /// old one was listed in the GET table.
     pub(super) fn replace(
         &mut self,

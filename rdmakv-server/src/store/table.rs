@@ -164,7 +164,7 @@ impl TableWriter {
         Some((&**table, hash, entry))
     }
 
-    /// Lists an item that is alive; says whether it is listed now.
+    /// Lists an item that is alive; returns whether it is listed now.
     pub(super) fn list(&self, slabs: &Slabs, id: Id) -> bool {
         // A version that a client chose may come again, and then an entry does not tell one item from another.
         if self.closed || slabs.chunk(id).marked(CHOSEN) {
@@ -214,7 +214,7 @@ impl TableWriter {
         self.clear();
     }
 
-    /// Whether every entry of this store's memory names the item that is there, and that item is alive; says which does not.
+    /// Whether every entry of this store's memory names the item that is there, and that item is alive; returns which does not.
     pub(super) fn check(&self, slabs: &Slabs, is_alive: impl Fn(Id) -> bool) -> Result<(), String> {
         let Some(Listing { table, base }) = &self.listing else { return Ok(()) };
         let end = base + slabs.memory().1 as u64;

@@ -7,7 +7,7 @@ use super::{Place, Store, View};
 pub type Entry<'a> = View<'a>;
 
 impl Store {
-    /// Looks at this many chunks and takes out what is over, though nothing asks for it; says whether it came to the end of the
+    /// Looks at this many chunks and takes out what is over, though nothing asks for it; returns whether it came to the end of the
     /// arena.
     pub fn crawl(&mut self, chunks: usize, now: u64) -> bool {
         for _ in 0..chunks {
@@ -34,7 +34,7 @@ impl Store {
         }
     }
 
-    /// Shows every living item of the next so many chunks; says whether that was the end. A chunk that comes or moves
+    /// Shows every living item of the next so many chunks; returns whether that was the end. A chunk that comes or moves
     /// meanwhile may be missed or seen twice.
     pub fn walk_on(&mut self, place: &mut Place, chunks: usize, now: u64, mut see: impl FnMut(Entry<'_>)) -> bool {
         for _ in 0..chunks {

@@ -221,7 +221,7 @@ pub(crate) struct Reader {
 const HEAD_MAX: usize = 1024;
 
 impl Reader {
-    /// Takes input up to the end of the answer to `asked`, if it is there; says how many bytes those were.
+    /// Takes input up to the end of the answer to `asked`, if it is there; returns how many bytes those were.
     #[inline]
     pub(crate) fn next(
         &mut self,

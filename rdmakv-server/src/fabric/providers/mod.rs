@@ -92,11 +92,11 @@ pub(in crate::fabric) trait Fabric:
     }
     /// Such a client has gone.
     fn leave_table(&self) {}
-    /// Sees that the table holds for another lease, if a client reads it; says whether one does.
+    /// Sees that the table holds for another lease, if a client reads it; returns whether one does.
     fn hold_table(&self) -> bool {
         false
     }
-    /// Drops what was over for long enough; says whether nothing is left of it.
+    /// Drops what was over for long enough; returns whether nothing is left of it.
     fn bury(&self) -> bool {
         true
     }

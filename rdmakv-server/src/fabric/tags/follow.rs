@@ -5,7 +5,7 @@ use super::{Client, Pin, TagKind, Tags};
 use crate::store::{Extent, Replacement};
 
 impl<K: TagKind> Tags<K> {
-    /// See [`Exposure::replaced`](crate::store::Exposure::replaced). `registered` says whether the bytes of the new chunk
+    /// See [`Exposure::replaced`](crate::store::Exposure::replaced). `registered` returns whether the bytes of the new chunk
     /// that tags reach are registered already, and keeps them so; it must not wait.
     pub fn replaced(
         &mut self,

@@ -39,7 +39,7 @@ impl Allowance {
 }
 
 impl<K: TagKind> Tags<K> {
-    /// A client says that it read the chunk at this address so often; says how many of these reads count. `now` is in
+    /// A client says that it read the chunk at this address so often; returns how many of these reads count. `now` is in
     /// nanoseconds.
     pub fn seen(&mut self, client: Client, address: u64, reads: u64, now: u64) -> u64 {
         let Some(of) = self.clients.get_mut(&client) else { return 0 };
@@ -52,7 +52,7 @@ impl<K: TagKind> Tags<K> {
         counted
     }
 
-    /// A client says that it read so often without a tag; says how many of these reads count. `now` is in nanoseconds.
+    /// A client says that it read so often without a tag; returns how many of these reads count. `now` is in nanoseconds.
     pub fn allowed(&mut self, client: Client, reads: u64, now: u64) -> u64 {
         self.clients.get_mut(&client).map_or(0, |of| of.reports.take(reads, now))
     }

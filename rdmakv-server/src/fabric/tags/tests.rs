@@ -95,7 +95,7 @@ impl Table {
         Self { tags: Tags::new(limits), registrations, open }
     }
 
-    /// As a connection does it; says where the tag leads and how far it reaches.
+    /// As a connection does it; returns where the tag leads and how far it reaches.
     fn grant(
         &mut self,
         client: Client,

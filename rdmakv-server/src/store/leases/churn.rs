@@ -34,7 +34,7 @@ impl Churn {
         &mut self.sets[hash as usize & (SETS - 1)]
     }
 
-    /// A leased chunk of this key died, between two moments; says whether that was too often.
+    /// A leased chunk of this key died, between two moments; returns whether that was too often.
     pub(super) fn died(&mut self, hash: u64, version: u64, earliest: u64, latest: u64, duration: u64) -> bool {
         if self.sets.is_empty() {
             self.sets = vec![[Entry::default(); WAYS]; SETS];

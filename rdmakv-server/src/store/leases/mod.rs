@@ -147,7 +147,7 @@ impl Leases {
         self.latest = self.latest.max(now);
     }
 
-    /// Leases an item that is alive and whose key has this hash, from now on; says until when.
+    /// Leases an item that is alive and whose key has this hash, from now on; returns until when.
     pub(super) fn grant(
         &mut self,
         slabs: &mut Slabs,
@@ -240,7 +240,7 @@ impl Leases {
         }
     }
 
-    /// The key's leased chunk dies now, when the store has come to this version; says whether that was too often.
+    /// The key's leased chunk dies now, when the store has come to this version; returns whether that was too often.
     #[cold]
     pub(super) fn died(&mut self, hash: u64, version: u64, now: u64) -> bool {
         self.churn.died(hash, version, nanos(now).max(self.latest), nanos(now + 1), self.duration)

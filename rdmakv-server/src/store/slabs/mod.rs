@@ -265,7 +265,7 @@ impl Slabs {
     pub(super) fn kill(&mut self, id: Id) {
         self.chunk(id).set_state(State::Dead);
     }
-    /// Frees the chunk of a dead item, unless something holds it; says whether it is free.
+    /// Frees the chunk of a dead item, unless something holds it; returns whether it is free.
     pub(super) fn retire(&mut self, id: Id) -> bool {
         let unheld = self.chunk(id).holders() == 0;
         if unheld {
@@ -496,7 +496,7 @@ impl Slabs {
         }
     }
 
-    /// Whether the counts of pages and classes agree with the chunks; says what does not.
+    /// Whether the counts of pages and classes agree with the chunks; returns what does not.
     pub(super) fn check(&self) -> Result<(), String> {
         let mut bytes = vec![0; self.sizes.len()];
         for (number, page) in self.pages.iter().enumerate() {

@@ -1,0 +1,158 @@
+//! The session of a connection, with its output and its counts.
+
+use crate::metrics::Counts;
+use crate::session::{Context, Out, Pause, ProtocolMode, Session, Shared};
+use rdmakv_proto::clock;
+use rdmakv_proto::messages::Malformed;
+
+/// The answer to the line that announces a value.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Announced {
+    /// The value goes into this chunk, of so many bytes.
+    Memory(*mut u8, usize),
+    /// There is no room for it, or no interest in it; the session has answered.
+    Answered,
+}
+
+/// The session. Dropping it gives back what it has of the stores.
+pub(super) struct Commands<'f> {
+    shared: &'f Shared,
+    /// The place of its published counts.
+    seat: usize,
+    counts: Counts,
+    session: Session,
+    out: Out,
+}
+
+impl<'f> Commands<'f> {
+    /// Returns a session that goes on with the counts of its seat.
+    pub(super) fn new(shared: &'f Shared, seat: usize) -> Self {
+        let counts = shared.counts[seat].lock().map_or_else(|_| Counts::default(), |counts| *counts);
+        Self { shared, seat, counts, session: Session::new(ProtocolMode::Ascii), out: Out::default() }
+    }
+
+    pub(super) fn shared(&self) -> &'f Shared {
+        self.shared
+    }
+
+    pub(super) fn counts(&mut self) -> &mut Counts {
+        &mut self.counts
+    }
+
+    /// Returns the context of an operation on the stores.
+    pub(super) fn context(&mut self) -> Context<'_> {
+        self.parts().2
+    }
+
+    fn parts(&mut self) -> (&mut Session, &mut Out, Context<'_>) {
+        let Self { shared, seat, counts, session, out } = self;
+        (session, out, Context::new(shared, clock::now(), counts, *seat))
+    }
+
+    /// Publishes the counts.
+    pub(super) fn publish(&self) {
+        if let Ok(mut counts) = self.shared.counts[self.seat].lock() {
+            *counts = self.counts;
+        }
+    }
+
+    /// Returns whether the client may ask for items.
+    pub(super) fn is_authorised(&mut self) -> bool {
+        let (session, _, cx) = self.parts();
+        session.is_authorised(&cx)
+    }
+
+    /// Runs a whole command of the text or meta protocol, as over TCP; returns whether the connection ends with its answer.
+    pub(super) fn run(&mut self, command: &[u8]) -> Result<bool, Malformed> {
+        let (session, out, mut cx) = self.parts();
+        let (used, pause) = session.advance(command, &mut 1, &mut cx, out);
+        let over = pause == Pause::Over;
+        if !over && (used < command.len() || !(session.is_quiet() || session.has_more())) {
+            session.give_up(&cx.shared.shards);
+            out.clear(&cx.shared.shards);
+            return Err(Malformed("RUN takes one command, whole, with its data"));
+        }
+        Ok(over)
+    }
+
+    /// Runs the line of a command that stores a value of so many bytes, and returns the memory for that value.
+    pub(super) fn announce(&mut self, line: &[u8], length: u64) -> Result<Announced, Malformed> {
+        let (session, out, mut cx) = self.parts();
+        let (_, pause) = session.advance(&[line, b"\r\n"].concat(), &mut 1, &mut cx, out);
+        let memory = session.announced().map(|memory| (memory.as_mut_ptr(), memory.len()));
+        let Some((memory, announced)) = memory else {
+            // The answer to a line without room for its data, if it wants one; or to a command that takes no data at all.
+            let refused = pause == Pause::Input && !session.is_quiet();
+            session.give_up(&cx.shared.shards);
+            if refused {
+                return Ok(Announced::Answered);
+            }
+            out.clear(&cx.shared.shards);
+            return Err(Malformed("PUT takes a command that stores a value"));
+        };
+        if announced as u64 != length {
+            session.give_up(&cx.shared.shards);
+            return Err(Malformed("the segments have another length than the line says"));
+        }
+        Ok(Announced::Memory(memory, announced))
+    }
+
+    /// Ends a command whose value is in the announced memory.
+    pub(super) fn end_value(&mut self, length: usize) {
+        let (session, out, mut cx) = self.parts();
+        session.add_direct(length);
+        session.advance(b"\r\n", &mut 1, &mut cx, out);
+        cx.counts.bytes_read += length as u64;
+    }
+
+    /// Gives up a command whose value does not come.
+    pub(super) fn give_up(&mut self) {
+        self.session.give_up(&self.shared.shards);
+    }
+
+    /// Returns the bytes of the answer that wait. A long answer goes on until so many do.
+    pub(super) fn prepare(&mut self, bytes: usize) -> usize {
+        if self.out.waiting() < bytes {
+            let (session, out, mut cx) = self.parts();
+            // Few of a long answer's turns at a time; only such an answer goes on by itself.
+            while session.has_more() && out.waiting() < bytes {
+                session.advance(b"", &mut 8, &mut cx, out);
+            }
+        }
+        self.out.waiting()
+    }
+
+    /// Appends the next bytes of the answer, so many of those that wait.
+    pub(super) fn copy(&self, bytes: usize, into: &mut Vec<u8>) {
+        self.out.copy(bytes, into);
+    }
+
+    /// Drops bytes of the answer that are sent.
+    pub(super) fn sent(&mut self, bytes: usize) {
+        self.out.advance(bytes, &self.shared.shards);
+    }
+
+    /// Returns whether more of the answer comes than waits.
+    pub(super) fn has_more(&self) -> bool {
+        self.session.has_more()
+    }
+
+    /// Returns whether nothing of the answer is left.
+    pub(super) fn is_answered(&self) -> bool {
+        self.out.is_empty() && !self.session.has_more()
+    }
+
+    /// Gives memory back that a large answer needed.
+    pub(super) fn shrink(&mut self, to: usize) {
+        self.out.shrink(to);
+    }
+}
+
+impl Drop for Commands<'_> {
+    fn drop(&mut self) {
+        let shards = &self.shared.shards;
+        self.session.close(shards);
+        self.out.clear(shards);
+        self.publish();
+    }
+}
