@@ -8,7 +8,8 @@
 pub enum Fault {
     /// `index-before-dead`: a replacement is seen before what it replaces is dead.
     IndexBeforeDead,
-    /// `reuse-early`: a chunk is free when its item ends, whatever leases there are, and the GET table still names it.
+    /// `reuse-early`: a chunk is free when its item ends or moves with its page, whatever leases there are. The GET table still names
+    /// the chunk for a few operations.
     ReuseEarly,
     /// `no-crc`: the client believes a value without comparing its sum.
     NoCrc,

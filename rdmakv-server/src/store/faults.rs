@@ -73,7 +73,7 @@ impl Store {
         }
     }
 
-    /// With `reuse-early`: leases of the dead count for nothing, and no fabric is told.
+    /// With `reuse-early`: frees the chunk of an item that ended or moved, though it is leased. Fabrics hear of it when the lease ends.
     pub(super) fn reuse_early(&mut self, id: Id) {
         if injected(Fault::ReuseEarly) {
             self.undone.early.extend(self.leases.forget(&mut self.slabs, id));
