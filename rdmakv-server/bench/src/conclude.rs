@@ -102,7 +102,7 @@ pub(crate) fn conclude(
         schedule,
         bursts: report::bursts(plan, &total),
         penalty: report::penalty(plan, &total),
-        ways: report::ways(plan, &total),
+        sources: report::sources(plan, &total),
         generator: report::Generator {
             user_ns: cpu.user / operations,
             system_ns: cpu.system / operations,

@@ -58,7 +58,7 @@ pub use penalty::Penalty;
 pub use plan::Plan;
 pub use protocol::{Op, Protocol};
 pub use recording::Recording;
-pub use report::{Blocks, Cost, Generator, Kept, Report, Scanned, Server, Summary, Ways};
+pub use report::{Blocks, Cost, Generator, Kept, Report, Scanned, Server, Sources, Summary};
 pub use run::{pin, run, run_watched};
 pub use schedule::{Arrivals, Schedule};
 pub use sizes::Sizes;

@@ -20,7 +20,7 @@ pub(crate) fn find(target: &Target) -> Option<i32> {
     owner(&inodes)
 }
 
-/// By whichever of its ways says it.
+/// Tries each of its addresses.
 fn find_any(address: &ServerAddress) -> Option<i32> {
     let sockets = address.sockets().iter().filter_map(|socket| match socket {
         Socket::Tcp(host, port) if host.contains(':') => Some(Target::Tcp(format!("[{host}]:{port}"))),

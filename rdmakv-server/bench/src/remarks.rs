@@ -69,15 +69,15 @@ pub(crate) fn of_run(report: &Report) -> Vec<String> {
             cost.seconds
         ));
     }
-    if let Some(ways) = &report.ways {
-        let few = ways.one_sided_share() < 0.5 && ways.messages + ways.transfers > ways.sockets;
+    if let Some(sources) = &report.sources {
+        let few = sources.one_sided_share() < 0.5 && sources.messages + sources.transfers > sources.sockets;
         notes.push(format!(
             "{:.1} % of the values were read one-sidedly ({}); {} came in messages, {} by transfers, {} over sockets{}",
-            100.0 * ways.one_sided_share(),
-            ways.one_sided,
-            ways.messages,
-            ways.transfers,
-            ways.sockets,
+            100.0 * sources.one_sided_share(),
+            sources.one_sided,
+            sources.messages,
+            sources.transfers,
+            sources.sockets,
             if few { "; the server's stats say why (refused_share, refused_churn, ...)" } else { "" }
         ));
     }

@@ -67,7 +67,8 @@ pub struct Report {
     /// The cost of misses at a database.
     pub penalty: Option<Cost>,
     /// Through the client library, how values came.
-    pub ways: Option<Ways>,
+    #[serde(rename = "ways")]
+    pub sources: Option<Sources>,
     /// The CPU time of the generator itself.
     pub generator: Generator,
     /// The CPU time of the server, if it runs on this host.
@@ -187,7 +188,7 @@ pub(crate) fn bursts(plan: &Plan, total: &Tally) -> Option<Blocks> {
 
 /// How values came through the client library, in the time that counts.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Ways {
+pub struct Sources {
     /// Read from the server's memory, without its CPU.
     pub one_sided: u64,
     /// In messages over the fabric.
@@ -198,16 +199,16 @@ pub struct Ways {
     pub sockets: u64,
 }
 
-impl Ways {
+impl Sources {
     /// Returns the share that was read one-sidedly.
     pub fn one_sided_share(&self) -> f64 {
         self.one_sided as f64 / (self.one_sided + self.messages + self.transfers + self.sockets).max(1) as f64
     }
 }
 
-pub(crate) fn ways(plan: &Plan, total: &Tally) -> Option<Ways> {
-    let [one_sided, messages, transfers, sockets] = total.counts.ways;
-    plan.target.is_through_client().then_some(Ways { one_sided, messages, transfers, sockets })
+pub(crate) fn sources(plan: &Plan, total: &Tally) -> Option<Sources> {
+    let [one_sided, messages, transfers, sockets] = total.counts.sources;
+    plan.target.is_through_client().then_some(Sources { one_sided, messages, transfers, sockets })
 }
 
 /// The cost of misses at a database.

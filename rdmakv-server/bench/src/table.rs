@@ -104,8 +104,8 @@ pub fn table(sweep: &Sweep) -> String {
     let mut header = vec!["", "server"];
     header.extend(["ops/s", "MB/s", "us:", "mean", "p50", "p99", "p99.9", "max"]);
     header.extend(["srv us/op", "user", "system", "CPUs", "generator"]);
-    let ways = sweep.stages.iter().any(|stage| stage.report.ways.is_some());
-    header.extend(ways.then_some("one-sided"));
+    let sources = sweep.stages.iter().any(|stage| stage.report.sources.is_some());
+    header.extend(sources.then_some("one-sided"));
     if !servers {
         header.remove(1);
     }
@@ -167,7 +167,7 @@ fn rows(stage: &Stage, servers: bool) -> Vec<Vec<String>> {
                 None => row.extend(["-"; 4].map(str::to_owned)),
             }
             row.push(format!("{:.0} %", 100.0 * report.generator.busy));
-            row.extend(report.ways.map(|ways| format!("{:.1} %", 100.0 * ways.one_sided_share())));
+            row.extend(report.sources.map(|sources| format!("{:.1} %", 100.0 * sources.one_sided_share())));
         }
         rows.push(row);
     }

@@ -117,7 +117,7 @@ pub(crate) struct Counts {
     /// Blocks that began late because the one before was not done.
     pub(crate) overrun: u64,
     /// Values that came through the client library, by how: one-sidedly, in messages, by transfers, over sockets.
-    pub(crate) ways: [u64; 4],
+    pub(crate) sources: [u64; 4],
 }
 
 /// Counts and latencies.
@@ -207,7 +207,7 @@ impl Tally {
         own.unsent += more.unsent;
         own.penalty += more.penalty;
         own.overrun += more.overrun;
-        own.ways.iter_mut().zip(more.ways).for_each(|(own, more)| *own += more);
+        own.sources.iter_mut().zip(more.sources).for_each(|(own, more)| *own += more);
         if self.error.is_none() {
             self.error.clone_from(&other.error);
         }

@@ -233,7 +233,7 @@ impl<'a> ThroughClient<'a> {
         let answer = match outcome {
             Outcome::Got(Ok(Some(value))) => {
                 if window.counts(now) {
-                    self.tally.counts.ways[way(value.source())?] += 1;
+                    self.tally.counts.sources[way(value.source())?] += 1;
                 }
                 self.calls.bytes_read += value.len() as u64;
                 let right = !self.codec.verify || value[..] == self.codec.values.pattern()[place];

@@ -98,7 +98,7 @@ fn grant<F: Fabric>(state: &FabricState<F>, client: Client, own: &F::Own, key: &
     store.release(held);
     // Dropped without locks.
     drop(store);
-    left.into_iter().for_each(|registration| state.fabric.over(registration));
+    left.into_iter().for_each(|registration| state.fabric.release(registration));
     tag
 }
 

@@ -146,7 +146,7 @@ impl Opened {
                 }
             }));
         }
-        let path = life_place(&plan, port);
+        let path = incarnation_path(&plan, port);
         let begin = || IncarnationFile::begin(&path, plan.lease, rand::random());
         let incarnation_file = if plan.places.iter().any(Place::pins) {
             Some(begin().map_err(|error| format!("--fabric: {error}"))?)
@@ -451,7 +451,7 @@ impl Running {
 }
 
 /// Returns the file by which servers of this name hear of each other.
-fn life_place(plan: &Plan, port: Option<u16>) -> PathBuf {
+fn incarnation_path(plan: &Plan, port: Option<u16>) -> PathBuf {
     let first = |place: &Place| match place {
         Place::ShmOfPort => String::new(),
         Place::Shm(address) => address.to_string(),

@@ -86,13 +86,13 @@ fn reap<F: Fabric>(state: &FabricState<F>, counts: &mut Counts) -> bool {
     loop {
         let mut tags = state.tags();
         tags.sweep(now, PIECE);
-        let over = tags.take_over();
-        let more = (over.tags.len() >= PIECE / 2 || tags.is_behind(now)) && rounds < A_ROUND / PIECE;
+        let ended = tags.take_ended();
+        let more = (ended.tags.len() >= PIECE / 2 || tags.is_behind(now)) && rounds < A_ROUND / PIECE;
         drop(tags);
         rounds += 1;
-        drop(over.tags);
-        over.registrations.into_iter().for_each(|registration| state.fabric.over(registration));
-        drop(over.records);
+        drop(ended.tags);
+        ended.registrations.into_iter().for_each(|registration| state.fabric.release(registration));
+        drop(ended.records);
         if !more {
             break;
         }

@@ -13,7 +13,7 @@
 //! The share of a client that goes while its leases last counts for its [peer](Peer) until they have ended.
 //!
 //! Nothing here waits, but for reads that are on their way when their chunk is to be free ([`TagKind::settle`]). Ended
-//! registrations and tags are put aside, and dropped by the caller of [`Tags::take_over`], outside of all locks.
+//! registrations and tags are put aside, and dropped by the caller of [`Tags::take_ended`], outside of all locks.
 //!
 //! Locks: a table is behind a lock of its own, which is taken inside of a store's lock ([`Exposure`] is called under that
 //! one) and never around it. Between [`Tags::admits`] and [`Tags::grant`] a grant goes through the store: the table's
@@ -119,7 +119,7 @@ impl Limits {
 
 /// Ended objects to be dropped.
 #[derive(Debug)]
-pub struct Over<K: TagKind> {
+pub struct Ended<K: TagKind> {
     /// To be closed.
     pub tags: Vec<K::Tag>,
     /// To be let go, after the tags.
@@ -128,7 +128,7 @@ pub struct Over<K: TagKind> {
     pub records: Vec<K::Record>,
 }
 
-impl<K: TagKind> Default for Over<K> {
+impl<K: TagKind> Default for Ended<K> {
     fn default() -> Self {
         Self { tags: Vec::new(), registrations: Vec::new(), records: Vec::new() }
     }
@@ -210,7 +210,7 @@ pub struct Tags<K: TagKind> {
     accounts: peers::Accounts,
     /// One entry for each tag, with its serial; where it was renewed, the entry comes too early.
     ends: BinaryHeap<Reverse<(u64, Client, Number, u64)>>,
-    over: Over<K>,
+    ended: Ended<K>,
     serial: u64,
     counts: Counts,
     /// The choice of clients that are worth a tag.
@@ -232,7 +232,7 @@ impl<K: TagKind> Tags<K> {
             clients: HashMap::default(),
             accounts: peers::Accounts::default(),
             ends: BinaryHeap::new(),
-            over: Over::default(),
+            ended: Ended::default(),
             serial: 0,
             counts: Counts::default(),
             admission: Admission::new(limits.pages.saturating_mul(ADMISSION), limits.lease),
@@ -258,7 +258,7 @@ impl<K: TagKind> Tags<K> {
             if let Some(chunk) = self.records.chunk_of(number) {
                 self.leave_behind(client, of.peer, chunk, tag.until);
             }
-            self.over.tags.push(tag.tag);
+            self.ended.tags.push(tag.tag);
             self.detach(client, number);
         }
         for (chunk, until) in of.former {
@@ -318,13 +318,13 @@ impl<K: TagKind> Tags<K> {
     fn leave_empty(&mut self, number: Number) {
         let is_leased = self.records.chunk_of(number).is_some_and(|chunk| self.pins.contains_key(&chunk));
         if !is_leased && self.records.get(number).is_some_and(|record| record.clients.is_empty()) {
-            self.over.records.extend(self.records.remove(number));
+            self.ended.records.extend(self.records.remove(number));
         }
     }
 
     /// Returns the ended objects, to be dropped outside of all locks: tags first, then registrations.
-    #[must_use = "what is over is dropped by who takes it, outside of all locks"]
-    pub fn take_over(&mut self) -> Over<K> {
-        std::mem::take(&mut self.over)
+    #[must_use = "the caller drops them outside of all locks"]
+    pub fn take_ended(&mut self) -> Ended<K> {
+        std::mem::take(&mut self.ended)
     }
 }

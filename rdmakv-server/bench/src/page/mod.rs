@@ -369,7 +369,7 @@ fn cpu_over_time(stages: &[&Stage]) -> Option<Markup> {
 
 fn table(sweep: &Sweep) -> Markup {
     let servers = sweep.has_servers();
-    let ways = sweep.stages.iter().any(|stage| stage.report.ways.is_some());
+    let sources = sweep.stages.iter().any(|stage| stage.report.sources.is_some());
     html! {
         div class="card scroll" {
             table {
@@ -381,7 +381,7 @@ fn table(sweep: &Sweep) -> Markup {
                         @for name in ["mean", "50 %", "90 %", "99 %", "99.9 %", "worst"] { th { (name) } }
                         th { "server's CPU" small { "an operation" } } th { "user" } th { "kernel" } th { "CPUs" }
                         th { "generator" small { "busy" } }
-                        @if ways { th { "one-sided" small { "of the values" } } }
+                        @if sources { th { "one-sided" small { "of the values" } } }
                     }
                 }
                 tbody { @for stage in &sweep.stages { (rows(stage, servers, sweep.stages.len() > 1)) } }
@@ -415,7 +415,7 @@ fn rows(stage: &Stage, servers: bool, several: bool) -> Markup {
                         None => { @for _ in 0..4 { td { "–" } } }
                     }
                     td { (format!("{:.0} %", 100.0 * report.generator.busy)) }
-                    @if let Some(ways) = &report.ways { td { (percent(ways.one_sided_share())) } }
+                    @if let Some(sources) = &report.sources { td { (percent(sources.one_sided_share())) } }
                 } @else {
                     @for _ in 0..5 { td {} }
                 }

@@ -119,7 +119,7 @@ impl Fabric for Iwarp {
         None
     }
 
-    fn over(&self, registration: Kept) {
+    fn release(&self, registration: Kept) {
         drop(registration);
     }
 

@@ -76,8 +76,8 @@ pub(in crate::fabric) trait Fabric:
     fn segment(&self, cache: &Cache<Pinned<Self::Provider>>, granted: &Granted<'_, Self>, address: u64) -> Segment;
     /// Returns the chunk's address, from the one that clients know it by.
     fn address(&self, told: u64) -> Option<u64>;
-    /// Something of it is over. It may still be needed for a while; its drop may wait.
-    fn over(&self, registration: Self::Registration);
+    /// Takes a registration back whose chunk is not leased any more. It may be kept for a while; its drop may wait.
+    fn release(&self, registration: Self::Registration);
     /// Reads by tags that were never valid on their connection, and the times that the guesses of an address began to be limited.
     fn tag_guesses(&self) -> (u64, u64) {
         (0, 0)

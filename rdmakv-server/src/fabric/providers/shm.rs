@@ -36,7 +36,7 @@ pub(crate) struct Shm {
     /// How long a key outlives its lease, in nanoseconds.
     afterlife: u64,
     /// Keys whose leases have ended, and when they go.
-    over: Mutex<VecDeque<(u64, Registered<ShmKey>)>>,
+    released: Mutex<VecDeque<(u64, Registered<ShmKey>)>>,
     /// How many of these there may be.
     most: usize,
     /// Arenas: their first address as clients know it, as this process does, and their bytes.
@@ -137,7 +137,7 @@ impl Shm {
         });
         let places = places.collect::<io::Result<_>>()?;
         let afterlife = (lease * AFTERLIFE).as_nanos() as u64;
-        Ok(Self { domain, afterlife, over: Mutex::default(), most, places, table })
+        Ok(Self { domain, afterlife, released: Mutex::default(), most, places, table })
     }
 
     fn close(&self, keys: Vec<Registered<ShmKey>>) {
@@ -148,8 +148,8 @@ impl Shm {
         // A peer that stopped in the middle of a read keeps its key: that one is tried again.
         if self.domain.deregister(&mut keys).is_err() {
             let again = clock::nanos() + self.afterlife;
-            let mut over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
-            over.extend(keys.into_iter().map(|key| (again, key)));
+            let mut released = self.released.lock().unwrap_or_else(PoisonError::into_inner);
+            released.extend(keys.into_iter().map(|key| (again, key)));
         }
     }
 }
@@ -200,13 +200,13 @@ impl Fabric for Shm {
         self.places.iter().find_map(place)
     }
 
-    fn over(&self, Open { key, _leased }: Open) {
+    fn release(&self, Open { key, _leased }: Open) {
         drop(_leased);
-        let mut over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
-        over.push_back((clock::nanos() + self.afterlife, key));
-        let too_many = over.len().saturating_sub(self.most);
-        let early: Vec<_> = over.drain(..too_many).map(|(_, key)| key).collect();
-        drop(over);
+        let mut released = self.released.lock().unwrap_or_else(PoisonError::into_inner);
+        released.push_back((clock::nanos() + self.afterlife, key));
+        let too_many = released.len().saturating_sub(self.most);
+        let early: Vec<_> = released.drain(..too_many).map(|(_, key)| key).collect();
+        drop(released);
         self.close(early);
     }
 
@@ -230,11 +230,11 @@ impl Fabric for Shm {
 
     fn bury(&self) -> bool {
         let now = clock::nanos();
-        let mut over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = over.iter().take_while(|(at, _)| *at <= now).count();
-        let due: Vec<_> = over.drain(..due).map(|(_, key)| key).collect();
-        drop(over);
+        let mut released = self.released.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = released.iter().take_while(|(at, _)| *at <= now).count();
+        let due: Vec<_> = released.drain(..due).map(|(_, key)| key).collect();
+        drop(released);
         self.close(due);
-        self.over.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+        self.released.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 }

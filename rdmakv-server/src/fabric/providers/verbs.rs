@@ -70,7 +70,7 @@ impl Fabric for Verbs {
         Some(told)
     }
 
-    fn over(&self, registration: Open) {
+    fn release(&self, registration: Open) {
         drop(registration);
     }
 }

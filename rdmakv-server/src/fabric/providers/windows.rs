@@ -78,7 +78,7 @@ impl Fabric for Windowed {
         Some(told)
     }
 
-    fn over(&self, registration: Open) {
+    fn release(&self, registration: Open) {
         drop(registration);
     }
 }

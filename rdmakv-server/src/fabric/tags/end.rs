@@ -37,7 +37,7 @@ impl<K: TagKind> Tags<K> {
             if closes > now {
                 self.ends.push(Reverse((closes, client, number, serial)));
             } else if let Some(tag) = of.tags.remove(&number) {
-                self.over.tags.push(tag.tag);
+                self.ended.tags.push(tag.tag);
                 self.detach(client, number);
             }
         }
@@ -76,6 +76,6 @@ impl<K: TagKind> Tags<K> {
                 self.accounts.release(of.peer, chunk.address);
             }
         }
-        self.over.registrations.push(pin.registration);
+        self.ended.registrations.push(pin.registration);
     }
 }

@@ -153,7 +153,7 @@ impl<K: TagKind> Tags<K> {
         let Admitted { registers, bound, .. } = match admitted {
             Ok(admitted) => admitted,
             Err(refused) => {
-                self.over.registrations.extend(registration);
+                self.ended.registrations.extend(registration);
                 return Err(refused);
             }
         };
@@ -171,7 +171,7 @@ impl<K: TagKind> Tags<K> {
             };
             if made.is_none() {
                 self.counts.too_many += 1;
-                self.over.registrations.extend(registration);
+                self.ended.registrations.extend(registration);
                 self.leave_empty(number);
                 return Err(Refused::Tags);
             }
@@ -192,7 +192,7 @@ impl<K: TagKind> Tags<K> {
                 let pin = Pin { registration, span, record: number, charged: Vec::new() };
                 self.pins.insert(extent.address, pin);
             }
-            other => self.over.registrations.extend(other),
+            other => self.ended.registrations.extend(other),
         }
         if fresh || registers {
             K::bind(&known.record, Some(extent.address));

@@ -233,7 +233,7 @@ impl World {
                 }
             }
             Op::Sweep(most) => self.tags.sweep(self.now, most),
-            Op::Drop => drop(self.tags.take_over()),
+            Op::Drop => drop(self.tags.take_ended()),
         }
         Ok(())
     }
@@ -312,7 +312,7 @@ proptest! {
         world.tags.sweep(world.now, usize::MAX);
         let counts = world.tags.counts();
         prop_assert_eq!((counts.pages, counts.pins, counts.tags, counts.records, world.tags.ends.len()), (0, 0, 0, 0, 0));
-        drop(world.tags.take_over());
+        drop(world.tags.take_ended());
         prop_assert_eq!(world.noted.get(), 0, "nothing is left over");
         prop_assert_eq!((counts.left, PEERS.map(|peer| world.tags.share_of_peer(peer))), (0, [0, 0]));
     }

@@ -118,8 +118,8 @@ impl Table {
         self.tags.follow(old, new, |_, _| Some(Counted::new(&registrations)), |_| {})
     }
 
-    fn drop_over(&mut self) {
-        drop(self.tags.take_over());
+    fn drop_ended(&mut self) {
+        drop(self.tags.take_ended());
     }
 }
 
@@ -137,13 +137,13 @@ fn tag_leads_to_its_chunk_until_leases_end() {
     table.tags.ended(chunk(0, 1));
     assert_eq!(leads(&record), 0);
     assert_eq!(table.registrations.get(), 1, "nothing is let go under a lock");
-    table.drop_over();
+    table.drop_ended();
     assert_eq!((table.registrations.get(), table.open.get()), (0, 1), "the tag stays open");
     table.tags.sweep(9 * D - 1, 100);
-    table.drop_over();
+    table.drop_ended();
     assert_eq!(table.open.get(), 1);
     table.tags.sweep(9 * D, 100);
-    table.drop_over();
+    table.drop_ended();
     assert_eq!(table.open.get(), 0);
     assert_eq!(table.tags.counts(), Counts { clients: 1, granted: 1, ..Counts::default() });
 }
@@ -167,7 +167,7 @@ fn regrant_in_afterlife_reuses_the_tag() {
     assert_eq!((leads(&record), leads(&other)), (0, chunk(0, 2).address));
     table.tags.ended(chunk(0, 2));
     table.tags.sweep(100 * D, 100);
-    table.drop_over();
+    table.drop_ended();
     assert_eq!((table.open.get(), table.registrations.get(), table.tags.counts().records), (0, 0, 0));
 }
 
@@ -297,7 +297,7 @@ fn departed_client_closes_tags_leases_stay() {
     let (one, two) = (table.tags.join(HOME), table.tags.join(HOME));
     let (record, _) = table.grant(one, chunk(0, 1), D).unwrap();
     table.tags.leave(one);
-    table.drop_over();
+    table.drop_ended();
     let counts = table.tags.counts();
     assert_eq!((table.open.get(), table.registrations.get(), counts.pages, counts.tags), (0, 1, 2, 0));
     assert_eq!(table.tags.admits(one, chunk(1, 2)), Err(Refused::Left));
@@ -305,7 +305,7 @@ fn departed_client_closes_tags_leases_stay() {
     assert!(Rc::ptr_eq(&record, &same), "the record is still the chunk's");
     table.tags.leave(two);
     table.tags.ended(chunk(0, 1));
-    table.drop_over();
+    table.drop_ended();
     assert_eq!((table.registrations.get(), table.tags.counts().records), (0, 0));
     table.tags.sweep(u64::MAX, 100);
 }
@@ -382,7 +382,7 @@ fn tags_are_bounded_and_extras_discarded() {
     assert_eq!(refused.map(drop).unwrap_err(), Refused::Tags);
     table.tags.ended(chunk(0, 1));
     table.tags.ended(chunk(1, 2));
-    table.drop_over();
+    table.drop_ended();
     assert_eq!((table.registrations.get(), table.tags.counts().records), (0, 0));
 }
 
@@ -411,7 +411,7 @@ fn fixed_tags_end_with_their_lease() {
     assert_eq!(tags.counts().records, 1, "as long as the chunk is leased");
     tags.ended(chunk(0, 1));
     assert_eq!(tags.counts().records, 0);
-    drop(tags.take_over());
+    drop(tags.take_ended());
     assert_eq!(registrations.get(), 0);
 }
 
@@ -427,7 +427,7 @@ fn chunk_stays_open_until_all_tags_close() {
     tags.leave(clients[0]);
     tags.sweep(D, 100);
     assert_eq!(tags.counts().tags, 0);
-    let mut closing = tags.take_over().tags;
+    let mut closing = tags.take_ended().tags;
     for left in [2, 1] {
         assert_eq!((tags.is_open(chunk(0, 1)), closing.len()), (true, left));
         closing.pop();
@@ -476,7 +476,7 @@ fn stale_promise_grants_no_wider_tag() {
     // The first one's clearing and registration are void now.
     table.tags.leave(one);
     table.tags.ended(chunk(0, 1));
-    table.drop_over();
+    table.drop_ended();
     let open = table.open.clone();
     let registration = Some(Counted::new(&table.registrations));
     let granted = table.tags.grant(other, chunk(0, 1), D, (promised, registration), Rc::default, |record, _, bound| {
