@@ -81,7 +81,7 @@ fn lock<R: Registrar>(tags: &Mutex<Tags<Plain<R>>>) -> MutexGuard<'_, Tags<Plain
 
 /// Drops what is over, outside of all locks: tags first, then registrations.
 fn drop_over<R: Registrar>(tags: &Mutex<Tags<Plain<R>>>) {
-    let over = lock(tags).take_over();
+    let over = lock(tags).take_ended();
     drop(over.tags);
     drop(over.records);
     drop(over.registrations);
