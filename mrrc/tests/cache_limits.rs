@@ -125,6 +125,22 @@ fn replaced_region_stays_when_room_is_missing() {
 }
 
 #[test]
+fn a_long_wait_for_room_holds_each_region_once() {
+    let cache = builder(&device(), 64).capacity_timeout(Duration::from_millis(100)).build().unwrap();
+    let lease = |region: u64| ask(&cache, region * 4, 4, Access::LOCAL_READ).unwrap();
+    let held: Vec<_> = (0..16).map(lease).collect();
+    // Each look finds the same regions in use: they lack a right, and there is no room for others.
+    for _ in 0..3 {
+        let error = ask(&cache, 0, 64, Access::LOCAL).unwrap_err();
+        assert!(matches!(error, AcquireError::AllInUse { .. }), "{error}");
+        assert_eq!(cache.usage().lent, 16);
+    }
+    drop(held);
+    drop(ask(&cache, 0, 64, Access::LOCAL).unwrap());
+    assert_eq!(cache.usage().lent, 0);
+}
+
+#[test]
 fn a_hull_that_finds_no_room_costs_none_of_its_parts() {
     let device = device();
     let cache = builder(&device, 64).max_segments(1).build().unwrap();

@@ -36,8 +36,10 @@ impl<T> Holders for Leases<'_, T> {
         for &id in leaving {
             if self.in_flight.entry(id).is_registered() && self.lease_holds.names().have(self.tables, id) {
                 self.stats.recalled += 1;
-                self.lease_holds.add(id);
-                held.push(id);
+                // The core has its hold of it since an earlier look.
+                if self.lease_holds.add(id) {
+                    held.push(id);
+                }
             }
         }
     }

@@ -8,20 +8,19 @@ use super::stats::Stats;
 use crate::hit::HitTables;
 use crate::hit::barrier::Barrier;
 use crate::regions::RegionId;
-use rustc_hash::FxHashMap;
+use rustc_hash::FxHashSet;
 
 /// For no more regions than these the names of those that are held are not sorted.
 const FEW: usize = 8;
 /// When there are more fresh regions than these, a sweep awaits their leases.
 const MANY: usize = if cfg!(any(loom, shuttle)) { 1 } else { 256 };
 
-/// Regions that leases hold without the core's knowledge. Owns one entry for each hold of the core's.
+/// Regions that leases hold without the core's knowledge. Owns one hold of the core's for each: a region that is found in use
+/// again and again has no second one.
 #[derive(Default)]
 pub(crate) struct LeaseHolds {
-    fresh: Vec<RegionId>,
-    /// How many holds there are of each.
-    awaited: FxHashMap<RegionId, u32>,
-    awaited_holds: usize,
+    fresh: FxHashSet<RegionId>,
+    awaited: FxHashSet<RegionId>,
     /// How many stayed fresh when they were last to be awaited.
     left: usize,
     names: Names,
@@ -54,13 +53,14 @@ impl Names {
 }
 
 impl LeaseHolds {
-    pub(crate) fn add(&mut self, id: RegionId) {
-        self.fresh.push(id);
+    /// Takes a hold of the core's. Returns false where it has one of the region: the caller keeps its own.
+    pub(crate) fn add(&mut self, id: RegionId) -> bool {
+        !self.awaited.contains(&id) && self.fresh.insert(id)
     }
 
     /// Returns the number of holds.
     pub(crate) fn len(&self) -> usize {
-        self.fresh.len() + self.awaited_holds
+        self.fresh.len() + self.awaited.len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -72,9 +72,8 @@ impl LeaseHolds {
         self.fresh.len()
     }
 
-    /// Each region at least once.
     pub(super) fn regions(&self) -> impl Iterator<Item = RegionId> {
-        self.fresh.iter().chain(self.awaited.keys()).copied()
+        self.fresh.iter().chain(&self.awaited).copied()
     }
 
     pub(super) fn names(&mut self) -> &mut Names {
@@ -97,7 +96,7 @@ impl LeaseHolds {
         let Self { fresh, names, .. } = self;
         names.read(tables, fresh.len());
         // Hidden ones cannot be taken again; one that was shown again is only free to be proposed.
-        fresh.extract_if(.., |&mut id| !names.have(tables, id)).collect()
+        fresh.extract_if(|&id| !names.have(tables, id)).collect()
     }
 
     /// Has the leases of fresh regions tell when they end. A region stays fresh if a lease took it that was not asked to
@@ -105,10 +104,6 @@ impl LeaseHolds {
     ///
     /// A release that empties its slot and does not find the wish did both before the barrier: so it is seen here.
     pub(super) fn await_ends<T>(&mut self, tables: &HitTables<T>, stats: &mut Stats) -> Vec<RegionId> {
-        // All holds of a region go the same way.
-        for nth in 0..self.fresh.len() {
-            self.look_at(tables, self.fresh[nth]);
-        }
         let fresh = std::mem::take(&mut self.fresh);
         let names = &mut self.names.names;
         names.clear();
@@ -125,14 +120,13 @@ impl LeaseHolds {
         tables.blocks.read_unaware(names, &mut unaware);
         names.sort_unstable();
         unaware.sort_unstable();
-        let (mut free, mut left) = (Vec::new(), Vec::new());
+        let (mut free, mut left) = (Vec::new(), FxHashSet::default());
         for id in fresh {
             let counted = tables.records[id].counted();
             if unaware.binary_search(&id.raw()).is_ok() {
-                left.push(id);
+                left.insert(id);
             } else if names.binary_search(&id.raw()).is_ok() || counted.any() {
-                *self.awaited.entry(id).or_default() += 1;
-                self.awaited_holds += 1;
+                self.awaited.insert(id);
                 continue;
             } else {
                 free.push(id);
@@ -166,15 +160,14 @@ impl LeaseHolds {
 
     /// Makes a region fresh: a lease of it has ended, or may have.
     fn look_at<T>(&mut self, tables: &HitTables<T>, id: RegionId) {
-        if let Some(holds) = self.awaited.remove(&id) {
+        if self.awaited.remove(&id) {
             tables.records[id].counted().set_awaited(false);
-            self.awaited_holds -= holds as usize;
-            self.fresh.extend(std::iter::repeat_n(id, holds as usize));
+            self.fresh.insert(id);
         }
     }
 
     fn look_at_all<T>(&mut self, tables: &HitTables<T>) {
-        let awaited: Vec<_> = self.awaited.keys().copied().collect();
+        let awaited: Vec<_> = self.awaited.iter().copied().collect();
         awaited.into_iter().for_each(|id| self.look_at(tables, id));
     }
 

@@ -162,14 +162,14 @@ impl Owner {
         let core = &mut self.state.core;
         core.request_with(&Request::new(range(HERE)), &mut NoHolders).unwrap();
         core.hold(id());
-        self.state.lease_holds.add(id());
+        assert!(self.state.lease_holds.add(id()));
     }
 
     /// Hides the region and looks for its holders: the code that ships. Returns whether there are none.
     fn is_free(&mut self) -> bool {
-        let mut held = Vec::new();
-        self.state.with_core(&self.field.0, |_, leases| leases.unpublish(&[id()], &mut held));
-        held.is_empty()
+        let recalled = self.state.stats.recalled;
+        self.state.with_core(&self.field.0, |_, leases| leases.unpublish(&[id()], &mut Vec::new()));
+        self.state.stats.recalled == recalled
     }
 
     /// Shows held regions again.

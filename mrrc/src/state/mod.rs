@@ -127,7 +127,8 @@ impl<T> CacheState<T> {
         self.in_flight.set_registered(id, is_cached, watched);
         if !is_cached {
             self.core.withdraw(id);
-            self.lease_holds.add(id);
+            let is_new = self.lease_holds.add(id);
+            debug_assert!(is_new, "no lease had it while it was registered");
         }
     }
 
