@@ -1,9 +1,10 @@
 //! The common state of all transfers of a connection: pending actions and messages, credits, bounds and counts.
 
+use super::application::SendError;
 use super::credits::Credits;
 use super::ends::{Counters, Disconnect, Expired};
 use super::{Action, Limits, Tag};
-use crate::wire::{Body, MESSAGE, Message, Reason};
+use crate::wire::{Body, MAX_FRAME_PAYLOAD, MESSAGE, Message, Reason, SAYS};
 use std::collections::VecDeque;
 
 /// A connection without its transfers.
@@ -24,8 +25,8 @@ pub(super) struct Link {
     pub(super) state: Connection,
     pub(super) counters: Counters,
     /// SAYs that a peer of an older version may still answer with NAK; and, once it has, which version it speaks.
-    pub(super) said: u32,
-    pub(super) peer_too_old: Option<u8>,
+    said: u32,
+    peer_too_old: Option<u8>,
     /// The overdue transfers that have not ended with that.
     pub(super) expired: VecDeque<Expired>,
 }
@@ -183,5 +184,57 @@ impl Link {
         self.counters.sent += 1;
         self.counters.credit_messages += 1;
         Some(Message { credits, tag: self.credits.tell_taken(), body: Body::Credit }.encode(into))
+    }
+
+    /// Returns whether there may be something to send.
+    pub(super) fn has_to_send(&self) -> bool {
+        self.stands() && (!self.has_nothing_out() || self.credits.should_announce() || self.credits.should_tell_taken())
+    }
+
+    /// Returns the length of a message to the peer's application, which is in `into`.
+    pub(super) fn send_message_ahead(&mut self, bytes: &[u8], into: &mut [u8; MESSAGE]) -> Result<usize, SendError> {
+        self.may_ever_send(bytes.len())?;
+        if !self.credits.may_send() {
+            return Err(SendError::Full);
+        }
+        let (credits, taken) = self.credits.spend_on_say().ok_or(SendError::Full)?;
+        self.said = self.said.saturating_add(1);
+        self.counters.sent += 1;
+        self.counters.messages_sent += 1;
+        Ok(Message { credits, tag: taken, body: Body::Say(bytes) }.encode(into))
+    }
+
+    pub(super) fn may_wait_to_send(&self, waiting: usize) -> bool {
+        self.stands() && self.peer_too_old.is_none() && self.credits.may_wait_to_send(waiting)
+    }
+
+    pub(super) fn may_send_ahead(&self) -> bool {
+        self.stands() && self.peer_too_old.is_none() && self.credits.may_send()
+    }
+
+    pub(super) fn may_ever_send(&self, length: usize) -> Result<(), SendError> {
+        match self.peer_too_old {
+            _ if length > MAX_FRAME_PAYLOAD => Err(SendError::TooLong { length }),
+            _ if !self.stands() => Err(SendError::Disconnected),
+            Some(spoken) => Err(SendError::PeerTooOld { spoken }),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn may_send(&self) -> bool {
+        self.may_send_ahead() && self.has_nothing_out() && self.actions.is_empty()
+    }
+
+    /// Takes a NAK of what has no tag, which says that a version is not spoken. Returns whether it answers a SAY.
+    pub(super) fn say_refused(&mut self, spoken: u8) -> bool {
+        if self.said == 0 || spoken >= SAYS {
+            return false;
+        }
+        self.said -= 1;
+        if self.peer_too_old.is_none() {
+            self.peer_too_old = Some(spoken);
+            self.actions.push_back(Action::PeerTooOld { spoken });
+        }
+        true
     }
 }

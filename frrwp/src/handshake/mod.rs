@@ -40,10 +40,11 @@ mod messages;
 mod slots;
 mod target;
 mod transfer;
+mod transfers;
 mod trip;
 mod writer;
 
-use crate::wire::{HEADER, Reason, Segment};
+use crate::wire::{HEADER, MESSAGE, Reason, Segment};
 pub use application::SendError;
 pub use calls::{Action, Refusal};
 pub use credits::RECEIVES;
@@ -51,9 +52,11 @@ pub use ends::{Counters, Disconnect, Expired, Failure, Operation, Phase};
 use extents::Extent;
 pub use limits::{Limits, Process};
 use link::{Connection, Link, Out};
-use slots::{At, Slots};
+use messages::Messages;
+use slots::At;
 use target::Target;
-use transfer::{Role, Transfer};
+use transfer::Role;
+use transfers::Transfers;
 use trip::Trip;
 use writer::Writer;
 
@@ -76,38 +79,14 @@ pub enum Side {
 /// allocate nothing once the lists have grown to what a connection needs.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Handshake {
-    side: Side,
-    slots: Slots,
-    /// The next tag of this side, and the highest that the peer has opened.
-    next: u64,
-    highest: u64,
-    /// Transfers that each side has open: one's own, the peer's.
-    open: [usize; 2],
+    transfers: Transfers,
     link: Link,
 }
 
 impl Handshake {
-    /// One side of a connection on which [`RECEIVES`] receives, or as many as the limits say, are posted.
+    /// Returns one side of a connection on which [`RECEIVES`] receives, or as many as the limits say, are posted.
     pub fn new(side: Side, limits: Limits) -> Self {
-        Self {
-            side,
-            slots: Slots::default(),
-            next: if side == Side::Connecting { 1 } else { 2 },
-            highest: 0,
-            open: [0; 2],
-            link: Link::new(limits),
-        }
-    }
-
-    /// Applies a rule to a transfer, and forgets it if its lease may go.
-    fn at<T>(&mut self, at: At, rule: impl FnOnce(&mut Transfer, &mut Link) -> T) -> T {
-        let transfer = self.slots.at_mut(at);
-        let result = rule(transfer, &mut self.link);
-        if transfer.trip.released {
-            self.open[usize::from(!transfer.trip.ours)] -= 1;
-            self.slots.remove(at);
-        }
-        result
+        Self { transfers: Transfers::new(side), link: Link::new(limits) }
     }
 
     /// Returns the transfer of a local call.
@@ -115,7 +94,7 @@ impl Handshake {
         if !self.link.stands() {
             return Err(Refusal::Disconnected);
         }
-        self.slots.find(tag).filter(|&at| !self.slots.at(at).trip.ended).ok_or(Refusal::NotOpen { tag })
+        self.transfers.find_open(tag).ok_or(Refusal::NotOpen { tag })
     }
 
     fn writer(
@@ -125,7 +104,7 @@ impl Handshake {
         rule: impl FnOnce(&mut Writer, &mut Trip, &mut Link) -> Result<(), &'static str>,
     ) -> Result<(), Refusal> {
         let at = self.here(tag)?;
-        let done = self.at(at, |transfer, link| match &mut transfer.role {
+        let done = self.transfers.apply(&mut self.link, at, |transfer, link| match &mut transfer.role {
             Role::Writer(writer) => rule(writer, &mut transfer.trip, link),
             Role::Target(_) => Err("this side is the target"),
         });
@@ -139,7 +118,7 @@ impl Handshake {
         rule: impl FnOnce(&mut Target, &mut Trip, &mut Link) -> Result<(), &'static str>,
     ) -> Result<(), Refusal> {
         let at = self.here(tag)?;
-        let done = self.at(at, |transfer, link| match &mut transfer.role {
+        let done = self.transfers.apply(&mut self.link, at, |transfer, link| match &mut transfer.role {
             Role::Target(target) => rule(target, &mut transfer.trip, link),
             Role::Writer(_) => Err("this side is the writer"),
         });
@@ -174,30 +153,24 @@ impl Handshake {
         if header.len() > HEADER {
             return Err(Refusal::HeaderTooLong { length: header.len() });
         }
-        if self.open[0] >= self.link.limits.open {
-            return Err(Refusal::TooManyOpen { open: self.open[0] });
+        let open = self.transfers.own_open();
+        if open >= self.link.limits.open {
+            return Err(Refusal::TooManyOpen { open });
         }
-        // The low half names a transfer where an immediate stands for DONE.
-        while self.slots.by_low_half(self.next as u32).is_some() {
-            self.next += 2;
-        }
-        let tag = Tag(self.next);
-        self.next += 2;
-        self.open[0] += 1;
         let deadline = self.link.deadline(now, self.link.limits.sync_time);
-        self.slots.insert(Transfer { trip: Trip::new(tag, true, length, now, deadline), role }, header);
+        let tag = self.transfers.open(role, length, header, now, deadline);
         self.link.out.push_back(Out::Sync(tag));
         Ok(tag)
     }
 
     /// Returns the header with which the peer's application opened the transfer.
     pub fn header(&self, tag: Tag) -> Option<&[u8]> {
-        self.slots.get(tag).map(|transfer| &transfer.trip.header[..])
+        self.transfers.get(tag).map(|transfer| &transfer.trip.header[..])
     }
 
     /// Returns its SYNC's length: that of the buffer, or the most that is accepted.
     pub fn length(&self, tag: Tag) -> Option<u64> {
-        self.slots.get(tag).map(|transfer| transfer.trip.length)
+        self.transfers.get(tag).map(|transfer| transfer.trip.length)
     }
 
     /// Takes a write that the peer asked for into a buffer of this length; then [offer](Handshake::offer) it. A buffer that is
@@ -262,8 +235,8 @@ impl Handshake {
 
     fn give_up(&mut self, now: u64, tag: Tag, reason: Reason, failure: Failure) -> Result<(), Refusal> {
         // Also where the connection ends: it is an end that the application sees.
-        let at = self.slots.find(tag).filter(|&at| !self.slots.at(at).trip.ended).ok_or(Refusal::NotOpen { tag })?;
-        self.at(at, |transfer, link| transfer.give_up(link, now, reason, failure));
+        let at = self.transfers.find_open(tag).ok_or(Refusal::NotOpen { tag })?;
+        self.transfers.apply(&mut self.link, at, |transfer, link| transfer.give_up(link, now, reason, failure));
         Ok(())
     }
 
@@ -274,7 +247,7 @@ impl Handshake {
     /// [`Refusal`].
     pub fn set_deadline(&mut self, tag: Tag, over: u64) -> Result<(), Refusal> {
         let at = self.here(tag)?;
-        self.slots.at_mut(at).trip.limit = over;
+        self.transfers.set_limit(at, over);
         self.link.earliest = self.link.earliest.min(over);
         Ok(())
     }
@@ -282,14 +255,14 @@ impl Handshake {
     /// Returns whether the transfer is given up here, so that a write of it that is not posted yet need not
     /// be: it is [reported](Handshake::written) without.
     pub fn gives_up(&self, tag: Tag) -> bool {
-        let transfer = self.slots.get(tag);
+        let transfer = self.transfers.get(tag);
         transfer.is_some_and(|transfer| matches!(transfer.role, Role::Writer(writer) if writer.is_given_up()))
     }
 
     /// A write has completed, or has not come about.
     pub fn written(&mut self, tag: Tag, succeeded: bool) {
-        if let Some(at) = self.slots.find(tag) {
-            self.at(at, |transfer, link| {
+        if let Some(at) = self.transfers.find(tag) {
+            self.transfers.apply(&mut self.link, at, |transfer, link| {
                 if let Role::Writer(writer) = &mut transfer.role {
                     writer.written(&mut transfer.trip, link, succeeded);
                 }
@@ -313,20 +286,12 @@ impl Handshake {
             return;
         }
         // Deadlines only come closer by new ones, which are noted as they are set, so this look is rare.
-        let mut due: Vec<Tag> = Vec::new();
-        let mut earliest = u64::MAX;
-        for trip in self.slots.iter().map(|transfer| &transfer.trip).filter(|trip| !trip.ended) {
-            if trip.next_deadline() <= now {
-                due.push(trip.tag);
-            } else {
-                earliest = earliest.min(trip.next_deadline());
-            }
-        }
+        let (due, earliest) = self.transfers.due(now);
         self.link.earliest = earliest;
         for at in due {
             self.link.counters.expired += 1;
-            if let Some(at) = self.slots.find(at) {
-                self.at(at, |transfer, link| {
+            if let Some(at) = self.transfers.find(at) {
+                self.transfers.apply(&mut self.link, at, |transfer, link| {
                     let expired = transfer.expired(link, now);
                     // An answer to a CANCEL that does not come ends it.
                     if !transfer.trip.ended {
@@ -353,22 +318,14 @@ impl Handshake {
         self.link.state = Connection::Lost;
         self.link.earliest = u64::MAX;
         self.link.fall_silent();
-        self.each(|transfer, link| transfer.trip.end(link, Err(Failure::Lost)));
+        self.transfers.apply_to_all(&mut self.link, |transfer, link| transfer.trip.end(link, Err(Failure::Lost)));
     }
 
     /// Nothing that either side has posted can be placed any more: all leases may go.
     pub fn flushed(&mut self) {
         self.lost();
         self.link.state = Connection::Flushed;
-        self.each(|transfer, link| transfer.trip.release(link));
-    }
-
-    fn each(&mut self, rule: impl Fn(&mut Transfer, &mut Link)) {
-        for tag in self.slots.tags() {
-            if let Some(at) = self.slots.find(tag) {
-                self.at(at, &rule);
-            }
-        }
+        self.transfers.apply_to_all(&mut self.link, |transfer, link| transfer.trip.release(link));
     }
 
     /// Returns whether the connection stands, as far as this side knows.
@@ -378,7 +335,7 @@ impl Handshake {
 
     /// Transfers that are open, or have ended and still hold a lease.
     pub fn open_transfers(&self) -> usize {
-        self.slots.len()
+        self.transfers.len()
     }
 
     /// Returns the counters so far.
@@ -388,20 +345,115 @@ impl Handshake {
 
     /// Bytes allocated, for the state of all transfers.
     pub fn memory(&self) -> usize {
-        self.slots.memory() + self.link.memory()
+        self.transfers.memory() + self.link.memory()
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+    // ---- Messages in and out -------------------------------------------------------------------------
 
-    #[test]
-    fn a_tag_whose_low_half_is_open_is_passed_over() {
-        let mut side = Handshake::new(Side::Accepting, Limits::default());
-        assert_eq!(side.write(0, 10, b""), Ok(Tag(2)));
-        // As after two billion more, with the first still open.
-        side.next = (1 << 32) + 2;
-        assert_eq!(side.write(0, 10, b""), Ok(Tag((1 << 32) + 4)));
+    /// Returns what the peer's application said in a message that came, if it said something.
+    ///
+    /// The message's receive is posted again before the next call. That of a message of the peer's application is posted
+    /// again once this side's has taken it; [`Handshake::message_taken`] follows.
+    pub fn received<'bytes>(&mut self, now: u64, bytes: &'bytes [u8]) -> Option<&'bytes [u8]> {
+        self.messages(now).received(bytes)
+    }
+
+    /// Takes the immediate of a write of the peer's. Its receive is posted again before the next call.
+    pub fn received_immediate(&mut self, now: u64, immediate: u32) {
+        self.messages(now).received_immediate(immediate);
+    }
+
+    fn messages(&mut self, now: u64) -> Messages<'_> {
+        Messages { transfers: &mut self.transfers, link: &mut self.link, now }
+    }
+
+    /// Returns whether [`Handshake::take_message`] may have something to send.
+    pub fn has_to_send(&self) -> bool {
+        self.link.has_to_send()
+    }
+
+    /// Returns the length of the next message to send, which is in `into`. `None`: there is none, or the peer has no
+    /// receive for it yet.
+    pub fn take_message(&mut self, now: u64, into: &mut [u8; MESSAGE]) -> Option<usize> {
+        self.take_message_where(now, into, |_| true)
+    }
+
+    /// Returns the length of the next DONE, and whether one waits for a credit. It passes other messages.
+    ///
+    /// `posted` says of a transfer whether all of its writes are posted. A driver calls this before it
+    /// [sends a message ahead](Handshake::send_message_ahead), so that the peer learns first of transfers that have ended.
+    pub fn take_done_where(&mut self, into: &mut [u8; MESSAGE], posted: impl Fn(Tag) -> bool) -> (Option<usize>, bool) {
+        if !self.link.stands() || !self.link.done_is_next(posted, true) {
+            return (None, false);
+        }
+        let taken = self.link.take_done(into);
+        (taken, taken.is_none())
+    }
+
+    /// Returns the same as [`Handshake::take_message`], for a driver that posts writes late.
+    ///
+    /// A DONE is not taken before `posted` says that all of the transfer's writes are posted. Other messages do not wait
+    /// for writes.
+    pub fn take_message_where(
+        &mut self,
+        now: u64,
+        into: &mut [u8; MESSAGE],
+        posted: impl Fn(Tag) -> bool,
+    ) -> Option<usize> {
+        self.messages(now).take(into, posted)
+    }
+
+    // ---- What applications say -----------------------------------------------------------------------
+
+    /// Returns the length of a message to the peer's application, which is in `into`. It is to be sent at once, behind all
+    /// that was [taken](Handshake::take_message).
+    ///
+    /// # Errors
+    /// [`SendError`]: also where actions or messages wait, which come first.
+    pub fn send_message(&mut self, bytes: &[u8], into: &mut [u8; MESSAGE]) -> Result<usize, SendError> {
+        self.link.may_ever_send(bytes.len())?;
+        if !self.link.may_send() {
+            return Err(SendError::Full);
+        }
+        self.link.send_message_ahead(bytes, into)
+    }
+
+    /// Returns the same, before the actions and messages that wait. None of those concerns this message. But the peer
+    /// hears after it of what was opened before.
+    ///
+    /// # Errors
+    /// [`SendError`].
+    pub fn send_message_ahead(&mut self, bytes: &[u8], into: &mut [u8; MESSAGE]) -> Result<usize, SendError> {
+        self.link.send_message_ahead(bytes, into)
+    }
+
+    /// Returns whether one more message may wait behind so many to be [sent ahead](Handshake::send_message_ahead).
+    ///
+    /// All that they wait for is a credit each, which comes whether the peer's application takes messages or not.
+    pub fn may_wait_to_send(&self, waiting: usize) -> bool {
+        self.link.may_wait_to_send(waiting)
+    }
+
+    /// Returns whether a message can be [sent ahead](Handshake::send_message_ahead) now, if it is not too long.
+    pub fn may_send_ahead(&self) -> bool {
+        self.link.may_send_ahead()
+    }
+
+    /// Checks that a message of so many bytes could be sent, if there were room.
+    ///
+    /// # Errors
+    /// [`SendError`], but not for want of room.
+    pub fn may_ever_send(&self, length: usize) -> Result<(), SendError> {
+        self.link.may_ever_send(length)
+    }
+
+    /// Returns whether a message can be sent now, if it is not too long.
+    pub fn may_send(&self) -> bool {
+        self.link.may_send()
+    }
+
+    /// Notes that the application has taken a message of the peer's. Its receive is posted again before this.
+    pub fn message_taken(&mut self) {
+        self.link.credits.let_go();
     }
 }

@@ -58,10 +58,11 @@
 //! A message is at most [`MESSAGE`] bytes, which is what a receive has to hold. Decoding copies nothing: header and
 //! segments are read where they lie.
 
-mod codec;
+mod message;
 mod reason;
 
-use codec::Fields;
+use message::Fields;
+pub use message::{Body, Message};
 pub use reason::Reason;
 
 /// The most bytes of a message: an STCRW of 256 segments.
@@ -126,48 +127,6 @@ pub struct Placed {
     pub offset: u64,
     /// Its segment.
     pub segment: Segment,
-}
-
-/// A message, decoded in place or about to be encoded.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Message<'a> {
-    /// Receives that the sender has added.
-    pub credits: u16,
-    /// The transfer; of a CREDIT and a SAY, how many SAYs were taken.
-    pub tag: u64,
-    /// The body.
-    pub body: Body<'a>,
-}
-
-/// The body of a message.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Body<'a> {
-    /// A transfer opens.
-    Sync {
-        /// The length of the buffer, or the most that is accepted.
-        length: u64,
-        /// Whether the target opens.
-        read: bool,
-        /// The application's.
-        header: &'a [u8],
-        /// The start of the target's buffer, where it is registered already: an STCRW in the same message.
-        offer: Option<Offer<'a>>,
-    },
-    /// The segments to write to.
-    Stcrw(Offer<'a>),
-    /// All is written.
-    Done {
-        /// Bytes.
-        bytes: u64,
-    },
-    /// The transfer cannot go on.
-    Nak(Reason),
-    /// The target gives up after its STCRW.
-    Cancel,
-    /// Only the credits.
-    Credit,
-    /// A message of one application to the other.
-    Say(&'a [u8]),
 }
 
 /// Part of a target's buffer.

@@ -13,7 +13,6 @@ use super::outbound::{Ends, Outbound, Post, Sources};
 use super::socket::{self, Room};
 use super::tags::{Pin, Wish};
 use super::terminate::Terminate;
-use super::throttle::TagSource;
 use crate::fabric::poller::Bell;
 use crate::wire::MESSAGE;
 use rustix::event::epoll::EventFlags;
@@ -70,8 +69,6 @@ pub(super) struct Connection {
     pub(super) socket: TcpStream,
     /// Known from the start: a socket that was reset does not tell any more.
     pub(super) peer: SocketAddr,
-    /// The source that its guesses count for.
-    source: TagSource,
     pub(super) common: Arc<Common>,
     /// The sink tag that the peer's answers to reads carry. It opens nothing.
     sink: OnceLock<u32>,
@@ -164,7 +161,8 @@ struct Guard<'a> {
 
 impl Gate for Guard<'_> {
     fn may_write(&mut self, tag: u32, at: u64, length: u64) -> Result<(), Denied> {
-        self.connection.vet(self.vetting, tag, || self.connection.pin(tag, at, length, Wish::Write).map(drop))
+        let access = || self.connection.pin(tag, at, length, Wish::Write).map(drop);
+        self.vetting.access(&self.connection.common, tag, access)
     }
 
     fn take_receive(&mut self) -> bool {
@@ -224,12 +222,11 @@ impl Connection {
             progress: Instant::now(),
             probe: Some(Probe { after: FIRST_PROBE, left: PROBES, spoken: false }),
             probes_sent: 0,
-            vetting: Vetting::default(),
+            vetting: Vetting::new(number, peer.ip().into()),
         };
         common.tags.enter(number);
-        let source = peer.ip().into();
         let (sink, core) = (OnceLock::new(), Mutex::new(core));
-        Self { number, socket, peer, source, common, sink, core, left: Condvar::new(), news: Condvar::new() }
+        Self { number, socket, peer, common, sink, core, left: Condvar::new(), news: Condvar::new() }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Core> {
@@ -518,7 +515,7 @@ impl Core {
     /// Tells the application of the end. Nothing is placed any more: that happens in the open phase only, under the lock that
     /// is held.
     fn told(&mut self, connection: &Connection, why: IwarpEnd) {
-        connection.leave_queue(&mut self.vetting);
+        self.vetting.leave(&connection.common);
         self.why = Some(why);
         self.inbox.push_back(Arrival::Lost);
         for Pending { id, .. } in self.pending.drain(..) {

@@ -109,13 +109,12 @@ impl Core {
         if self.held_until().is_some_and(|at| at.as_nanos() as u64 > since_start(Instant::now())) {
             return Ok(None);
         }
-        self.vetting.begin();
-        if let Some(event) = self.vetting.event.take()
+        if let Some(event) = self.vetting.begin()
             && !self.happened(connection, event)?
         {
             return Ok(None);
         }
-        let aside = std::mem::take(&mut self.vetting.aside);
+        let aside = self.vetting.take_aside();
         // The bytes before the buffer's middle go there again.
         let (before, behind) = aside.split_at(aside.len().saturating_sub(memory::SIZE - FRONT));
         self.held.extend_from_slice(before);
@@ -204,7 +203,7 @@ impl Core {
             match next {
                 Next::More => break None,
                 Next::Later => {
-                    self.vetting.aside.extend_from_slice(&buffer[at..end]);
+                    self.vetting.put_aside(&buffer[at..end]);
                     return Ok(None);
                 }
                 Next::Payload(landing, left) if at == end => break Some((landing, left)),
@@ -217,7 +216,7 @@ impl Core {
                 Next::Event(event) => {
                     self.outbound.may_speak = true;
                     if !self.happened(connection, event)? {
-                        self.vetting.aside.extend_from_slice(&buffer[at..end]);
+                        self.vetting.put_aside(&buffer[at..end]);
                         return Ok(None);
                     }
                 }
@@ -266,11 +265,12 @@ impl Core {
             Event::Message { length, invalidate } => {
                 if let Some(tag) = invalidate {
                     let tags = &connection.common.tags;
-                    match connection.vet(&mut self.vetting, tag, || tags.invalidate(tag, connection.number)) {
+                    let invalidate = || tags.invalidate(tag, connection.number);
+                    match self.vetting.access(&connection.common, tag, invalidate) {
                         Ok(()) => {}
                         Err(Denied::Wrong(terminate)) => return Err(breach(&self.inbound, terminate).into()),
                         Err(Denied::Later) => {
-                            self.vetting.event = Some(event);
+                            self.vetting.hold(event);
                             return Ok(false);
                         }
                     }
@@ -286,7 +286,7 @@ impl Core {
                 if request.length > 0 {
                     let ReadRequest { source_tag, source_offset, length, .. } = request;
                     let pin = || connection.pin(source_tag, source_offset, length.into(), Wish::Read);
-                    match connection.vet(&mut self.vetting, source_tag, pin) {
+                    match self.vetting.access(&connection.common, source_tag, pin) {
                         Ok(pin) => bound = pin.binding().is_some(),
                         Err(Denied::Wrong(terminate)) => {
                             let at_fault = self.inbound.at_fault();
@@ -294,7 +294,7 @@ impl Core {
                             return Err(Breach { terminate, at_fault }.into());
                         }
                         Err(Denied::Later) => {
-                            self.vetting.event = Some(event);
+                            self.vetting.hold(event);
                             return Ok(false);
                         }
                     }

@@ -1,14 +1,55 @@
-//! Messages to bytes, and bytes to messages where they lie.
+//! Messages: their fields, their encoding, and their decoding in place.
 
 use super::{
-    Body, DecodeError, HEADER, MAGIC, MESSAGE, Message, NAK, Offer, Reason, SAY, SAYS, SEGMENT, SEGMENTS, Segment,
-    Segments, Start,
+    DecodeError, HEADER, MAGIC, MESSAGE, NAK, Offer, Reason, SAY, SAYS, SEGMENT, SEGMENTS, Segment, Segments, Start,
 };
 
 const READ: u8 = 1;
 const OFFER: u8 = 2;
 const MORE: u8 = 4;
 const STCRW_MORE: u8 = 1;
+
+/// A message, decoded in place or about to be encoded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Message<'a> {
+    /// Receives that the sender has added.
+    pub credits: u16,
+    /// The transfer; of a CREDIT and a SAY, how many SAYs were taken.
+    pub tag: u64,
+    /// The body.
+    pub body: Body<'a>,
+}
+
+/// The body of a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Body<'a> {
+    /// A transfer opens.
+    Sync {
+        /// The length of the buffer, or the most that is accepted.
+        length: u64,
+        /// Whether the target opens.
+        read: bool,
+        /// The application's.
+        header: &'a [u8],
+        /// The start of the target's buffer, where it is registered already: an STCRW in the same message.
+        offer: Option<Offer<'a>>,
+    },
+    /// The segments to write to.
+    Stcrw(Offer<'a>),
+    /// All is written.
+    Done {
+        /// Bytes.
+        bytes: u64,
+    },
+    /// The transfer cannot go on.
+    Nak(Reason),
+    /// The target gives up after its STCRW.
+    Cancel,
+    /// Only the credits.
+    Credit,
+    /// A message of one application to the other.
+    Say(&'a [u8]),
+}
 
 impl<'a> Message<'a> {
     /// Reads a message where it lies.
