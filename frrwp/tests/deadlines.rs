@@ -8,7 +8,7 @@ mod frames;
 use frames::{SOON, greet, untagged, write};
 use frrwp::engine::{Engine, Event, TransferError};
 use frrwp::fabric::iwarp::ddp::Operation as Frame;
-use frrwp::fabric::iwarp::{IwarpDomain, IwarpEndpoint, IwarpOptions};
+use frrwp::fabric::iwarp::{IwarpDomain, IwarpEndpoint, IwarpListener, IwarpOptions};
 use frrwp::fabric::sim::{Costs, Faults, Network, Node, SimDomain, SimEndpoint};
 use frrwp::fabric::{Domain, Endpoint};
 use frrwp::handshake::{Disconnect, Expired, Failure, Limits, Operation, Phase, RECEIVES, SendError, Side};
@@ -320,7 +320,7 @@ fn by_hand_to(peer: impl Fn(&mut TcpStream, Instant) + Send + Sync, victim: fn(E
     let domain = IwarpDomain::new(IwarpOptions::default()).unwrap();
     let cache = Cache::builder(domain.clone()).ignore_environment().monitor(Explicit).background(false);
     let cache = cache.build().unwrap();
-    let mut listener = domain.listen("iwarp:127.0.0.1:0").unwrap();
+    let mut listener = IwarpListener::bind(&domain, "iwarp:127.0.0.1:0").unwrap();
     let mut sink = vec![0_u8; 100_000];
     let mut socket = greet(listener.address().unwrap());
     let endpoint = listener.accept(RECEIVES, Some(SOON)).unwrap();

@@ -2,7 +2,9 @@
 #![allow(unsafe_code, reason = "memory is posted by address")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use frrwp::fabric::iwarp::{Exact, IwarpDomain, IwarpEnd, IwarpEndpoint, IwarpError, IwarpOptions};
+use frrwp::fabric::iwarp::{
+    self, Exact, IwarpDomain, IwarpEnd, IwarpEndpoint, IwarpError, IwarpListener, IwarpOptions,
+};
 use frrwp::fabric::{Completion, Domain, Endpoint, Local};
 use frrwp::wire::{MESSAGE, Segment};
 use mrrc::registrar::{Registered, Registrar};
@@ -13,10 +15,10 @@ const SOON: Duration = Duration::from_secs(60);
 
 fn pair(options: [IwarpOptions; 2]) -> [(IwarpDomain, IwarpEndpoint); 2] {
     let [one, other] = options.map(|options| IwarpDomain::new(options).unwrap());
-    let mut listener = other.listen("iwarp:127.0.0.1:0").unwrap();
+    let mut listener = IwarpListener::bind(&other, "iwarp:127.0.0.1:0").unwrap();
     let address = format!("iwarp:{}", listener.address().unwrap());
     let accepting = std::thread::spawn(move || listener.accept(64, Some(SOON)).unwrap());
-    let connected = one.connect(&address, 64).unwrap();
+    let connected = iwarp::connect(&one, &address, 64).unwrap();
     [(one, connected), (other, accepting.join().unwrap())]
 }
 
@@ -285,7 +287,7 @@ fn stalled_peer_is_an_error() {
         socket.write_all(&reply).unwrap();
         socket
     });
-    let mut near = domain.connect(&address, 4).unwrap();
+    let mut near = iwarp::connect(&domain, &address, 4).unwrap();
     let socket = peer.join().unwrap();
     let mut sink = Memory::new(4096, 1);
     let back = sink.registered(&domain, Access::LOCAL_WRITE);
@@ -345,29 +347,29 @@ fn bad_addresses_and_peers_name_the_remedy() {
     for text in
         ["", "iwarp:", "iwarp:host", "iwarp::1", "iwarp:host:port", "iwarp:host:70000", "tcp:host:1", "iwarp:::1:5"]
     {
-        let error = domain.connect(text, 1).err().unwrap();
+        let error = iwarp::connect(&domain, text, 1).err().unwrap();
         assert!(matches!(error, IwarpError::Address { .. }), "{text}: {error}");
         assert!(error.to_string().contains("write iwarp:HOST:PORT"));
-        assert!(domain.listen(text).is_err());
+        assert!(IwarpListener::bind(&domain, text).is_err());
     }
-    let taken = domain.listen("iwarp:127.0.0.1:0").unwrap();
+    let taken = IwarpListener::bind(&domain, "iwarp:127.0.0.1:0").unwrap();
     let address = format!("iwarp:{}", taken.address().unwrap());
-    assert!(matches!(domain.listen(&address), Err(IwarpError::PortInUse { .. })));
+    assert!(matches!(IwarpListener::bind(&domain, &address), Err(IwarpError::PortInUse { .. })));
     drop(taken);
-    assert!(matches!(domain.connect(&address, 1), Err(IwarpError::Refused { .. })));
+    assert!(matches!(iwarp::connect(&domain, &address, 1), Err(IwarpError::Refused { .. })));
     // Peers of other protocols, of both kinds.
     let listening = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("iwarp:{}", listening.local_addr().unwrap());
     let hasty = IwarpDomain::new(IwarpOptions { set_up: Duration::from_millis(300), ..patient }).unwrap();
-    assert!(matches!(hasty.connect(&address, 1), Err(IwarpError::TimedOut { .. })));
+    assert!(matches!(iwarp::connect(&hasty, &address, 1), Err(IwarpError::TimedOut { .. })));
     let talks = std::thread::spawn(move || {
         use std::io::Write;
         let _silent = listening.accept().unwrap();
         listening.accept().unwrap().0.write_all(b"SSH-2.0-OpenSSH_9.2\r\n").unwrap();
         listening.accept().unwrap();
     });
-    assert!(matches!(domain.connect(&address, 1), Err(IwarpError::Mpa { .. })));
-    assert!(matches!(domain.connect(&address, 1), Err(IwarpError::Hung { .. })));
+    assert!(matches!(iwarp::connect(&domain, &address, 1), Err(IwarpError::Mpa { .. })));
+    assert!(matches!(iwarp::connect(&domain, &address, 1), Err(IwarpError::Hung { .. })));
     talks.join().unwrap();
 }
 
@@ -376,14 +378,14 @@ fn a_listener_is_held_up_by_nobody() {
     use std::io::Write;
     let options = IwarpOptions { set_up: Duration::from_secs(2), ..IwarpOptions::default() };
     let [domain, patient] = [options, IwarpOptions { set_up: SOON, ..options }].map(|it| IwarpDomain::new(it).unwrap());
-    let mut listener = domain.listen("iwarp:127.0.0.1:0").unwrap();
+    let mut listener = IwarpListener::bind(&domain, "iwarp:127.0.0.1:0").unwrap();
     let address = listener.address().unwrap();
     let silent = std::net::TcpStream::connect(address).unwrap();
     let mut foreign = std::net::TcpStream::connect(address).unwrap();
     foreign.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     let mut slow = std::net::TcpStream::connect(address).unwrap();
     slow.write_all(b"MPA ID Req").unwrap();
-    let connecting = std::thread::spawn(move || patient.connect(&format!("iwarp:{address}"), 4).map(drop));
+    let connecting = std::thread::spawn(move || iwarp::connect(&patient, &format!("iwarp:{address}"), 4).map(drop));
     let _accepted = listener.accept(4, Some(SOON)).unwrap();
     connecting.join().unwrap().unwrap();
     while listener.refused() < 3 {
@@ -419,13 +421,13 @@ fn thousand_connections_fit_in_64_mebibytes() {
         statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
     };
     let domain = IwarpDomain::new(IwarpOptions::default()).unwrap();
-    let mut listener = domain.listen("iwarp:127.0.0.1:0").unwrap();
+    let mut listener = IwarpListener::bind(&domain, "iwarp:127.0.0.1:0").unwrap();
     let address = format!("iwarp:{}", listener.address().unwrap());
     let before = resident();
     let (theirs, ours) = std::thread::scope(|scope| {
         let accepting =
             scope.spawn(|| (0..count).map(|_| listener.accept(64, Some(SOON)).unwrap()).collect::<Vec<_>>());
-        let ours: Vec<_> = (0..count).map(|_| domain.connect(&address, 64).unwrap()).collect();
+        let ours: Vec<_> = (0..count).map(|_| iwarp::connect(&domain, &address, 64).unwrap()).collect();
         (accepting.join().unwrap(), ours)
     });
     assert_eq!(domain.connections(), 2 * count);
@@ -498,7 +500,7 @@ fn returning_application_finds_its_messages() {
 #[test]
 fn second_connection_is_served_while_first_is_busy() {
     let [serving, asking] = [(); 2].map(|()| IwarpDomain::new(IwarpOptions::default()).unwrap());
-    let mut listener = serving.listen("iwarp:127.0.0.1:0").unwrap();
+    let mut listener = IwarpListener::bind(&serving, "iwarp:127.0.0.1:0").unwrap();
     let address = format!("iwarp:{}", listener.address().unwrap());
     let mut theirs = Memory::new(4096, 1);
     let remote = theirs.registered(&serving, Access::REMOTE_READ);
@@ -507,7 +509,7 @@ fn second_connection_is_served_while_first_is_busy() {
         let accepting = scope.spawn(|| [(); 4].map(|()| listener.accept(64, Some(SOON)).unwrap()));
         let mut connections = Vec::new();
         for seed in 0..4 {
-            connections.push((asking.connect(&address, 64).unwrap(), Memory::new(4096, seed)));
+            connections.push((iwarp::connect(&asking, &address, 64).unwrap(), Memory::new(4096, seed)));
             for _ in 0..100 {
                 for (connection, mine) in &mut connections {
                     let local = mine.registered(&asking, Access::LOCAL_WRITE);

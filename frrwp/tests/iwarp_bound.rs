@@ -8,7 +8,7 @@ use frames::{SOON, greet, greet_with, read, write};
 use frrwp::engine::{Engine, Event};
 use frrwp::fabric::iwarp::ddp::{Header, Operation, Place};
 use frrwp::fabric::iwarp::mpa::Fpdu;
-use frrwp::fabric::iwarp::{Binding, Handle, IwarpDomain, IwarpEndpoint, IwarpListener, IwarpOptions};
+use frrwp::fabric::iwarp::{self, Binding, Handle, IwarpDomain, IwarpEndpoint, IwarpListener, IwarpOptions};
 use frrwp::handshake::{Limits, Side};
 use frrwp::wire::Segment;
 use mrrc::Cache;
@@ -24,14 +24,14 @@ fn variants() -> [IwarpOptions; 2] {
 
 fn listening(options: IwarpOptions) -> (IwarpDomain, IwarpListener) {
     let domain = IwarpDomain::new(options).unwrap();
-    let listener = domain.listen("iwarp:127.0.0.1:0").unwrap();
+    let listener = IwarpListener::bind(&domain, "iwarp:127.0.0.1:0").unwrap();
     (domain, listener)
 }
 
 fn connected(client: &IwarpDomain, listener: &mut IwarpListener) -> [IwarpEndpoint; 2] {
     let address = format!("iwarp:{}", listener.address().unwrap());
     std::thread::scope(|scope| {
-        let connecting = scope.spawn(|| client.connect(&address, 16).unwrap());
+        let connecting = scope.spawn(|| iwarp::connect(client, &address, 16).unwrap());
         let served = listener.accept(16, Some(SOON)).unwrap();
         [connecting.join().unwrap(), served]
     })

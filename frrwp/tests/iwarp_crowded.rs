@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "limits of this process, and its CPU time")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use frrwp::fabric::iwarp::{IwarpDomain, IwarpError, IwarpListener, IwarpOptions};
+use frrwp::fabric::iwarp::{self, IwarpDomain, IwarpError, IwarpListener, IwarpOptions};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -44,7 +44,7 @@ fn silent(address: SocketAddr, count: usize) -> Vec<TcpStream> {
 fn listening() -> (IwarpDomain, IwarpListener) {
     let domain =
         IwarpDomain::new(IwarpOptions { set_up: Duration::from_secs(120), ..IwarpOptions::default() }).unwrap();
-    let listener = domain.listen("iwarp:127.0.0.1:0").unwrap();
+    let listener = IwarpListener::bind(&domain, "iwarp:127.0.0.1:0").unwrap();
     (domain, listener)
 }
 
@@ -69,7 +69,7 @@ fn silent_sockets_lock_no_client_out() {
         let mut refused = Vec::new();
         for round in 0..rounds {
             sockets.extend(silent(address, 100));
-            if let Err(error) = client.connect(&format!("iwarp:{address}"), 8) {
+            if let Err(error) = iwarp::connect(&client, &format!("iwarp:{address}"), 8) {
                 refused.push(format!("round {round}: {error}"));
             }
         }
@@ -91,7 +91,7 @@ fn one_listener_leaves_descriptors_for_the_other() {
     let _sockets = silent(other, 3 * FEW as usize);
     let client = IwarpDomain::new(IwarpOptions::default()).unwrap();
     for round in 0..5 {
-        let connected = client.connect(&format!("iwarp:{address}"), 8);
+        let connected = iwarp::connect(&client, &format!("iwarp:{address}"), 8);
         assert!(connected.is_ok(), "round {round}: {:?}", connected.err());
     }
     server.hears("enough");
@@ -117,7 +117,7 @@ fn server_with_two_listeners() {
 #[test]
 fn silent_sockets_are_given_up_in_time() {
     let options = IwarpOptions { set_up: Duration::from_millis(100), ..IwarpOptions::default() };
-    let mut listener = IwarpDomain::new(options).unwrap().listen("iwarp:127.0.0.1:0").unwrap();
+    let mut listener = IwarpListener::bind(&IwarpDomain::new(options).unwrap(), "iwarp:127.0.0.1:0").unwrap();
     let sockets = silent(listener.address().unwrap(), 20);
     let until = Instant::now() + Duration::from_secs(20);
     while listener.refused() < 20 {
@@ -219,12 +219,12 @@ fn silent_sockets_beyond_descriptors_lock_none_out() {
     let mut sockets = Vec::new();
     for round in 0..5 {
         sockets.extend(silent(address, 2 * FEW as usize));
-        let connected = client.connect(&format!("iwarp:{address}"), 8);
+        let connected = iwarp::connect(&client, &format!("iwarp:{address}"), 8);
         assert!(connected.is_ok(), "round {round}: {:?}", connected.err());
     }
     // They leave, and it goes on.
     drop(sockets);
-    assert!(client.connect(&format!("iwarp:{address}"), 8).is_ok());
+    assert!(iwarp::connect(&client, &format!("iwarp:{address}"), 8).is_ok());
     server.hears("enough");
     assert_eq!(server.says("served "), "6 1 1", "connections, reports, times of want");
 }
@@ -252,7 +252,7 @@ fn a_listener_without_descriptors_rests_and_recovers() {
     let (mut server, address) = Server::new("server_without_descriptors");
     let client = IwarpDomain::new(IwarpOptions { set_up: Duration::from_secs(30), ..IwarpOptions::default() }).unwrap();
     std::thread::scope(|scope| {
-        let connecting = scope.spawn(|| client.connect(&format!("iwarp:{address}"), 8).map(drop));
+        let connecting = scope.spawn(|| iwarp::connect(&client, &format!("iwarp:{address}"), 8).map(drop));
         // Time to spin in.
         std::thread::sleep(Duration::from_secs(1));
         server.hears("enough");

@@ -10,7 +10,7 @@ mod around;
 
 use around::{Around, Between};
 use frrwp::engine::{Engine, Event};
-use frrwp::fabric::iwarp::{IwarpDomain, IwarpEndpoint, IwarpOptions};
+use frrwp::fabric::iwarp::{self, IwarpDomain, IwarpEndpoint, IwarpListener, IwarpOptions};
 use frrwp::fabric::{Completion, Endpoint};
 use frrwp::handshake::{Limits, Process, RECEIVES, Side};
 use frrwp::wire::{MESSAGE, Segment};
@@ -136,7 +136,7 @@ fn peer() {
     let Ok(address) = std::env::var("ADDRESS") else { return };
     let number = |name: &str| std::env::var(name).unwrap().parse::<u64>().unwrap();
     let domain = IwarpDomain::new(IwarpOptions { stall: SOON, ..options() }).unwrap();
-    let inner = domain.connect(&address, RECEIVES).unwrap();
+    let inner = iwarp::connect(&domain, &address, RECEIVES).unwrap();
     let cache = cache(&domain);
     let mortal = Between::new(inner, Mortal { left: number("STEP"), signal: number("SIGNAL") as i32 });
     let mut engine = Engine::new(&cache, mortal, Side::Connecting, limits(process()));
@@ -169,7 +169,7 @@ fn start(address: &str, step: u64, signal: i32, process: Process, opens: bool) -
 /// A peer that ends itself before that call. Whether it got there.
 fn scene(step: u64, signal: i32, process: Process, peer_opens: bool) -> bool {
     let domain = IwarpDomain::new(options()).unwrap();
-    let mut listener = domain.listen("iwarp:127.0.0.1:0").unwrap();
+    let mut listener = IwarpListener::bind(&domain, "iwarp:127.0.0.1:0").unwrap();
     let mut peer = start(&format!("iwarp:{}", listener.address().unwrap()), step, signal, process, peer_opens);
     let endpoint = listener.accept(RECEIVES, Some(SOON)).unwrap();
     let cache = cache(&domain);

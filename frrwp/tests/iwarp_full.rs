@@ -5,7 +5,7 @@
 mod frames;
 
 use frames::{SOON, greet, write};
-use frrwp::fabric::iwarp::{IwarpDomain, IwarpEndpoint, IwarpOptions};
+use frrwp::fabric::iwarp::{IwarpDomain, IwarpEndpoint, IwarpListener, IwarpOptions};
 use frrwp::fabric::poller::Poller;
 use frrwp::fabric::{Armed, Endpoint};
 use frrwp::handshake::RECEIVES;
@@ -16,7 +16,7 @@ use std::net::TcpStream;
 /// no more.
 fn full() -> (IwarpDomain, TcpStream, IwarpEndpoint) {
     let domain = IwarpDomain::new(IwarpOptions::default()).unwrap();
-    let mut listener = domain.listen("iwarp:127.0.0.1:0").unwrap();
+    let mut listener = IwarpListener::bind(&domain, "iwarp:127.0.0.1:0").unwrap();
     let socket = greet(listener.address().unwrap());
     let mut endpoint = listener.accept(RECEIVES, Some(SOON)).unwrap();
     let full = std::iter::repeat_with(|| endpoint.send(b"it waits")).find_map(Result::err);

@@ -22,7 +22,7 @@ const LARGE: usize = 16 << 20;
 
 fn listening(options: IwarpOptions) -> (IwarpDomain, IwarpListener, SocketAddr) {
     let domain = IwarpDomain::new(options).unwrap();
-    let listener = domain.listen("iwarp:127.0.0.1:0").unwrap();
+    let listener = IwarpListener::bind(&domain, "iwarp:127.0.0.1:0").unwrap();
     let address = listener.address().unwrap();
     (domain, listener, address)
 }

@@ -8,7 +8,7 @@ use frames::{SOON, end_of, greet, last_words, read, untagged, write};
 use frrwp::fabric::iwarp::ddp::Operation;
 use frrwp::fabric::iwarp::mpa::{self, Start};
 use frrwp::fabric::iwarp::terminate::Terminate;
-use frrwp::fabric::iwarp::{IwarpDomain, IwarpEndpoint, IwarpListener, IwarpOptions};
+use frrwp::fabric::iwarp::{self, IwarpDomain, IwarpEndpoint, IwarpListener, IwarpOptions};
 use frrwp::fabric::{Completion, Endpoint};
 use frrwp::wire::MESSAGE;
 use mrrc::Access;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// Returns a server with connections that its domain's thread serves alone.
 fn serving() -> (IwarpDomain, IwarpListener) {
     let domain = IwarpDomain::new(IwarpOptions { passive: true, ..IwarpOptions::default() }).unwrap();
-    let listener = domain.listen("iwarp:127.0.0.1:0").unwrap();
+    let listener = IwarpListener::bind(&domain, "iwarp:127.0.0.1:0").unwrap();
     (domain, listener)
 }
 
@@ -61,7 +61,7 @@ fn honest_clients_connect_behind_a_guesser() {
         std::thread::spawn(move || (0..16).map(|_| listener.accept(4, Some(SOON)).unwrap()).collect::<Vec<_>>());
     let held = domain.tag_guesses().held;
     let honest = IwarpDomain::new(IwarpOptions { set_up: SOON, ..IwarpOptions::default() }).unwrap();
-    let clients: Vec<_> = (0..16).map(|_| honest.connect(&address, 4).unwrap()).collect();
+    let clients: Vec<_> = (0..16).map(|_| iwarp::connect(&honest, &address, 4).unwrap()).collect();
     assert_eq!(domain.tag_guesses().held, held, "none of them was held up");
     assert_eq!((clients.len(), accepting.join().unwrap().len()), (16, 16));
     let counts = domain.tag_guesses();

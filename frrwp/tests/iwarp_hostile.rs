@@ -49,7 +49,7 @@ fn accept(listener: &mut IwarpListener, receives: u16) -> (IwarpEndpoint, TcpStr
 
 fn scene(receives: u16) -> Scene {
     let domain = IwarpDomain::new(IwarpOptions { inbound: 2, ..IwarpOptions::default() }).unwrap();
-    let mut listener = domain.listen("iwarp:127.0.0.1:0").unwrap();
+    let mut listener = IwarpListener::bind(&domain, "iwarp:127.0.0.1:0").unwrap();
     let (endpoint, peer) = accept(&mut listener, receives);
     let other = accept(&mut listener, 4);
     let mut memory = vec![7_u8; 1 << 16].into_boxed_slice();

@@ -5,7 +5,7 @@
 #[path = "common/process.rs"]
 mod process;
 
-use frrwp::fabric::iwarp::{IwarpDomain, IwarpEndpoint, IwarpOptions};
+use frrwp::fabric::iwarp::{self, IwarpDomain, IwarpEndpoint, IwarpListener, IwarpOptions};
 use frrwp::fabric::{Completion, Endpoint};
 use frrwp::wire::MESSAGE;
 use process::{descriptors, sleeps};
@@ -57,14 +57,14 @@ fn idle(passive: bool) {
     let _alone = ALONE.lock();
     let options = IwarpOptions { passive, set_up: SOON, ..IwarpOptions::default() };
     let [near, far] = [(); 2].map(|()| IwarpDomain::new(options).unwrap());
-    let mut listener = far.listen("iwarp:127.0.0.1:0").unwrap();
+    let mut listener = IwarpListener::bind(&far, "iwarp:127.0.0.1:0").unwrap();
     let address = format!("iwarp:{}", listener.address().unwrap());
     let before = descriptors();
     let ready = Arc::new(Barrier::new(2 * CONNECTIONS + 1));
     let mut threads = Vec::new();
     for _ in 0..CONNECTIONS {
         let (near, address) = (near.clone(), address.clone());
-        let connecting = std::thread::spawn(move || near.connect(&address, 8).unwrap());
+        let connecting = std::thread::spawn(move || iwarp::connect(&near, &address, 8).unwrap());
         let accepted = listener.accept(8, Some(SOON)).unwrap();
         for (mut endpoint, speaks) in [(connecting.join().unwrap(), true), (accepted, false)] {
             let ready = Arc::clone(&ready);

@@ -4,7 +4,7 @@
 use frrwp::fabric::Endpoint;
 use frrwp::fabric::iwarp::ddp::{Header, Operation, Place};
 use frrwp::fabric::iwarp::mpa::{self, Enhanced, Role, Start};
-use frrwp::fabric::iwarp::{IwarpDomain, IwarpEndpoint, IwarpOptions};
+use frrwp::fabric::iwarp::{self, IwarpDomain, IwarpEndpoint, IwarpListener, IwarpOptions};
 use frrwp::wire::MESSAGE;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -22,7 +22,7 @@ fn connected(ready: bool) -> (IwarpEndpoint, TcpStream) {
     let options = IwarpOptions { checksums: false, ready_to_receive: ready, ..IwarpOptions::default() };
     let connecting = std::thread::spawn(move || {
         let domain = IwarpDomain::new(options).unwrap();
-        domain.connect(&format!("iwarp:127.0.0.1:{port}"), 4).unwrap()
+        iwarp::connect(&domain, &format!("iwarp:127.0.0.1:{port}"), 4).unwrap()
     });
     let mut peer = listener.accept().unwrap().0;
     let mut request = [0; 24];
@@ -118,10 +118,10 @@ fn who_has_said_nothing_cannot_have_been_overlooked() {
 #[test]
 fn who_accepts_nudges_nobody() {
     let domain = IwarpDomain::new(IwarpOptions::default()).unwrap();
-    let mut listener = domain.listen("iwarp:127.0.0.1:0").unwrap();
+    let mut listener = IwarpListener::bind(&domain, "iwarp:127.0.0.1:0").unwrap();
     let address = format!("iwarp:{}", listener.address().unwrap());
     let connecting = std::thread::spawn(move || {
-        let mut endpoint = IwarpDomain::new(IwarpOptions::default()).unwrap().connect(&address, 4).unwrap();
+        let mut endpoint = iwarp::connect(&IwarpDomain::new(IwarpOptions::default()).unwrap(), &address, 4).unwrap();
         wait_long(&mut endpoint);
         endpoint
     });

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![cfg(target_os = "linux")]
 
-use frrwp::fabric::iwarp::{Exact, IwarpDomain, IwarpEndpoint, IwarpListener, IwarpOptions};
+use frrwp::fabric::iwarp::{self, Exact, IwarpDomain, IwarpEndpoint, IwarpListener, IwarpOptions};
 use frrwp::fabric::{Completion, Endpoint, Local};
 use frrwp::wire::{MESSAGE, Segment};
 use mrrc::registrar::Registrar;
@@ -37,7 +37,7 @@ struct Server {
 impl Server {
     fn new(passive: bool) -> Self {
         let domain = IwarpDomain::new(IwarpOptions { passive, ..IwarpOptions::default() }).unwrap();
-        let listener = domain.listen("iwarp:127.0.0.1:0").unwrap();
+        let listener = IwarpListener::bind(&domain, "iwarp:127.0.0.1:0").unwrap();
         Self { domain, listener, memory: vec![7_u8; BYTES].into() }
     }
 
@@ -49,7 +49,7 @@ impl Server {
     fn accept(&mut self, client: &IwarpDomain) -> [IwarpEndpoint; 2] {
         let address = format!("iwarp:{}", self.listener.address().unwrap());
         std::thread::scope(|scope| {
-            let connecting = scope.spawn(|| client.connect(&address, 16).unwrap());
+            let connecting = scope.spawn(|| iwarp::connect(client, &address, 16).unwrap());
             let served = self.listener.accept(16, Some(SOON)).unwrap();
             [connecting.join().unwrap(), served]
         })

@@ -14,7 +14,7 @@ mod queued;
 
 use engines::{Fabric, Memory, fetched, one, storm};
 use flooded::flooded;
-use frrwp::fabric::iwarp::{IwarpDomain, IwarpEndpoint, IwarpOptions};
+use frrwp::fabric::iwarp::{self, IwarpDomain, IwarpEndpoint, IwarpListener, IwarpOptions};
 use frrwp::fabric::shm::{Sharing, ShmArena, ShmBuffer, ShmDomain, ShmEndpoint, ShmListener, ShmOptions, connect};
 use frrwp::fabric::sim::{Costs, Faults, Network, Node, SimDomain, SimEndpoint};
 use frrwp::handshake::{Limits, Process, RECEIVES};
@@ -150,11 +150,11 @@ impl Fabric for Iwarp {
     }
 
     fn connect(&self) -> [IwarpEndpoint; 2] {
-        let mut listener = self.domains[1].listen("iwarp:127.0.0.1:0").unwrap();
+        let mut listener = IwarpListener::bind(&self.domains[1], "iwarp:127.0.0.1:0").unwrap();
         let address = format!("iwarp:{}", listener.address().unwrap());
         std::thread::scope(|scope| {
             let accepting = scope.spawn(|| listener.accept(RECEIVES, None).unwrap());
-            let connected = self.domains[0].connect(&address, RECEIVES).unwrap();
+            let connected = iwarp::connect(&self.domains[0], &address, RECEIVES).unwrap();
             [connected, accepting.join().unwrap()]
         })
     }
@@ -172,7 +172,7 @@ impl Fabric for Iwarp {
 mod verbs {
     use super::device::Device;
     use super::*;
-    use frrwp::fabric::verbs::{VerbsDomain, VerbsEndpoint, VerbsOptions};
+    use frrwp::fabric::verbs::{VerbsDomain, VerbsEndpoint, VerbsListener, VerbsOptions, connect};
 
     struct Verbs {
         address: String,
@@ -202,11 +202,11 @@ mod verbs {
         }
 
         fn connect(&self) -> [VerbsEndpoint; 2] {
-            let mut listener = self.domains[1].listen(&self.address).unwrap();
+            let mut listener = VerbsListener::bind(&self.domains[1], &self.address).unwrap();
             let address = format!("verbs:{}", listener.address().unwrap());
             std::thread::scope(|scope| {
                 let accepting = scope.spawn(|| listener.accept(RECEIVES, Some(Duration::from_secs(20))).unwrap());
-                let connected = self.domains[0].connect(&address, RECEIVES).unwrap();
+                let connected = connect(&self.domains[0], &address, RECEIVES).unwrap();
                 [connected, accepting.join().unwrap()]
             })
         }

@@ -19,7 +19,7 @@ mod text;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use exchange::{Memory, Trouble};
-use frrwp::fabric::iwarp::{IwarpDomain, IwarpError, IwarpOptions};
+use frrwp::fabric::iwarp::{self, IwarpDomain, IwarpError, IwarpListener, IwarpOptions};
 use offence::Offence;
 use std::error::Error;
 use std::process::ExitCode;
@@ -173,7 +173,7 @@ fn connect(address: &str, how: &How) -> Outcome<bool> {
     let mut probed = 0;
     for number in 1..=how.connections {
         let mut attempt = || {
-            let endpoint = domain.connect(&address, RECEIVES)?;
+            let endpoint = iwarp::connect(&domain, &address, RECEIVES)?;
             let mut exchange = memory.over(endpoint, how.within());
             let result = exchange.pings(how.pings);
             probed += u32::from(exchange.probes_sent() > 0);
@@ -194,7 +194,7 @@ fn connect(address: &str, how: &How) -> Outcome<bool> {
 fn serve(address: &str, how: &How, idle: Duration) -> Outcome<bool> {
     let domain = how.domain()?;
     let mut memory = Memory::new(&domain, how.size as usize)?;
-    let mut listener = domain.listen(&format!("iwarp:{address}"))?;
+    let mut listener = IwarpListener::bind(&domain, &format!("iwarp:{address}"))?;
     println!("listening on {}", listener.address()?);
     let mut tally = Tally::default();
     for number in 1.. {
@@ -223,7 +223,7 @@ fn serve(address: &str, how: &How, idle: Duration) -> Outcome<bool> {
 fn offend(address: &str, offence: Offence, how: &How) -> Outcome<bool> {
     let domain = how.domain()?;
     let mut memory = Memory::new(&domain, how.size as usize)?;
-    let endpoint = domain.connect(&format!("iwarp:{address}"), RECEIVES)?;
+    let endpoint = iwarp::connect(&domain, &format!("iwarp:{address}"), RECEIVES)?;
     let end = offence.commit(memory.over(endpoint, how.within()));
     println!("{end}");
     Ok(offence.is_answered_by(&end))

@@ -1,7 +1,7 @@
 //! Both ends of a connection, and what comes at them.
 
 use crate::device::Device;
-use frrwp::fabric::verbs::{VerbsDomain, VerbsEndpoint, VerbsError, VerbsListener, VerbsOptions};
+use frrwp::fabric::verbs::{self, VerbsDomain, VerbsEndpoint, VerbsError, VerbsListener, VerbsOptions};
 use frrwp::fabric::{Completion, Endpoint};
 use frrwp::wire::MESSAGE;
 use mrrc::registrar::verbs::Transport;
@@ -31,7 +31,7 @@ pub(super) fn is_iwarp(domain: &VerbsDomain) -> bool {
 }
 
 pub(super) fn listening(domain: &VerbsDomain, device: &Device) -> (VerbsListener, String) {
-    let listener = domain.listen(&device.at(0)).unwrap();
+    let listener = VerbsListener::bind(domain, &device.at(0)).unwrap();
     let address = format!("verbs:{}", listener.address().unwrap());
     (listener, address)
 }
@@ -45,7 +45,7 @@ pub(super) fn pair(domain: &VerbsDomain, device: &Device) -> [VerbsEndpoint; 2] 
 pub(super) fn connected(domain: &VerbsDomain, listener: &mut VerbsListener, address: &str) -> [VerbsEndpoint; 2] {
     std::thread::scope(|scope| {
         let accepting = scope.spawn(|| listener.accept(RECEIVES, Some(WITHIN)).unwrap());
-        [domain.connect(address, RECEIVES).unwrap(), accepting.join().unwrap()]
+        [verbs::connect(domain, address, RECEIVES).unwrap(), accepting.join().unwrap()]
     })
 }
 

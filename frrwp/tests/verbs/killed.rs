@@ -4,7 +4,7 @@ use super::ends::{RECEIVES, WITHIN, alone, connected, domain, is_iwarp, listenin
 use super::held::Held;
 use super::memory::Memory;
 use crate::device::Device;
-use frrwp::fabric::verbs::{VerbsDomain, VerbsEnd, VerbsOptions};
+use frrwp::fabric::verbs::{self, VerbsDomain, VerbsEnd, VerbsOptions};
 use frrwp::fabric::{Completion, Endpoint};
 use frrwp::wire::{MESSAGE, Segment};
 use std::io::ErrorKind;
@@ -42,7 +42,7 @@ fn the_peer() {
     let Ok(address) = std::env::var("FRRWP_VERBS_PEER") else { return };
     let domain = VerbsDomain::reaching(&address, options()).unwrap();
     let mut memory = Memory::of(&domain, &noise(1 << 20));
-    let mut end = domain.connect(&address, RECEIVES).unwrap();
+    let mut end = verbs::connect(&domain, &address, RECEIVES).unwrap();
     let segment = memory.remote(0, 1 << 20);
     end.send(&[segment.address.to_le_bytes(), u64::from(segment.key).to_le_bytes()].concat()).unwrap();
     loop {

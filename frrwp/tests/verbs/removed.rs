@@ -4,7 +4,7 @@ use super::ends::{RECEIVES, WITHIN, alone, connected, domain, listening, next, o
 use super::held::Held;
 use super::memory::Memory;
 use crate::device::Device;
-use frrwp::fabric::verbs::{VerbsDomain, VerbsEnd, VerbsError};
+use frrwp::fabric::verbs::{self, VerbsDomain, VerbsEnd, VerbsError, VerbsListener};
 use frrwp::fabric::{Completion, Endpoint};
 use frrwp::wire::MESSAGE;
 use std::io::ErrorKind;
@@ -22,7 +22,7 @@ fn lost_device_is_reported_and_replaced() {
         let domain = domain(&device);
         let (mut listener, address) = listening(&domain, &device);
         // A listener at any address hears of no device from the kernel.
-        let mut everywhere = domain.listen("verbs:0.0.0.0:0").unwrap();
+        let mut everywhere = VerbsListener::bind(&domain, "verbs:0.0.0.0:0").unwrap();
         let waiting = std::thread::spawn(move || refused(everywhere.accept(RECEIVES, None)).to_string());
         let [mut one, mut other] = connected(&domain, &mut listener, &address);
         let (mut source, mut sink) = (Memory::new(&domain, 1 << 20), Memory::new(&domain, 1 << 20));
@@ -75,8 +75,8 @@ fn lost_device_is_reported_and_replaced() {
         assert!(told.contains("gone"), "{told}");
         let gone = refused(listener.accept(RECEIVES, Some(Duration::from_millis(100))));
         assert!(gone.to_string().contains("gone"), "{gone:?}");
-        assert!(domain.connect(&address, RECEIVES).is_err());
-        assert!(one.connect_again().is_err());
+        assert!(verbs::connect(&domain, &address, RECEIVES).is_err());
+        assert!(verbs::connect_again(&one).is_err());
         drop((one, other, listener, source, sink));
         assert_eq!(domain.registrations(), 0);
         drop(domain);

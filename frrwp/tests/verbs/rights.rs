@@ -4,7 +4,7 @@ use super::ends::{RECEIVES, WITHIN, alone, connected, domain, done, is_iwarp, li
 use super::held::Held;
 use super::memory::Memory;
 use crate::device::Device;
-use frrwp::fabric::verbs::{VerbsEnd, VerbsError};
+use frrwp::fabric::verbs::{self, VerbsEnd, VerbsError};
 use frrwp::fabric::{Completion, Endpoint};
 use frrwp::wire::Segment;
 
@@ -53,9 +53,9 @@ fn dead_key_ends_only_its_connection() {
         // The connection is made again, and works.
         let again = std::thread::scope(|scope| {
             let accepting = scope.spawn(|| listener.accept(RECEIVES, Some(WITHIN)).unwrap());
-            [one.connect_again().unwrap(), accepting.join().unwrap()]
+            [verbs::connect_again(one).unwrap(), accepting.join().unwrap()]
         });
-        assert!(matches!(other.connect_again(), Err(VerbsError::NotOurs { .. })));
+        assert!(matches!(verbs::connect_again(other), Err(VerbsError::NotOurs { .. })));
         ends = again;
         let [one, other] = &mut ends;
         source.bytes().copy_from_slice(&noise(100_000));

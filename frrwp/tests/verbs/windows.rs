@@ -5,7 +5,7 @@ use super::held::Held;
 use super::memory::Memory;
 use crate::device::Device;
 use frrwp::fabric::Endpoint;
-use frrwp::fabric::verbs::{VerbsDomain, VerbsOptions, WindowTrial};
+use frrwp::fabric::verbs::{self, VerbsDomain, VerbsOptions, WindowTrial};
 use frrwp::wire::MESSAGE;
 use std::collections::HashSet;
 use std::io::ErrorKind;
@@ -17,12 +17,12 @@ fn windows_are_reused_and_release_their_memory() {
     let domain = VerbsDomain::reaching(&device.at(0), VerbsOptions { windows: true, ..options() }).unwrap();
     if !domain.has_windows() {
         assert!(is_iwarp(&domain), "rxe has windows");
-        assert_eq!(domain.try_windows(&device.at(0)).unwrap(), WindowTrial::Absent);
+        assert_eq!(verbs::try_windows(&domain, &device.at(0)).unwrap(), WindowTrial::Absent);
         return;
     }
     let before = Held::now(Some(&domain));
     // Linux's rxe does not look at their bounds, and keeps other peers out.
-    match domain.try_windows(&device.at(0)).unwrap() {
+    match verbs::try_windows(&domain, &device.at(0)).unwrap() {
         WindowTrial::Fails { what } => assert_eq!(what, "a peer reads behind the bytes that it was let at"),
         other => assert_eq!(other, WindowTrial::Holds),
     }

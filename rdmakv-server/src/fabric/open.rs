@@ -14,7 +14,7 @@ use std::time::Duration;
 use frrwp::fabric::iwarp::{IwarpDomain, IwarpOptions};
 use frrwp::fabric::shm::{Sharing, ShmAddress, ShmDomain, ShmError, ShmListener, ShmOptions};
 #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
-use frrwp::fabric::verbs::{VerbsAddress, VerbsDomain, VerbsOptions, WindowTrial};
+use frrwp::fabric::verbs::{self, VerbsAddress, VerbsDomain, VerbsOptions, WindowTrial};
 use frrwp::fabric::{Connector, Listener};
 use mrrc::PAGE;
 
@@ -254,7 +254,7 @@ fn device(address: &VerbsAddress, plan: &Plan) -> Result<VerbsDomain, String> {
         return Ok(domain);
     }
     let name = domain.device();
-    let why = match domain.try_windows(&text) {
+    let why = match verbs::try_windows(&domain, &text) {
         Ok(WindowTrial::Holds) => return Ok(domain),
         Ok(WindowTrial::Absent) => format!("the device {name:?} has no memory windows"),
         Ok(WindowTrial::Fails { what }) => format!("the memory windows of the device {name:?} do not hold ({what})"),

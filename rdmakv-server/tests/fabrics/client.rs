@@ -83,7 +83,7 @@ impl Way for Iwarp {
         self.domain.clone()
     }
     fn connect(&self, address: &str) -> Result<IwarpEndpoint, String> {
-        self.domain.connect(address, RECEIVES).map_err(|error| error.to_string())
+        frrwp::fabric::iwarp::connect(&self.domain, address, RECEIVES).map_err(|error| error.to_string())
     }
     fn memory(&self) -> *mut u8 {
         self.memory
@@ -139,7 +139,7 @@ impl Way for Verbs {
         self.domain.clone()
     }
     fn connect(&self, address: &str) -> Result<Self::Endpoint, String> {
-        self.domain.connect(address, RECEIVES).map_err(|error| error.to_string())
+        frrwp::fabric::verbs::connect(&self.domain, address, RECEIVES).map_err(|error| error.to_string())
     }
     fn memory(&self) -> *mut u8 {
         self.memory

@@ -12,7 +12,7 @@ use crate::side_by_side::figure::Figure;
 use crate::side_by_side::part::Setting;
 use crate::side_by_side::remote::{Far, Outcome, serve};
 use crate::side_by_side::report::{Row, Unit};
-use frrwp::fabric::iwarp::{IwarpDomain, IwarpEndpoint, IwarpKey, IwarpOptions};
+use frrwp::fabric::iwarp::{self, IwarpDomain, IwarpEndpoint, IwarpKey, IwarpListener, IwarpOptions};
 use frrwp::fabric::{Completion, Domain, Endpoint, Local};
 use frrwp::wire::{MESSAGE, Segment};
 use mrrc::registrar::Registrar;
@@ -132,7 +132,7 @@ struct Iwarp {
 impl Iwarp {
     fn new(address: &str, checksums: bool) -> Outcome<Self> {
         let domain = IwarpDomain::new(IwarpOptions { checksums, ..IwarpOptions::default() })?;
-        let mut endpoint = domain.connect(address, 16)?;
+        let mut endpoint = iwarp::connect(&domain, address, 16)?;
         let (memory, key) = registered(&domain, Access::LOCAL)?;
         let mut message = Box::new([0; MESSAGE]);
         endpoint.send(b"where?")?;
@@ -215,7 +215,7 @@ pub(in crate::side_by_side) fn far(arguments: &[&str]) -> Outcome<()> {
     let plain = TcpListener::bind("127.0.0.1:0")?;
     let tcp = plain.local_addr()?;
     let domain = IwarpDomain::new(IwarpOptions { checksums, ..IwarpOptions::default() })?;
-    let mut listener = domain.listen("iwarp:127.0.0.1:0")?;
+    let mut listener = IwarpListener::bind(&domain, "iwarp:127.0.0.1:0")?;
     let address = format!("iwarp:{} {tcp}", listener.address()?);
     std::thread::spawn(move || {
         for stream in plain.incoming().flatten() {

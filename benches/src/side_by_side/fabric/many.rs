@@ -10,7 +10,7 @@ use crate::side_by_side::figure::Figure;
 use crate::side_by_side::part::Setting;
 use crate::side_by_side::remote::{Far, Outcome, resident, serve};
 use crate::side_by_side::report::{Row, Unit};
-use frrwp::fabric::iwarp::{IwarpDomain, IwarpOptions};
+use frrwp::fabric::iwarp::{self, IwarpDomain, IwarpListener, IwarpOptions};
 use frrwp::fabric::shm::{Sharing, ShmAddress, ShmDomain, ShmListener, ShmOptions, connect};
 use frrwp::fabric::{Completion, Domain, Endpoint, Local};
 use frrwp::wire::{MESSAGE, Segment};
@@ -54,7 +54,7 @@ pub fn measure(setting: &Setting, kind: &str) -> Outcome<Vec<Row>> {
         }
         _ => {
             let domain = IwarpDomain::new(IwarpOptions::default())?;
-            crowd(&domain, page, count, || Ok(domain.connect(&far.address, RECEIVES)?))?
+            crowd(&domain, page, count, || Ok(iwarp::connect(&domain, &far.address, RECEIVES)?))?
         }
     };
     let far = far.memory()?.saturating_sub(before);
@@ -142,7 +142,7 @@ pub(in crate::side_by_side) fn far(arguments: &[&str]) -> Outcome<()> {
         _ => {
             let domain = IwarpDomain::new(IwarpOptions::default())?;
             let page = vec![1_u8; PAGE as usize].leak();
-            let mut listener = domain.listen("iwarp:127.0.0.1:0")?;
+            let mut listener = IwarpListener::bind(&domain, "iwarp:127.0.0.1:0")?;
             let address = format!("iwarp:{}", listener.address()?);
             let offer = offer(&domain, page.as_ptr(), rights)?;
             std::thread::spawn(move || accept(count, offer, || Ok(listener.accept(RECEIVES, Some(WITHIN))?)));

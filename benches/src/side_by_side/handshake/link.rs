@@ -4,7 +4,7 @@ use super::priced::{Priced, PricedEndpoint};
 use super::process_name;
 use crate::side_by_side::remote::Outcome;
 use frrwp::engine::Engine;
-use frrwp::fabric::iwarp::{IwarpDomain, IwarpEndpoint, IwarpOptions};
+use frrwp::fabric::iwarp::{self, IwarpDomain, IwarpEndpoint, IwarpListener, IwarpOptions};
 use frrwp::fabric::shm::{Sharing, ShmArena, ShmDomain, ShmEndpoint, ShmListener, ShmOptions, connect};
 use frrwp::fabric::{Domain, Endpoint};
 use frrwp::handshake::{Limits, Process, RECEIVES, Side};
@@ -90,7 +90,7 @@ pub(super) fn connecting<U: Use>(
     } else {
         let (domain, mut pages) = iwarp(cost)?;
         work.with::<PricedEndpoint<IwarpEndpoint>, _>(domain.clone(), pages.start(), || {
-            Ok(domain.endpoint(domain.inner().connect(&address()?, RECEIVES)?))
+            Ok(domain.endpoint(iwarp::connect(domain.inner(), &address()?, RECEIVES)?))
         })
     }
 }
@@ -107,7 +107,7 @@ pub(super) fn listening<U: Use>(fabric: &str, process: Process, cost: Linear, wo
         })
     } else {
         let (domain, mut pages) = iwarp(cost)?;
-        let mut listener = domain.inner().listen("iwarp:127.0.0.1:0")?;
+        let mut listener = IwarpListener::bind(domain.inner(), "iwarp:127.0.0.1:0")?;
         println!("iwarp:{}", listener.address()?);
         work.with::<PricedEndpoint<IwarpEndpoint>, _>(domain.clone(), pages.start(), || {
             Ok(domain.endpoint(listener.accept(RECEIVES, Some(WITHIN))?))

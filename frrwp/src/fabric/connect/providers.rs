@@ -5,13 +5,13 @@ use super::{
     BEGIN, Connector, FabricAddress, FabricDomain, FabricEndpoint, FabricError, FabricListener, FabricMemory, Listener,
 };
 use crate::fabric::attempt::Attempt;
-use crate::fabric::iwarp::{IwarpAddress, IwarpDomain, IwarpEndpoint, IwarpError, IwarpListener};
+use crate::fabric::iwarp::{self, IwarpAddress, IwarpDomain, IwarpEndpoint, IwarpError, IwarpListener};
 use std::io;
 use std::time::Duration;
 
 /// The providers with listeners at IP addresses: they differ in their types.
 macro_rules! over_ip {
-    ($domain:ident, $address:ident, $endpoint:ident, $listener:ident, $error:ident) => {
+    ($domain:ident, $address:ident, $endpoint:ident, $listener:ident, $error:ident, $connect:path) => {
         impl Connector for $domain {
             type Address = $address;
             type Endpoint = $endpoint;
@@ -19,7 +19,7 @@ macro_rules! over_ip {
             type Error = $error;
 
             fn try_connect(&self, address: &$address, receives: u16, attempt: &Attempt) -> Result<$endpoint, $error> {
-                self.connect_within(address, receives, attempt)
+                $connect(self, address, receives, attempt)
             }
 
             fn not_begun(address: String, error: io::Error) -> $error {
@@ -27,7 +27,7 @@ macro_rules! over_ip {
             }
 
             fn listen_at(&self, address: &str) -> Result<$listener, $error> {
-                self.listen(address)
+                $listener::bind(self, address)
             }
         }
 
@@ -57,14 +57,14 @@ macro_rules! over_ip {
     };
 }
 
-over_ip!(IwarpDomain, IwarpAddress, IwarpEndpoint, IwarpListener, IwarpError);
+over_ip!(IwarpDomain, IwarpAddress, IwarpEndpoint, IwarpListener, IwarpError, iwarp::connect_within);
 
 #[cfg(all(any(feature = "verbs", feature = "verbs-linked"), target_os = "linux"))]
 mod verbs {
     use super::{Attempt, BEGIN, Connector, Duration, Listener, io};
-    use crate::fabric::verbs::{VerbsAddress, VerbsDomain, VerbsEndpoint, VerbsError, VerbsListener};
+    use crate::fabric::verbs::{VerbsAddress, VerbsDomain, VerbsEndpoint, VerbsError, VerbsListener, connect_within};
 
-    over_ip!(VerbsDomain, VerbsAddress, VerbsEndpoint, VerbsListener, VerbsError);
+    over_ip!(VerbsDomain, VerbsAddress, VerbsEndpoint, VerbsListener, VerbsError, connect_within);
 }
 
 #[cfg(target_os = "linux")]

@@ -5,13 +5,13 @@
 //! or output.
 //!
 //! ```no_run
-//! use frrwp::fabric::iwarp::{IwarpDomain, IwarpOptions};
+//! use frrwp::fabric::iwarp::{IwarpDomain, IwarpListener, IwarpOptions, connect};
 //!
 //! let domain = IwarpDomain::new(IwarpOptions::default())?;
-//! let mut listener = domain.listen("iwarp:0.0.0.0:7471")?;
+//! let mut listener = IwarpListener::bind(&domain, "iwarp:0.0.0.0:7471")?;
 //! let served = listener.accept(64, None)?;
 //! // On the other machine:
-//! let connected = domain.connect("iwarp:server.example:7471", 64)?;
+//! let connected = connect(&domain, "iwarp:server.example:7471", 64)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -77,13 +77,13 @@
 
 mod binding;
 mod common;
+mod connect;
 mod connection;
 mod crc;
 pub mod ddp;
 mod endpoint;
 mod handle;
 mod inbound;
-mod listener;
 mod memory;
 pub mod mpa;
 mod outbound;
@@ -97,9 +97,10 @@ pub mod terminate;
 mod throttle;
 
 pub use binding::Binding;
+pub(in crate::fabric) use connect::connect_within;
+pub use connect::{IwarpAddress, IwarpListener, connect};
 pub use endpoint::IwarpEndpoint;
 pub use handle::Handle;
-pub use listener::{IwarpAddress, IwarpListener};
 pub use registrar::{Exact, IwarpDomain, IwarpKey};
 pub use throttle::{TagGuesses, TagSource};
 
@@ -123,7 +124,7 @@ pub struct IwarpOptions {
     pub inbound: u16,
     /// Reads of this side's that are on their way at a time (ORD), 1 to 16,382.
     pub outbound: u16,
-    /// How long [`IwarpDomain::connect`] may take, and a peer that connects: 5 s.
+    /// How long [`connect`] may take, and a peer that connects: 5 s.
     pub set_up: Duration,
     /// How long a peer may stand still while something is to come from it, and how long it may be out of reach in any case: an
     /// idle one's system is asked whether it is there, at most every second.

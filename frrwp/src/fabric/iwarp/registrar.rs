@@ -57,6 +57,11 @@ impl IwarpDomain {
         Self { provider, scope: Scope::Connection(number) }
     }
 
+    /// Returns the options of its connections.
+    pub(super) fn options(&self) -> &IwarpOptions {
+        &self.provider.shared.common.options
+    }
+
     /// Opens these bytes and no others.
     ///
     /// # Errors
@@ -121,7 +126,7 @@ impl fmt::Debug for IwarpDomain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("IwarpDomain")
             .field("scope", &self.scope)
-            .field("options", &self.provider.shared.common.options)
+            .field("options", self.options())
             .finish_non_exhaustive()
     }
 }

@@ -12,7 +12,7 @@ use super::domain::{cannot_manage, resolved, timed_out};
 use super::endpoint::{SPARE, VerbsEndpoint};
 use super::error::VerbsError;
 use super::manager::{Channel, Event, Id, kind};
-use super::pair::{Pair, Way};
+use super::pair::{Destination, Pair};
 use crate::fabric::accept::{self, HalfOpen, Limits, Number, Shortage, Source};
 use crate::fabric::attempt::{Attempt, deadline};
 use std::fmt;
@@ -35,170 +35,142 @@ const ROOM: u32 = 64;
 const NOBODY: libc::c_int = 8;
 const UNWANTED: libc::c_int = 28;
 
-impl VerbsDomain {
-    /// Connects to a listener, with so many receives posted. It takes no longer than [`VerbsOptions::set_up`](super::VerbsOptions::set_up),
-    /// whatever the peer does. Over iWARP the system's own time-out for TCP connections may come before.
-    ///
-    /// # Errors
-    /// [`VerbsError`].
-    pub fn connect(&self, address: &str, receives: u16) -> Result<VerbsEndpoint, VerbsError> {
-        self.connect_within(&address.parse()?, receives, &Attempt::new(self.0.options.set_up))
-    }
+/// Connects to a listener, with so many receives posted.
+///
+/// It takes no longer than [`VerbsOptions::set_up`](super::VerbsOptions::set_up), whatever the peer does. Over iWARP the system's own
+/// time-out for TCP connections may come before.
+///
+/// # Errors
+/// [`VerbsError`].
+pub fn connect(domain: &VerbsDomain, address: &str, receives: u16) -> Result<VerbsEndpoint, VerbsError> {
+    connect_within(domain, &address.parse()?, receives, &Attempt::new(domain.options().set_up))
+}
 
-    /// The same, as an attempt that can be stopped. Each of the host's addresses has an equal share of the time.
-    pub(in crate::fabric) fn connect_within(
-        &self,
-        address: &VerbsAddress,
-        receives: u16,
-        attempt: &Attempt,
-    ) -> Result<VerbsEndpoint, VerbsError> {
-        let mut failed = None;
-        let found = address.resolve(attempt)?;
-        let tries = found.len();
-        for (nth, found) in found.into_iter().enumerate() {
-            match self.reach(address, found, receives, &attempt.share(tries - nth)) {
-                Ok(endpoint) => return Ok(endpoint),
-                Err(error) => _ = failed.get_or_insert(error),
-            }
+/// Connects in the same way, as an attempt that can be stopped. Each of the host's addresses has an equal share of the time.
+pub(in crate::fabric) fn connect_within(
+    domain: &VerbsDomain,
+    address: &VerbsAddress,
+    receives: u16,
+    attempt: &Attempt,
+) -> Result<VerbsEndpoint, VerbsError> {
+    let mut failed = None;
+    let found = address.resolve(attempt)?;
+    let tries = found.len();
+    for (nth, found) in found.into_iter().enumerate() {
+        match reach(domain, address, found, receives, &attempt.share(tries - nth)) {
+            Ok(endpoint) => return Ok(endpoint),
+            Err(error) => _ = failed.get_or_insert(error),
         }
-        Err(failed.unwrap_or(VerbsError::NoWay { address: address.to_string(), what: "connect" }))
     }
+    Err(failed.unwrap_or(VerbsError::NoWay { address: address.to_string(), what: "connect" }))
+}
 
-    fn reach(
-        &self,
-        address: &VerbsAddress,
-        found: SocketAddr,
-        receives: u16,
-        attempt: &Attempt,
-    ) -> Result<VerbsEndpoint, VerbsError> {
-        let able = self.0.able;
-        let name = || address.to_string();
-        let system = |what| move |error| VerbsError::System { address: address.to_string(), what, error };
-        let channel = Channel::new().map_err(|error| cannot_manage(address, error))?;
-        let id = resolved(&channel, address, found, attempt)?;
-        self.is_own(address, &id)?;
-        let timed_out = |what| timed_out(address, what, attempt);
-        id.resolve_route(attempt.left()).map_err(system("look for the route"))?;
-        match channel.wait(attempt) {
-            Some(event) if event.kind == kind::RDMA_CM_EVENT_ROUTE_RESOLVED => {}
-            Some(event) => {
-                return Err(VerbsError::Unreachable {
-                    address: name(),
-                    what: "look for the route",
-                    error: event.error(),
-                });
-            }
-            None => return Err(timed_out("route")),
+fn reach(
+    domain: &VerbsDomain,
+    address: &VerbsAddress,
+    found: SocketAddr,
+    receives: u16,
+    attempt: &Attempt,
+) -> Result<VerbsEndpoint, VerbsError> {
+    let (able, options) = (domain.able(), domain.options());
+    let name = || address.to_string();
+    let system = |what| move |error| VerbsError::System { address: address.to_string(), what, error };
+    let channel = Channel::new().map_err(|error| cannot_manage(address, error))?;
+    let id = resolved(&channel, address, found, attempt)?;
+    check_device(domain, address, &id)?;
+    let timed_out = |what| timed_out(address, what, attempt);
+    id.resolve_route(attempt.left()).map_err(system("look for the route"))?;
+    match channel.wait(attempt) {
+        Some(event) if event.kind == kind::RDMA_CM_EVENT_ROUTE_RESOLVED => {}
+        Some(event) => {
+            return Err(VerbsError::Unreachable { address: name(), what: "look for the route", error: event.error() });
         }
-        if !able.iwarp {
-            id.set_patience(patience(self.0.options.stall));
-        }
-        let sizes = self.sizes(receives);
-        let mut pair = Pair::new(self, id, (sizes.0 + SPARE, sizes.1)).map_err(system("make a queue pair"))?;
-        pair.events = Some(channel);
-        let way = Way { address: address.clone(), receives };
-        let mut endpoint = VerbsEndpoint::new(self, pair, sizes, receives, Some(way))
-            .map_err(system("register and post the connection's receives"))?;
-        let reads = (able.answered.min(self.0.options.reads), able.under_way.min(self.0.options.reads));
-        let hung = || VerbsError::Hung { address: name() };
-        let asked = move |endpoint: &VerbsEndpoint| endpoint.pair.as_ref().map(|pair| pair.id.connect(reads));
-        let asked = if able.iwarp {
-            // The system connects within the call, and nothing interrupts that.
-            let work = move || (asked(&endpoint), endpoint);
-            let done = attempt.outlast("verbs-connect", work).map_err(system("start a thread to connect"))?;
-            let Some((asked, kept)) = done else { return Err(timed_out("answer from the host")) };
-            endpoint = kept;
-            asked
-        } else {
-            asked(&endpoint)
-        };
-        asked.ok_or_else(hung)?.map_err(|error| match error.raw_os_error() {
-            Some(libc::ECONNREFUSED) => VerbsError::Refused { address: name() },
-            Some(libc::ETIMEDOUT) => timed_out("answer from the host"),
-            Some(libc::EHOSTUNREACH | libc::ENETUNREACH) => {
-                VerbsError::Unreachable { address: name(), what: "connect", error }
-            }
-            _ => system("connect")(error),
-        })?;
-        let event = endpoint.pair.as_ref().and_then(|pair| pair.events.as_ref()?.wait(attempt));
-        match event {
-            Some(event) if event.kind == kind::RDMA_CM_EVENT_ESTABLISHED => {}
-            Some(event) => return Err(unconnected(name(), event)),
-            None => {
-                if able.iwarp {
-                    give_up(endpoint);
-                }
-                return Err(timed_out("answer from the host, or the server"));
-            }
-        }
-        if able.iwarp {
-            // The accepting side may speak once it has received (RFC 5044).
-            endpoint.send_probe();
-        }
-        Ok(endpoint)
+        None => return Err(timed_out("route")),
     }
+    if !able.iwarp {
+        id.set_patience(patience(options.stall));
+    }
+    let sizes = sizes(domain, receives);
+    let mut pair = Pair::new(domain, id, (sizes.0 + SPARE, sizes.1)).map_err(system("make a queue pair"))?;
+    pair.events = Some(channel);
+    let destination = Destination { address: address.clone(), receives };
+    let mut endpoint = VerbsEndpoint::new(domain, pair, sizes, receives, Some(destination))
+        .map_err(system("register and post the connection's receives"))?;
+    let reads = (able.answered.min(options.reads), able.under_way.min(options.reads));
+    let hung = || VerbsError::Hung { address: name() };
+    let asked = move |endpoint: &VerbsEndpoint| endpoint.connect(reads);
+    let asked = if able.iwarp {
+        // The system connects within the call, and nothing interrupts that.
+        let work = move || (asked(&endpoint), endpoint);
+        let done = attempt.outlast("verbs-connect", work).map_err(system("start a thread to connect"))?;
+        let Some((asked, kept)) = done else { return Err(timed_out("answer from the host")) };
+        endpoint = kept;
+        asked
+    } else {
+        asked(&endpoint)
+    };
+    asked.ok_or_else(hung)?.map_err(|error| match error.raw_os_error() {
+        Some(libc::ECONNREFUSED) => VerbsError::Refused { address: name() },
+        Some(libc::ETIMEDOUT) => timed_out("answer from the host"),
+        Some(libc::EHOSTUNREACH | libc::ENETUNREACH) => {
+            VerbsError::Unreachable { address: name(), what: "connect", error }
+        }
+        _ => system("connect")(error),
+    })?;
+    match endpoint.next_event(attempt) {
+        Some(event) if event.kind == kind::RDMA_CM_EVENT_ESTABLISHED => {}
+        Some(event) => return Err(unconnected(name(), event)),
+        None => {
+            if able.iwarp {
+                give_up(endpoint);
+            }
+            return Err(timed_out("answer from the host, or the server"));
+        }
+    }
+    if able.iwarp {
+        // The accepting side may speak once it has received (RFC 5044).
+        endpoint.send_probe();
+    }
+    Ok(endpoint)
+}
 
-    /// Entries of the send queue and of the receive queue.
-    fn sizes(&self, receives: u16) -> (u32, u32) {
-        let able = self.0.able;
-        let sends = self.0.options.depth.clamp(1, able.posts.saturating_sub(SPARE).max(1));
-        let receives = (2 * u32::from(receives)).max(ROOM).min(able.posts);
-        (sends, receives.min(able.completions.saturating_sub(sends + SPARE)).max(1))
-    }
+/// Returns the entries of the send queue and of the receive queue.
+fn sizes(domain: &VerbsDomain, receives: u16) -> (u32, u32) {
+    let (able, options) = (domain.able(), domain.options());
+    let sends = options.depth.clamp(1, able.posts.saturating_sub(SPARE).max(1));
+    let receives = (2 * u32::from(receives)).max(ROOM).min(able.posts);
+    (sends, receives.min(able.completions.saturating_sub(sends + SPARE)).max(1))
+}
 
-    fn is_own(&self, address: &VerbsAddress, id: &Id) -> Result<(), VerbsError> {
-        if id.context() == self.context() {
-            return Ok(());
-        }
-        // SAFETY: what an identifier is bound to is open as long as that lives.
-        let reached = NonNull::new(id.context()).map(|context| unsafe { device_name(context) });
-        let own = self.device().to_owned();
-        Err(match reached {
-            // It went, and came again.
-            Some(reached) if reached == own => mrrc::registrar::verbs::VerbsError::Gone { device: own }.into(),
-            Some(reached) => VerbsError::OtherDevice { address: address.to_string(), reached, own },
-            None => VerbsError::NoWay { address: address.to_string(), what: "connect" },
-        })
+/// Checks that an identifier is bound to the domain's device.
+fn check_device(domain: &VerbsDomain, address: &VerbsAddress, id: &Id) -> Result<(), VerbsError> {
+    if id.context() == domain.context() {
+        return Ok(());
     }
+    // SAFETY: what an identifier is bound to is open as long as that lives.
+    let reached = NonNull::new(id.context()).map(|context| unsafe { device_name(context) });
+    let own = domain.device().to_owned();
+    Err(match reached {
+        // It went, and came again.
+        Some(reached) if reached == own => mrrc::registrar::verbs::VerbsError::Gone { device: own }.into(),
+        Some(reached) => VerbsError::OtherDevice { address: address.to_string(), reached, own },
+        None => VerbsError::NoWay { address: address.to_string(), what: "connect" },
+    })
+}
 
-    /// Listens at an address: one of this machine's, or 0.0.0.0 for all that the domain's device has.
-    ///
-    /// # Errors
-    /// [`VerbsError`].
-    pub fn listen(&self, address: &str) -> Result<VerbsListener, VerbsError> {
-        let address: VerbsAddress = address.parse()?;
-        let name = || address.to_string();
-        let channel = Channel::new().map_err(|error| cannot_manage(&address, error))?;
-        let mut failed = None;
-        for found in address.resolve(&Attempt::new(self.0.options.set_up))? {
-            let id = Id::new(&channel).map_err(|error| cannot_manage(&address, error))?;
-            match id.bind(found).and_then(|()| id.listen(BACKLOG)) {
-                Ok(()) => {
-                    if !found.ip().is_unspecified() {
-                        self.is_own(&address, &id)?;
-                    }
-                    return Ok(VerbsListener {
-                        half_open: HalfOpen::new(Limits::of_process()),
-                        id,
-                        channel,
-                        domain: self.clone(),
-                        shortage: Shortage::default(),
-                        evicted: 0,
-                        refused: 0,
-                        last_refused: None,
-                    });
-                }
-                Err(error) => failed = Some(error),
-            }
-        }
-        let error = failed.unwrap_or_else(|| io::ErrorKind::NotFound.into());
-        Err(match error.raw_os_error() {
-            Some(libc::EADDRINUSE) => VerbsError::PortInUse { address: name() },
-            Some(libc::EADDRNOTAVAIL) => VerbsError::NotHere { address: name() },
-            Some(libc::ENODEV) => VerbsError::NoWay { address: name(), what: "listen" },
-            _ => VerbsError::System { address: name(), what: "listen", error },
-        })
-    }
+/// Makes the connection of an endpoint again, to where it led, with as many receives posted: for one that ended because a key was
+/// refused, say.
+///
+/// It is another connection: keys and messages are to be exchanged anew, and an engine over it is a new one. The endpoint stays what it
+/// was, ended as a rule.
+///
+/// # Errors
+/// [`VerbsError`]; that the peer connected to this endpoint is [`VerbsError::NotOurs`].
+pub fn connect_again(endpoint: &VerbsEndpoint) -> Result<VerbsEndpoint, VerbsError> {
+    let Some(Destination { address, receives }) = endpoint.destination() else {
+        return Err(VerbsError::NotOurs { peer: endpoint.peer() });
+    };
+    connect_within(endpoint.domain(), address, *receives, &Attempt::new(endpoint.domain().options().set_up))
 }
 
 /// Over iWARP the kernel makes a side that gives a connection up wait until the peer has answered, or has given it up as well,
@@ -257,6 +229,45 @@ struct Embryo {
 }
 
 impl VerbsListener {
+    /// Listens at an address: one of this machine's, or 0.0.0.0 for all that the domain's device has.
+    ///
+    /// # Errors
+    /// [`VerbsError`].
+    pub fn bind(domain: &VerbsDomain, address: &str) -> Result<Self, VerbsError> {
+        let address: VerbsAddress = address.parse()?;
+        let name = || address.to_string();
+        let channel = Channel::new().map_err(|error| cannot_manage(&address, error))?;
+        let mut failed = None;
+        for found in address.resolve(&Attempt::new(domain.options().set_up))? {
+            let id = Id::new(&channel).map_err(|error| cannot_manage(&address, error))?;
+            match id.bind(found).and_then(|()| id.listen(BACKLOG)) {
+                Ok(()) => {
+                    if !found.ip().is_unspecified() {
+                        check_device(domain, &address, &id)?;
+                    }
+                    return Ok(Self {
+                        half_open: HalfOpen::new(Limits::of_process()),
+                        id,
+                        channel,
+                        domain: domain.clone(),
+                        shortage: Shortage::default(),
+                        evicted: 0,
+                        refused: 0,
+                        last_refused: None,
+                    });
+                }
+                Err(error) => failed = Some(error),
+            }
+        }
+        let error = failed.unwrap_or_else(|| io::ErrorKind::NotFound.into());
+        Err(match error.raw_os_error() {
+            Some(libc::EADDRINUSE) => VerbsError::PortInUse { address: name() },
+            Some(libc::EADDRNOTAVAIL) => VerbsError::NotHere { address: name() },
+            Some(libc::ENODEV) => VerbsError::NoWay { address: name(), what: "listen" },
+            _ => VerbsError::System { address: name(), what: "listen", error },
+        })
+    }
+
     /// Returns its address, with the port that was chosen for port 0.
     ///
     /// # Errors
@@ -375,28 +386,28 @@ impl VerbsListener {
         if id.context() != self.domain.context() {
             id.reject();
             let parsed = self.name().parse()?;
-            return self.domain.is_own(&parsed, &id);
+            return check_device(&self.domain, &parsed, &id);
         }
         self.make_room();
         let system = |what| {
             let address = address.clone();
             move |error| VerbsError::System { address, what, error }
         };
-        let able = self.domain.0.able;
-        let options = &self.domain.0.options;
+        let able = self.domain.able();
+        let options = &self.domain.options();
         if !able.iwarp {
             id.set_patience(patience(options.stall));
         }
         let source = id.peer().map(|peer| Source::of(peer.ip()));
-        let (name, sizes) = (id.name(), self.domain.sizes(receives));
+        let (name, sizes) = (id.name(), sizes(&self.domain, receives));
         let pair = Pair::new(&self.domain, id, (sizes.0 + SPARE, sizes.1)).map_err(system("make a queue pair"))?;
         let endpoint = VerbsEndpoint::new(&self.domain, pair, sizes, receives, None)
             .map_err(system("register and post the connection's receives"))?;
-        let Some(pair) = &endpoint.pair else { return Err(VerbsError::Hung { address }) };
         // No more than the peer does: it answers as many as this side may have under way, and the other way round.
         let answered = able.answered.min(options.reads).min(event.depths.0);
         let under_way = able.under_way.min(options.reads).min(event.depths.1);
-        pair.id.accept((answered, under_way)).map_err(system("accept"))?;
+        let accepted = endpoint.accept((answered, under_way));
+        accepted.ok_or_else(|| VerbsError::Hung { address: address.clone() })?.map_err(system("accept"))?;
         let until = deadline(options.set_up);
         if let Some(evicted) = self.half_open.admit(source, until, Embryo { endpoint, name }) {
             self.end_evicted(evicted, "too many others are half open, and it was the oldest of its address");
@@ -428,7 +439,7 @@ impl VerbsListener {
 
     /// One that has heard something stands, whether that was told or not.
     fn spoken_to(&mut self) -> Option<VerbsEndpoint> {
-        let number = self.find(|embryo| embryo.endpoint.has_heard())?;
+        let number = self.find(|embryo| embryo.endpoint.has_received())?;
         self.stands(number)
     }
 
@@ -437,13 +448,8 @@ impl VerbsListener {
         let mut endpoint = self.half_open.remove(number)?.endpoint;
         self.make_room();
         endpoint.listen_first();
-        let pair = endpoint.pair.as_mut()?;
-        let moved = Channel::new().and_then(|channel| pair.id.migrate(&channel).map(|()| channel));
-        match moved {
-            Ok(channel) => {
-                pair.events = Some(channel);
-                Some(endpoint)
-            }
+        match endpoint.take_events()? {
+            Ok(()) => Some(endpoint),
             Err(error) => {
                 let address = self.name();
                 self.refuse(VerbsError::System { address, what: "have a connection's events apart", error });
@@ -455,7 +461,7 @@ impl VerbsListener {
     fn give_up(&mut self, now: Instant) {
         while let Some(embryo) = self.half_open.expire(now) {
             drop(embryo);
-            let (address, after) = (self.name(), self.domain.0.options.set_up);
+            let (address, after) = (self.name(), self.domain.options().set_up);
             let what = "word from a peer that it is connected";
             self.refuse(VerbsError::TimedOut { doing: "accept at", address, what, after });
         }

@@ -26,14 +26,14 @@ use std::time::Duration;
 /// Registers memory with an RDMA device, and makes connections by it. Clones are the same domain; the last that goes closes it,
 /// and each endpoint and listener has one.
 #[derive(Clone)]
-pub struct VerbsDomain(pub(super) Arc<Inner>);
+pub struct VerbsDomain(Arc<Inner>);
 
-pub(super) struct Inner {
+struct Inner {
     table: Verbs,
     domain: NonNull<ib::ibv_pd>,
     device: Device,
-    pub(super) able: Able,
-    pub(super) options: VerbsOptions,
+    able: Able,
+    options: VerbsOptions,
     gone: AtomicBool,
     registrations: AtomicUsize,
     process: u32,
@@ -152,7 +152,7 @@ impl VerbsDomain {
     }
 
     /// Returns whether its connections have windows: they were [asked for](VerbsOptions::windows), and the device says that it
-    /// has them. [`VerbsDomain::try_windows`] finds out their use.
+    /// has them. [`try_windows`](super::try_windows) finds out their use.
     pub fn has_windows(&self) -> bool {
         self.0.options.windows && self.0.able.windows
     }
@@ -166,6 +166,11 @@ impl VerbsDomain {
     /// is to be dropped, the domain as well, and a device opened again.
     pub fn is_gone(&self) -> bool {
         self.0.is_gone()
+    }
+
+    /// Returns the limits of the device.
+    pub(super) fn able(&self) -> &Able {
+        &self.0.able
     }
 
     pub(super) fn set_gone(&self) {

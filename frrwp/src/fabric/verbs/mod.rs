@@ -1,16 +1,16 @@
 //! RDMA devices: reliable connections of queue pairs, by libibverbs and librdmacm. Feature `verbs`, or `verbs-linked`.
 //!
 //! ```no_run
-//! use frrwp::fabric::verbs::{VerbsDomain, VerbsOptions};
+//! use frrwp::fabric::verbs::{VerbsDomain, VerbsListener, VerbsOptions, connect};
 //!
 //! // One domain a device: of the first that there is, of one by name, or of the one that leads somewhere.
 //! let domain = VerbsDomain::open(Some("rxe0"), VerbsOptions::default())?;
-//! let mut listener = domain.listen("verbs:0.0.0.0:7471")?;
+//! let mut listener = VerbsListener::bind(&domain, "verbs:0.0.0.0:7471")?;
 //! let served = listener.accept(64, None)?;
 //! // On the other machine:
 //! let address = "verbs:10.0.0.1:7471";
 //! let domain = VerbsDomain::reaching(address, VerbsOptions::default())?;
-//! let connected = domain.connect(address, 64)?;
+//! let connected = connect(&domain, address, 64)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -22,7 +22,7 @@
 //! A key that the peer's device refuses, a peer that dies, a device that goes: each ends the connection, as verbs have it, and
 //! [`VerbsEndpoint::why`] says which it was. Posts are reported as failed, then that the connection is
 //! [flushed](crate::fabric::Completion::Flushed): by then the queue pair is gone and no device accesses this side's memory by
-//! it. [`VerbsEndpoint::connect_again`] makes the connection again, for another engine over it.
+//! it. [`connect_again`] makes the connection again, for another engine over it.
 //!
 //! Over iWARP a refused key is not told apart from other breaks, and a write is done before the peer's device has looked at its
 //! key. The message behind a write is the only news of it.
@@ -41,7 +41,7 @@
 //! A key opens its whole registration to every peer of the domain: see [the crate](crate) on peers that are not trusted. A domain for
 //! each such peer keeps them apart. A [`Window`] protects as well, where the device has memory windows ([`VerbsOptions::windows`]):
 //! its key opens the bytes that it was asked for, to the peer of one connection, until it is dropped. Not every device that says that
-//! it has windows holds its peers to them (Linux's rxe does not look at their bounds): [`VerbsDomain::try_windows`] finds out.
+//! it has windows holds its peers to them (Linux's rxe does not look at their bounds): [`try_windows`] finds out.
 //!
 //! # Memory that is read into
 //!
@@ -65,11 +65,12 @@ mod trial;
 mod windows;
 
 pub use address::VerbsAddress;
-pub use connect::VerbsListener;
+pub(in crate::fabric) use connect::connect_within;
+pub use connect::{VerbsListener, connect, connect_again};
 pub use domain::VerbsDomain;
 pub use endpoint::VerbsEndpoint;
 pub use error::{VerbsEnd, VerbsError};
-pub use trial::WindowTrial;
+pub use trial::{WindowTrial, try_windows};
 pub use windows::{Window, Windows};
 
 // The one module that names the crates of the binding is mrrc's.

@@ -16,9 +16,9 @@ use std::time::Duration;
 /// Bytes that travel in a request itself, where the device takes so many.
 const INLINE: u32 = 128;
 
-/// The address and options of an endpoint's connection.
+/// The address that an endpoint connected to, and its receives.
 #[derive(Clone)]
-pub(super) struct Way {
+pub(super) struct Destination {
     pub(super) address: VerbsAddress,
     pub(super) receives: u16,
 }
@@ -89,7 +89,7 @@ impl Pair {
             let wished = |inline| ib::ibv_qp_cap {
                 max_send_wr: sends,
                 max_recv_wr: receives,
-                max_send_sge: domain.0.able.gather as u32,
+                max_send_sge: domain.able().gather as u32,
                 max_recv_sge: 1,
                 max_inline_data: inline,
             };

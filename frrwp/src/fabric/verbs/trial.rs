@@ -1,7 +1,7 @@
 //! Finding out what a device's windows are good for, by having peers of its own read what they must not.
 
 use super::address::VerbsAddress;
-use super::connect::VerbsListener;
+use super::connect::{VerbsListener, connect};
 use super::endpoint::VerbsEndpoint;
 use super::error::VerbsError;
 use super::windows::{Keeps, Window};
@@ -44,107 +44,106 @@ struct Peers {
     far: VerbsEndpoint,
 }
 
-impl VerbsDomain {
-    /// Finds out what the device's [windows](super::Windows) are good for: connects the device to itself, at the host of this
-    /// address, and has peers read what they may, and what they must not. The domain was opened for windows
-    /// ([`VerbsOptions::windows`](super::VerbsOptions::windows)).
-    ///
-    /// # Errors
-    /// [`VerbsError`]: it could not be tried.
-    pub fn try_windows(&self, address: &str) -> Result<WindowTrial, VerbsError> {
-        if !self.has_windows() {
-            return Ok(WindowTrial::Absent);
-        }
-        let address: VerbsAddress = address.parse()?;
-        let host = self.own_host(&address)?;
-        let mut door = self.listen(&format!("verbs:{}", SocketAddr::new(host, 0)))?;
-        let system = |error| VerbsError::System { address: address.to_string(), what: "try memory windows", error };
-        // Where reads are from, and where they go: never freed while something may be at it.
-        let memory = Memory::new(self, Access::LOCAL, 7).map_err(system)?;
-        self.tried(&mut door, &memory).map_err(system)
+/// Finds out whether the [windows](super::Windows) of a domain's device protect memory.
+///
+/// It connects the device to itself, at the host of this address, and has peers read what they may, and what they must not. The domain
+/// was opened for windows ([`VerbsOptions::windows`](super::VerbsOptions::windows)).
+///
+/// # Errors
+/// [`VerbsError`]: it could not be tried.
+pub fn try_windows(domain: &VerbsDomain, address: &str) -> Result<WindowTrial, VerbsError> {
+    if !domain.has_windows() {
+        return Ok(WindowTrial::Absent);
     }
+    let address: VerbsAddress = address.parse()?;
+    let host = own_host(domain, &address)?;
+    let mut listener = VerbsListener::bind(domain, &format!("verbs:{}", SocketAddr::new(host, 0)))?;
+    let system = |error| VerbsError::System { address: address.to_string(), what: "try memory windows", error };
+    // Where reads are from, and where they go: never freed while something may be at it.
+    let memory = Memory::new(domain, Access::LOCAL, 7).map_err(system)?;
+    tried(domain, &mut listener, &memory).map_err(system)
+}
 
-    fn tried(&self, door: &mut VerbsListener, memory: &Arc<Memory>) -> io::Result<WindowTrial> {
-        let fails = |what| Ok(WindowTrial::Fails { what });
-        let (mut one, mut other) = (self.peers(door)?, self.peers(door)?);
-        let window = one.open(memory)?;
-        let told = window.segment();
-        one.speak()?;
-        if !one.reads(told)? {
-            return fails("a peer cannot read what it was let at");
+fn tried(domain: &VerbsDomain, listener: &mut VerbsListener, memory: &Arc<Memory>) -> io::Result<WindowTrial> {
+    let fails = |what| Ok(WindowTrial::Fails { what });
+    let (mut one, mut other) = (peers(domain, listener)?, peers(domain, listener)?);
+    let window = one.open(memory)?;
+    let told = window.segment();
+    one.speak()?;
+    if !one.reads(told)? {
+        return fails("a peer cannot read what it was let at");
+    }
+    if other.reads(told)? {
+        return fails("a peer reads by another's key");
+    }
+    let longer = Segment { length: told.length + 1, ..told };
+    if one.reads(longer)? {
+        return fails("a peer reads behind the bytes that it was let at");
+    }
+    let mut one = peers(domain, listener)?;
+    let window = one.open(memory)?;
+    one.speak()?;
+    let told = window.segment();
+    if one.reads(Segment { address: told.address - 1, ..told })? {
+        return fails("a peer reads before the bytes that it was let at");
+    }
+    let mut one = peers(domain, listener)?;
+    let held = Arc::strong_count(memory);
+    let window = one.open(memory)?;
+    one.speak()?;
+    let told = window.segment();
+    drop(window);
+    let until = Instant::now() + PATIENCE;
+    while Arc::strong_count(memory) > held {
+        one.near.wait(Some(one.near.now() + 1_000_000));
+        one.look();
+        if until <= Instant::now() {
+            return fails("a key is not taken back");
         }
-        if other.reads(told)? {
-            return fails("a peer reads by another's key");
-        }
-        let longer = Segment { length: told.length + 1, ..told };
-        if one.reads(longer)? {
-            return fails("a peer reads behind the bytes that it was let at");
-        }
-        let mut one = self.peers(door)?;
-        let window = one.open(memory)?;
-        one.speak()?;
-        let told = window.segment();
-        if one.reads(Segment { address: told.address - 1, ..told })? {
-            return fails("a peer reads before the bytes that it was let at");
-        }
-        let mut one = self.peers(door)?;
-        let held = Arc::strong_count(memory);
-        let window = one.open(memory)?;
-        one.speak()?;
-        let told = window.segment();
-        drop(window);
-        let until = Instant::now() + PATIENCE;
-        while Arc::strong_count(memory) > held {
-            one.near.wait(Some(one.near.now() + 1_000_000));
-            one.look();
-            if until <= Instant::now() {
-                return fails("a key is not taken back");
+    }
+    if one.reads(told)? {
+        return fails("a peer reads by a key that was taken back");
+    }
+    Ok(WindowTrial::Holds)
+}
+
+fn peers(domain: &VerbsDomain, listener: &mut VerbsListener) -> io::Result<Peers> {
+    let address = format!("verbs:{}", listener.address()?);
+    std::thread::scope(|scope| {
+        let far = scope.spawn(|| connect(domain, &address, 4));
+        let near = listener.accept(4, Some(domain.options().set_up));
+        let far = far.join().map_err(|_| io::Error::other("connecting to itself failed"))?;
+        Ok(Peers { near: near.map_err(io::Error::other)?, far: far.map_err(io::Error::other)? })
+    })
+}
+
+/// Returns an address of this machine by which the device is reached.
+fn own_host(domain: &VerbsDomain, address: &VerbsAddress) -> Result<IpAddr, VerbsError> {
+    let found = address.resolve(&Attempt::new(domain.options().set_up))?;
+    let named = found.iter().map(SocketAddr::ip).find(|ip| !ip.is_unspecified());
+    named.or_else(|| hosts(domain).next()).ok_or_else(|| VerbsError::NoWay {
+        address: address.to_string(),
+        what: "find an address of the device's own, to try its memory windows (name one)",
+    })
+}
+
+/// Returns the addresses that the device's ports have by RoCE's rule.
+#[expect(unsafe_code, reason = "asks libibverbs")]
+fn hosts(domain: &VerbsDomain) -> impl Iterator<Item = IpAddr> {
+    const IDENTIFIERS: libc::c_int = 64;
+    let ports = domain.attributes().ports;
+    let all = (1..=ports).flat_map(|port| (0..IDENTIFIERS).map(move |index| (port, index)));
+    all.filter_map(|(port, index)| {
+        let mut said = ib::ibv_gid { raw: [0; 16] };
+        // SAFETY: the context is open, and the identifier one that the call fills; any bytes are one.
+        let raw = unsafe {
+            if ib::ibv_query_gid(domain.context(), port, index, &mut said) != 0 {
+                return None;
             }
-        }
-        if one.reads(told)? {
-            return fails("a peer reads by a key that was taken back");
-        }
-        Ok(WindowTrial::Holds)
-    }
-
-    fn peers(&self, door: &mut VerbsListener) -> io::Result<Peers> {
-        let address = format!("verbs:{}", door.address()?);
-        std::thread::scope(|scope| {
-            let far = scope.spawn(|| self.connect(&address, 4));
-            let near = door.accept(4, Some(self.options().set_up));
-            let far = far.join().map_err(|_| io::Error::other("connecting to itself failed"))?;
-            Ok(Peers { near: near.map_err(io::Error::other)?, far: far.map_err(io::Error::other)? })
-        })
-    }
-
-    /// Returns an address of this machine by which the device is reached.
-    fn own_host(&self, address: &VerbsAddress) -> Result<IpAddr, VerbsError> {
-        let found = address.resolve(&Attempt::new(self.options().set_up))?;
-        let named = found.iter().map(SocketAddr::ip).find(|ip| !ip.is_unspecified());
-        named.or_else(|| self.hosts().next()).ok_or_else(|| VerbsError::NoWay {
-            address: address.to_string(),
-            what: "find an address of the device's own, to try its memory windows (name one)",
-        })
-    }
-
-    /// Returns the addresses that the device's ports have by RoCE's rule.
-    #[expect(unsafe_code, reason = "asks libibverbs")]
-    fn hosts(&self) -> impl Iterator<Item = IpAddr> {
-        const IDENTIFIERS: libc::c_int = 64;
-        let ports = self.attributes().ports;
-        let all = (1..=ports).flat_map(|port| (0..IDENTIFIERS).map(move |index| (port, index)));
-        all.filter_map(|(port, index)| {
-            let mut said = ib::ibv_gid { raw: [0; 16] };
-            // SAFETY: the context is open, and the identifier one that the call fills; any bytes are one.
-            let raw = unsafe {
-                if ib::ibv_query_gid(self.context(), port, index, &mut said) != 0 {
-                    return None;
-                }
-                said.raw
-            };
-            Ipv6Addr::from(raw).to_ipv4_mapped().map(IpAddr::V4)
-        })
-    }
+            said.raw
+        };
+        Ipv6Addr::from(raw).to_ipv4_mapped().map(IpAddr::V4)
+    })
 }
 
 impl Peers {

@@ -43,11 +43,11 @@ pub(super) type Keeps = Arc<dyn Any + Send + Sync>;
 /// ```no_run
 /// use std::sync::Arc;
 /// # use frrwp::fabric::Endpoint;
-/// # use frrwp::fabric::verbs::{VerbsDomain, VerbsOptions};
+/// # use frrwp::fabric::verbs::{VerbsDomain, VerbsListener, VerbsOptions};
 /// # use mrrc::{Access, Cache};
 /// let options = VerbsOptions { windows: true, ..VerbsOptions::default() };
 /// let domain = VerbsDomain::open(None, options)?;
-/// let mut endpoint = domain.listen("verbs:0.0.0.0:7471")?.accept(64, None)?;
+/// let mut endpoint = VerbsListener::bind(&domain, "verbs:0.0.0.0:7471")?.accept(64, None)?;
 /// let cache = Cache::builder(domain.clone()).build()?;
 /// let memory = vec![7_u8; 8192];
 /// // SAFETY: the memory outlives the lease.

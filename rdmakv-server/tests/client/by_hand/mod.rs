@@ -418,10 +418,10 @@ impl Running {
     }
 
     pub(crate) fn over_iwarp() -> Self {
-        use frrwp::fabric::iwarp::{IwarpDomain, IwarpOptions};
+        use frrwp::fabric::iwarp::{IwarpDomain, IwarpListener, IwarpOptions};
         let store = Store::new();
         let domain = IwarpDomain::new(IwarpOptions::default()).unwrap();
-        let mut listener = domain.listen("iwarp:127.0.0.1:0").unwrap();
+        let mut listener = IwarpListener::bind(&domain, "iwarp:127.0.0.1:0").unwrap();
         let address = format!("iwarp:{}", listener.address().unwrap());
         let serving = store.clone();
         let thread = std::thread::spawn(move || {

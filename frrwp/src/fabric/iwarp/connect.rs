@@ -79,21 +79,140 @@ pub struct IwarpListener {
     last_refused: Option<IwarpError>,
 }
 
-impl IwarpDomain {
+/// Connects to a listener, with so many receives posted. It takes no longer than
+/// [`IwarpOptions::set_up`](super::IwarpOptions::set_up), whatever the peer does.
+///
+/// # Errors
+/// [`IwarpError`].
+pub fn connect(domain: &IwarpDomain, address: &str, receives: u16) -> Result<IwarpEndpoint, IwarpError> {
+    connect_within(domain, &address.parse()?, receives, &Attempt::new(domain.options().set_up))
+}
+
+/// Connects in the same way, as an attempt that can be stopped.
+pub(in crate::fabric) fn connect_within(
+    domain: &IwarpDomain,
+    address: &IwarpAddress,
+    receives: u16,
+    attempt: &Attempt,
+) -> Result<IwarpEndpoint, IwarpError> {
+    let found = address.resolve(attempt)?;
+    match reach(&found, attempt) {
+        Ok(Some(socket)) => greet(domain, address, socket, receives, attempt),
+        Ok(None) => Err(timed_out(address, "answer from the host", attempt)),
+        Err(error) => Err(match error.kind() {
+            ErrorKind::TimedOut => timed_out(address, "answer from the host", attempt),
+            ErrorKind::ConnectionRefused => IwarpError::Refused { address: address.to_string() },
+            _ => address.system("cannot connect", error),
+        }),
+    }
+}
+
+fn greet(
+    domain: &IwarpDomain,
+    address: &IwarpAddress,
+    mut socket: TcpStream,
+    receives: u16,
+    attempt: &Attempt,
+) -> Result<IwarpEndpoint, IwarpError> {
+    let options = domain.options();
+    let system = |error: io::Error| match error.kind() {
+        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => IwarpError::Hung { address: address.to_string() },
+        _ => address.system("setting up", error),
+    };
+    let peer = socket.peer_addr().map_err(system)?;
+    socket.set_nodelay(true).map_err(system)?;
+    // The first bytes of a connection: there is room for them.
+    socket.write_all(&request(options)).map_err(system)?;
+    let mut came = Vec::new();
+    let mut buffer = [0; START];
+    loop {
+        let mpa = |error| IwarpError::Mpa { address: address.to_string(), error };
+        if let Some((start, length)) = Start::decode(&came).map_err(mpa)? {
+            let (agreed, ready) = agree(options, &start).map_err(|unfit| match unfit {
+                Unfit::Mpa(error) => mpa(error),
+                Unfit::Rejected => IwarpError::Rejected { address: address.to_string() },
+                Unfit::Depth(wanted) => {
+                    IwarpError::Depth { address: address.to_string(), wanted, answered: options.inbound }
+                }
+            })?;
+            let came = came.split_off(length);
+            return endpoint(domain, (socket, peer), agreed, ready, receives, &came).map_err(system);
+        }
+        // Also if the peer sends a byte at a time.
+        if attempt.is_over() {
+            return Err(timed_out(address, "MPA reply", attempt));
+        }
+        match socket.read(&mut buffer) {
+            Ok(0) => return Err(IwarpError::Hung { address: address.to_string() }),
+            Ok(read) => came.extend_from_slice(&buffer[..read]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                attempt.wait(&socket, PollFlags::IN);
+            }
+            Err(error) => return Err(system(error)),
+        }
+    }
+}
+
+fn endpoint(
+    domain: &IwarpDomain,
+    (socket, peer): (TcpStream, SocketAddr),
+    agreed: Agreed,
+    ready: Option<Ready>,
+    receives: u16,
+    came: &[u8],
+) -> io::Result<IwarpEndpoint> {
+    let shared = &domain.provider.shared;
+    // A caller that does not want to block says so with each call.
+    socket.set_nonblocking(false)?;
+    socket.set_read_timeout(Some(NAP))?;
+    socket::enable_keepalive(&socket, shared.common.options.stall)?;
+    let socket = (socket, peer);
+    let connection =
+        Connection::new(shared.number(), socket, Arc::clone(&shared.common), agreed, receives.into(), came);
+    let connection = Arc::new(connection);
+    {
+        let mut core = connection.lock();
+        match ready {
+            // No post waits for these: their names are of nothing that is pending.
+            Some(Ready::Write) => {
+                let pieces = smallvec::SmallVec::new();
+                core.outbound.post(Post::Write { sequence: u64::MAX, pieces, tag: 0, at: 0 });
+            }
+            Some(Ready::Read) => {
+                let reading = Reading { sequence: u64::MAX, tag: 0, at: 0, address: 0, left: 0 };
+                let (sink_tag, sink_offset, source_tag, source_offset) = (0, 0, 0, 0);
+                let request = ReadRequest { sink_tag, sink_offset, length: 0, source_tag, source_offset };
+                core.outbound.post(Post::Read(request, reading));
+            }
+            Some(Ready::Send) => core.outbound.post(Post::Send { bytes: Vec::new(), invalidate: None }),
+            None => {}
+        }
+        core.serve(&connection);
+    }
+    shared.add(&connection)?;
+    Ok(IwarpEndpoint { connection, provider: Arc::clone(&domain.provider), empty_polls: 0, told: 0 })
+}
+
+fn timed_out(address: &IwarpAddress, what: &'static str, attempt: &Attempt) -> IwarpError {
+    IwarpError::TimedOut { doing: "connect to", address: address.to_string(), what, after: attempt.within() }
+}
+
+impl IwarpListener {
     /// Listens at an address.
     ///
     /// # Errors
     /// [`IwarpError`].
-    pub fn listen(&self, address: &str) -> Result<IwarpListener, IwarpError> {
+    pub fn bind(domain: &IwarpDomain, address: &str) -> Result<Self, IwarpError> {
         let address: IwarpAddress = address.parse()?;
-        let found = address.resolve(&Attempt::new(self.provider.shared.common.options.set_up))?;
+        let found = address.resolve(&Attempt::new(domain.options().set_up))?;
         let socket = TcpListener::bind(&*found).map_err(|error| match error.kind() {
             ErrorKind::AddrInUse => IwarpError::PortInUse { address: address.to_string() },
             _ => address.system("cannot listen", error),
         })?;
         socket.set_nonblocking(true).map_err(|error| address.system("cannot listen", error))?;
-        Ok(IwarpListener {
-            domain: self.clone(),
+        Ok(Self {
+            domain: domain.clone(),
             socket,
             half_open: HalfOpen::new(Limits::of_process()),
             agreed: VecDeque::new(),
@@ -104,127 +223,6 @@ impl IwarpDomain {
         })
     }
 
-    /// Connects to a listener, with so many receives posted. It takes no longer than [`IwarpOptions::set_up`](super::IwarpOptions::set_up),
-    /// whatever the peer does.
-    ///
-    /// # Errors
-    /// [`IwarpError`].
-    pub fn connect(&self, address: &str, receives: u16) -> Result<IwarpEndpoint, IwarpError> {
-        self.connect_within(&address.parse()?, receives, &Attempt::new(self.provider.shared.common.options.set_up))
-    }
-
-    /// The same, as an attempt that can be stopped.
-    pub(in crate::fabric) fn connect_within(
-        &self,
-        address: &IwarpAddress,
-        receives: u16,
-        attempt: &Attempt,
-    ) -> Result<IwarpEndpoint, IwarpError> {
-        let found = address.resolve(attempt)?;
-        match reach(&found, attempt) {
-            Ok(Some(socket)) => self.greet(address, socket, receives, attempt),
-            Ok(None) => Err(timed_out(address, "answer from the host", attempt)),
-            Err(error) => Err(match error.kind() {
-                ErrorKind::TimedOut => timed_out(address, "answer from the host", attempt),
-                ErrorKind::ConnectionRefused => IwarpError::Refused { address: address.to_string() },
-                _ => address.system("cannot connect", error),
-            }),
-        }
-    }
-
-    fn greet(
-        &self,
-        address: &IwarpAddress,
-        mut socket: TcpStream,
-        receives: u16,
-        attempt: &Attempt,
-    ) -> Result<IwarpEndpoint, IwarpError> {
-        let options = &self.provider.shared.common.options;
-        let system = |error: io::Error| match error.kind() {
-            ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => IwarpError::Hung { address: address.to_string() },
-            _ => address.system("setting up", error),
-        };
-        let peer = socket.peer_addr().map_err(system)?;
-        socket.set_nodelay(true).map_err(system)?;
-        // The first bytes of a connection: there is room for them.
-        socket.write_all(&request(options)).map_err(system)?;
-        let mut came = Vec::new();
-        let mut buffer = [0; START];
-        loop {
-            let mpa = |error| IwarpError::Mpa { address: address.to_string(), error };
-            if let Some((start, length)) = Start::decode(&came).map_err(mpa)? {
-                let (agreed, ready) = agree(options, &start).map_err(|unfit| match unfit {
-                    Unfit::Mpa(error) => mpa(error),
-                    Unfit::Rejected => IwarpError::Rejected { address: address.to_string() },
-                    Unfit::Depth(wanted) => {
-                        IwarpError::Depth { address: address.to_string(), wanted, answered: options.inbound }
-                    }
-                })?;
-                let came = came.split_off(length);
-                return self.endpoint((socket, peer), agreed, ready, receives, &came).map_err(system);
-            }
-            // Also if the peer sends a byte at a time.
-            if attempt.is_over() {
-                return Err(timed_out(address, "MPA reply", attempt));
-            }
-            match socket.read(&mut buffer) {
-                Ok(0) => return Err(IwarpError::Hung { address: address.to_string() }),
-                Ok(read) => came.extend_from_slice(&buffer[..read]),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    attempt.wait(&socket, PollFlags::IN);
-                }
-                Err(error) => return Err(system(error)),
-            }
-        }
-    }
-
-    fn endpoint(
-        &self,
-        (socket, peer): (TcpStream, SocketAddr),
-        agreed: Agreed,
-        ready: Option<Ready>,
-        receives: u16,
-        came: &[u8],
-    ) -> io::Result<IwarpEndpoint> {
-        let shared = &self.provider.shared;
-        // A caller that does not want to block says so with each call.
-        socket.set_nonblocking(false)?;
-        socket.set_read_timeout(Some(NAP))?;
-        socket::enable_keepalive(&socket, shared.common.options.stall)?;
-        let socket = (socket, peer);
-        let connection =
-            Connection::new(shared.number(), socket, Arc::clone(&shared.common), agreed, receives.into(), came);
-        let connection = Arc::new(connection);
-        {
-            let mut core = connection.lock();
-            match ready {
-                // No post waits for these: their names are of nothing that is pending.
-                Some(Ready::Write) => {
-                    let pieces = smallvec::SmallVec::new();
-                    core.outbound.post(Post::Write { sequence: u64::MAX, pieces, tag: 0, at: 0 });
-                }
-                Some(Ready::Read) => {
-                    let reading = Reading { sequence: u64::MAX, tag: 0, at: 0, address: 0, left: 0 };
-                    let (sink_tag, sink_offset, source_tag, source_offset) = (0, 0, 0, 0);
-                    let request = ReadRequest { sink_tag, sink_offset, length: 0, source_tag, source_offset };
-                    core.outbound.post(Post::Read(request, reading));
-                }
-                Some(Ready::Send) => core.outbound.post(Post::Send { bytes: Vec::new(), invalidate: None }),
-                None => {}
-            }
-            core.serve(&connection);
-        }
-        shared.add(&connection)?;
-        Ok(IwarpEndpoint { connection, provider: Arc::clone(&self.provider), empty_polls: 0, told: 0 })
-    }
-}
-
-fn timed_out(address: &IwarpAddress, what: &'static str, attempt: &Attempt) -> IwarpError {
-    IwarpError::TimedOut { doing: "connect to", address: address.to_string(), what, after: attempt.within() }
-}
-
-impl IwarpListener {
     /// Returns its address, with the port that was chosen for port 0.
     ///
     /// # Errors
@@ -393,7 +391,7 @@ impl IwarpListener {
                 }
             }
         }
-        let after = self.domain.provider.shared.common.options.set_up;
+        let after = self.domain.options().set_up;
         while let Some(embryo) = self.half_open.expire(Instant::now()) {
             let address = format!("iwarp:{}", embryo.peer);
             self.refuse(IwarpError::TimedOut { doing: "accept from", address, what: "MPA request", after });
@@ -410,7 +408,7 @@ impl IwarpListener {
                 break;
             }
         }
-        match self.domain.endpoint((socket, peer), agreed, None, receives, &came[length..]) {
+        match endpoint(&self.domain, (socket, peer), agreed, None, receives, &came[length..]) {
             Ok(endpoint) => Some(endpoint),
             Err(error) => {
                 let address = format!("iwarp:{peer}");
@@ -455,7 +453,7 @@ impl fmt::Debug for IwarpListener {
 impl Embryo {
     /// Returns the agreement, and the length of the start frame.
     fn look(&mut self, domain: &IwarpDomain) -> Result<Option<(Agreed, usize)>, IwarpError> {
-        let options = &domain.provider.shared.common.options;
+        let options = domain.options();
         let address = || format!("iwarp:{}", self.peer);
         let mut buffer = [0; START];
         let hung = loop {
