@@ -60,6 +60,18 @@ pub enum Socket {
     Unix(PathBuf),
 }
 
+impl Fabric {
+    /// Returns whether each connection has a domain of its own.
+    pub(crate) fn is_apart(&self) -> bool {
+        matches!(self, Self::Verbs(_))
+    }
+
+    /// Returns whether the server counts this side's reads by itself.
+    pub(crate) fn counts_reads(&self) -> bool {
+        matches!(self, Self::Iwarp(_))
+    }
+}
+
 impl fmt::Display for Fabric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

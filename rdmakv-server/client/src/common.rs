@@ -2,8 +2,8 @@
 
 use super::answer::Answer;
 use super::counters::Counters;
+use super::domains::Fabrics;
 use super::error::Error;
-use super::fabric::domains::Fabrics;
 use super::ops::{Name, Ops};
 use super::ways::Patience;
 use std::time::Duration;

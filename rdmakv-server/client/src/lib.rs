@@ -105,6 +105,8 @@ mod buffer;
 mod command;
 mod common;
 mod counters;
+mod domains;
+mod end;
 mod error;
 mod fabric;
 pub mod future;
@@ -135,7 +137,7 @@ pub mod cli;
 
 use command::{Arguments, check_key};
 use common::Common;
-use fabric::domains::Fabrics;
+use domains::Fabrics;
 use ops::Ops;
 use server::Server;
 use std::collections::VecDeque;

@@ -8,10 +8,9 @@ use super::address::{Fabric, ServerAddress, Socket};
 use super::answer::{Answer, is_store};
 use super::command::line;
 use super::common::Common;
+use super::end::End;
 use super::error::{About, Error, WayDown};
-use super::fabric::end::End;
-use super::fabric::link::Link;
-use super::fabric::replies::Elsewhere;
+use super::fabric::link::{Elsewhere, Link};
 use super::ops::{Name, On, Op};
 use super::options::Options;
 use super::stream::{self, Lost, Stream};
@@ -245,7 +244,7 @@ impl Server {
     fn progress_candidates(&mut self, common: &mut Common) {
         for (at, mut link) in std::mem::take(&mut self.candidates) {
             link.progress(common, &mut self.tags, &self.text, &mut Vec::new());
-            let silent = !link.is_greeted() && link.born.elapsed() > common.patience.connect;
+            let silent = !link.is_greeted() && link.age() > common.patience.connect;
             if silent {
                 let waited = common.patience.connect.as_millis();
                 link.give_up(&format!("connected, and the server did not say within {waited} ms that it is there"));
@@ -322,7 +321,7 @@ impl Server {
             self.queue.push_back(name);
         }
         if let (Some(since), Some((_, link))) = (self.silent_since, &self.link) {
-            if link.heard_at > since {
+            if link.heard_at() > since {
                 self.silent_since = None;
             } else if since.elapsed() >= common.timeout {
                 self.silent_since = None;

@@ -1,149 +1,83 @@
-//! A connection to a server over a fabric, and what the server is asked there.
+//! A connection to a server over a fabric: requests, and the effects of the server's replies on the operations that asked for them.
 //!
-//! Items with known tags are not asked for but read (`reads.rs`); the server's answers are in `replies.rs`. It is asked by a message, or
-//! where the item is known to be large by a transfer that the message goes with.
-//!
-//! The lease of a tag counts from the first sending of the request that brought it, by a clock that runs through suspend.
+//! Items with known tags are not asked for but read (`reads.rs`). The server is asked by a message, or for a large item by a transfer
+//! that the message goes with (`requests.rs`). The lease of a tag counts from the first sending of the request that brought it, by a
+//! clock that runs through suspend.
 
-#![expect(unsafe_code, reason = "lends buffers to engines")]
-
-use super::end::End;
-use super::outbox::Outbox;
-use super::reads::Fetching;
+use super::channel::Channel;
+use super::items;
+use super::reads::{Got, Reads};
+use super::requests::{Asked, Landing, NotConnected, Requests};
 use super::table::Table;
-use crate::answer::is_store;
-use crate::buffer::Data;
-use crate::command::line;
+use crate::answer::{self, Answer, Stored, is_store};
 use crate::common::Common;
-use crate::error::Operation;
-use crate::memory::Sending;
+use crate::end::End;
+use crate::error::{Error, Operation};
 use crate::ops::{Name, On};
-use crate::tags::Tags;
+use crate::tags::{Leased, Tags};
+use crate::value::{Bytes, Source, Value};
 use frrwp::engine::Event;
-use frrwp::fabric::shm::ShmBuffer;
-use frrwp::handshake;
-use hashbrown::HashMap;
 use rdmakv_proto::clock;
 use rdmakv_proto::item::HEADER;
-use rdmakv_proto::messages::{self, Assembly, Kind, RemoteSegment, Request, SEGMENTS, Welcome};
-use std::any::Any;
-use std::collections::VecDeque;
+use rdmakv_proto::messages::{Assembly, Kind, Refusal, Reply, Request, Tag, VERSION};
 use std::time::{Duration, Instant};
-
-/// Transfers under way at a time; others come in messages.
-const TRANSFERS: usize = 32;
 
 /// A connection.
 pub(crate) struct Link {
-    /// Dropped first: what it was lent is below.
-    pub(super) end: Box<dyn End>,
-    /// The server's first message; nothing is asked before.
-    pub(super) welcome: Option<Welcome>,
+    /// Dropped first: the memory that its end was lent is in the parts below.
+    channel: Channel,
+    requests: Requests,
+    reads: Reads,
     /// The message to send before anything else.
-    pub(super) login: Option<Vec<u8>>,
-    pub(super) greeted: bool,
-    pub(crate) born: Instant,
+    login: Option<Vec<u8>>,
+    greeted: bool,
+    /// When the server was greeted, by the boot clock.
+    greeted_at: u64,
+    born: Instant,
     /// When something came last, or a read was done.
-    pub(crate) heard_at: Instant,
-    /// Whether the server counts one-sided reads by itself.
-    pub(super) counts_reads: bool,
-    next_id: u32,
-    pub(super) asked: HashMap<u32, Asked>,
-    pub(super) fetches: VecDeque<Fetching>,
-    /// GETs that wait until fewer reads are under way.
-    pub(super) held: VecDeque<Name>,
-    pub(super) landings: HashMap<handshake::Tag, Landing>,
-    pub(super) outbox: Outbox,
-    pub(super) assembly: Assembly,
-    pub(super) heard: Vec<u8>,
-    pub(super) message: Vec<u8>,
-    text: Vec<u8>,
-    segments: Vec<RemoteSegment>,
-    /// Nanoseconds of a lease.
-    pub(super) lease: u64,
-    /// Events that came while something else was waited for.
-    pub(super) events: VecDeque<Event>,
-    /// When reads were told last.
-    pub(super) seen_at: u64,
-    /// When the server was greeted.
-    pub(super) greeted_at: u64,
-    /// When a clock was looked at last for a read by the table.
-    pub(super) now: u64,
-    /// The GET table, if the server has one.
-    pub(super) table: Option<Box<Table>>,
-    /// The reason why it is of no use any more.
-    pub(super) broken: Option<String>,
+    heard_at: Instant,
+    assembly: Assembly,
+    heard: Vec<u8>,
 }
 
-/// A request that was sent, or waits to be.
-pub(super) struct Asked {
-    pub(super) op: Name,
-    /// The key that opens the data to the server, and the data if it is a copy.
-    _offered: Option<Offered>,
-    /// The transfer that it went with.
-    pub(super) landing: bool,
+/// An operation that was not carried out, and whether that is only for now.
+pub(crate) struct Elsewhere {
+    pub(crate) op: Name,
+    pub(crate) busy: bool,
 }
 
-/// The key that opens data to the server that is to be stored, and the data if it is a copy. Taken apart in this order.
-type Offered = (Box<dyn Any + Send>, Option<Sending>);
-
-/// A transfer.
-pub(super) struct Landing {
-    pub(super) id: u32,
-    pub(super) op: Name,
-    pub(super) buffer: ShmBuffer,
-}
-
-/// An operation that a fabric does not do, and another transport may.
-pub(crate) struct NotConnected;
+/// A server's words that make no sense, or an end of the connection.
+type Broken = String;
 
 impl Link {
     /// Returns a connection that was just made. The server is greeted.
     pub(crate) fn new(end: Box<dyn End>, counts_reads: bool, login: Option<Vec<u8>>, one_sided: bool) -> Self {
-        let mut link = Self {
-            end,
-            welcome: None,
+        let mut channel = Channel::new(end);
+        let kind = Request::hello(&mut channel.message, one_sided);
+        channel.send(0, kind);
+        Self {
+            channel,
+            requests: Requests::default(),
+            reads: Reads::new(counts_reads),
             login,
             greeted: false,
+            greeted_at: clock::boot(),
             born: Instant::now(),
             heard_at: Instant::now(),
-            counts_reads,
-            next_id: 1,
-            asked: HashMap::new(),
-            fetches: VecDeque::new(),
-            held: VecDeque::new(),
-            landings: HashMap::new(),
-            outbox: Outbox::default(),
             assembly: Assembly::default(),
             heard: Vec::new(),
-            message: Vec::new(),
-            text: Vec::new(),
-            segments: Vec::new(),
-            lease: 0,
-            events: VecDeque::new(),
-            seen_at: clock::boot(),
-            greeted_at: clock::boot(),
-            now: 0,
-            table: None,
-            broken: None,
-        };
-        let kind = Request::hello(&mut link.message, one_sided);
-        link.outbox.push(0, kind, &link.message);
-        link.say();
-        link
+        }
     }
 
-    /// Sends the login.
-    pub(super) fn log_in(&mut self, login: &[u8]) {
-        self.message.clear();
-        let kind = Request::run(&mut self.message, false, b"login", &[login]);
-        self.outbox.push(0, kind, &self.message);
-        self.say();
+    fn log_in(&mut self, login: &[u8]) {
+        self.channel.message.clear();
+        let kind = Request::run(&mut self.channel.message, false, b"login", &[login]);
+        self.channel.send(0, kind);
     }
 
-    /// Returns whether the server has said that it is there.
+    /// Returns whether the server has answered the greeting, and the connection is of use.
     pub(crate) fn is_ready(&self) -> bool {
-        self.greeted && self.broken.is_none()
+        self.greeted && self.channel.broken().is_none()
     }
 
     /// Returns whether the server has answered the greeting.
@@ -151,64 +85,46 @@ impl Link {
         self.greeted
     }
 
-    /// It is of no use any more.
-    pub(crate) fn give_up(&mut self, why: &str) {
-        self.broken.get_or_insert_with(|| why.to_owned());
+    /// Returns how long ago the connection was made.
+    pub(crate) fn age(&self) -> Duration {
+        self.born.elapsed()
     }
 
-    /// Returns the reason why it is of no use any more, if it is not.
+    /// Returns when something came last, or a read was done.
+    pub(crate) fn heard_at(&self) -> Instant {
+        self.heard_at
+    }
+
+    /// Notes why it is of no use any more.
+    pub(crate) fn give_up(&mut self, why: &str) {
+        self.channel.give_up(|| why.to_owned());
+    }
+
+    /// Returns why it is of no use any more, if it is not.
     pub(crate) fn broken(&self) -> Option<&str> {
-        self.broken.as_deref()
+        self.channel.broken()
     }
 
     /// Returns whether something is waited for.
     pub(crate) fn is_busy(&self) -> bool {
-        !self.asked.is_empty()
-            || !self.fetches.is_empty()
-            || !self.held.is_empty()
-            || !self.landings.is_empty()
-            || !self.greeted
+        self.requests.is_busy() || self.reads.is_busy() || !self.greeted
     }
 
-    /// Bytes that are registered here.
+    /// Returns how many bytes are registered here.
     pub(crate) fn registered(&self) -> u64 {
-        self.end.registered()
+        self.channel.registered()
     }
 
-    /// Whether what is asked from now on may wait until it leaves together.
+    /// Lets requests wait from now on until they leave together, or ends that.
     pub(crate) fn hold(&mut self, requests: bool) {
-        self.end.cork(requests);
+        self.channel.end().cork(requests);
     }
 
     pub(crate) fn wait(&mut self, longest: Duration) {
-        if self.events.is_empty() {
-            self.end.wait(longest);
-        }
+        self.channel.wait(longest);
     }
 
-    fn eager(&self) -> usize {
-        self.welcome.map_or(0, |welcome| welcome.eager as usize)
-    }
-
-    /// Bytes of an item at most.
-    pub(super) fn largest(&self) -> usize {
-        let largest = self.welcome.map_or(0, |welcome| welcome.largest);
-        usize::try_from(largest).unwrap_or(usize::MAX).min(1 << 30)
-    }
-
-    pub(super) fn say(&mut self) {
-        if let Err(unsaid) = self.outbox.say(&mut *self.end) {
-            self.broken.get_or_insert_with(|| unsaid.to_string());
-        }
-    }
-
-    // ---- Requests ----------------------------------------------------------------------------------
-
-    pub(super) fn name(&mut self) -> u32 {
-        let id = self.next_id;
-        self.next_id = self.next_id.wrapping_add(1).max(1);
-        id
-    }
+    // ---- Requests ------------------------------------------------------------------------------------
 
     /// Begins an operation.
     pub(crate) fn issue(&mut self, common: &mut Common, tags: &mut Tags, name: Name) -> Result<(), NotConnected> {
@@ -218,121 +134,323 @@ impl Link {
             self.get(common, tags, name);
             return Ok(());
         }
-        let now = clock::boot();
-        if now.saturating_sub(self.seen_at) >= self.lease / 4 {
-            self.tell_seen(tags, now);
-        }
-        if is_store(op.operation) && op.data.bytes().len() > self.eager() {
-            self.put(common, tags, name)
+        let is_large = is_store(op.operation) && op.data.bytes().len() > self.channel.eager();
+        self.reads.tell_if_due(&mut self.channel, tags, clock::boot());
+        if is_large {
+            self.requests.put(&mut self.channel, common, tags, name)
         } else {
-            self.run(common, tags, name);
+            self.requests.run(&mut self.channel, common, tags, name);
             Ok(())
         }
     }
 
-    /// Asks for an item, by a message, or by a transfer where it is known to be large.
-    pub(super) fn ask(&mut self, common: &mut Common, tags: &mut Tags, name: Name) {
-        let Some(op) = common.ops.unanswered(name) else { return };
-        let size = tags.size(&op.key).map_or(0, |size| size as usize);
-        let now = clock::boot();
-        op.first_sent = if op.first_sent == 0 { now } else { op.first_sent };
-        if now.saturating_sub(self.seen_at) >= self.lease / 4 {
-            self.tell_seen(tags, now);
+    /// Gets an item, one-sidedly if possible.
+    fn get(&mut self, common: &mut Common, tags: &mut Tags, name: Name) {
+        if let Got::NotHere = self.reads.get(&mut self.channel, common, tags, name) {
+            self.ask(common, tags, name);
         }
-        // A transfer overtakes what waits to be said, which may be of this key.
-        let is_large = size > HEADER + op.key.len() + self.eager() && !op.no_transfer && self.outbox.is_empty();
-        if is_large && self.ask_into(common, name, size) {
+    }
+
+    /// Asks for an item.
+    fn ask(&mut self, common: &mut Common, tags: &mut Tags, name: Name) {
+        if common.ops.unanswered(name).is_some() {
+            let now = clock::boot();
+            self.reads.tell_if_due(&mut self.channel, tags, now);
+            self.requests.ask(&mut self.channel, common, tags, name, now);
+        }
+    }
+
+    /// Returns the value, read one-sidedly while the caller waits. None if that is not possible.
+    #[inline]
+    pub(crate) fn get_now(&mut self, common: &mut Common, tags: &mut Tags, key: &[u8]) -> Option<Value> {
+        self.reads.get_now(&mut self.channel, common, tags, key)
+    }
+
+    // ---- Replies -------------------------------------------------------------------------------------
+
+    /// Does what can be done now. Operations to be tried by another transport are put into `elsewhere`.
+    pub(crate) fn progress(
+        &mut self,
+        common: &mut Common,
+        tags: &mut Tags,
+        server: &str,
+        elsewhere: &mut Vec<Elsewhere>,
+    ) {
+        self.channel.end().progress();
+        let mut heard = false;
+        while let Some(event) = self.channel.next_event() {
+            heard = true;
+            if let Err(broken) = self.happened(event, common, tags, server, elsewhere) {
+                self.channel.give_up(|| broken);
+            }
+        }
+        if heard {
+            self.heard_at = std::time::Instant::now();
+        }
+    }
+
+    fn happened(
+        &mut self,
+        event: Event,
+        common: &mut Common,
+        tags: &mut Tags,
+        server: &str,
+        elsewhere: &mut Vec<Elsewhere>,
+    ) -> Result<(), Broken> {
+        match event {
+            Event::Message => self.hear(common, tags, server, elsewhere),
+            Event::ReadCompleted { id, succeeded } => {
+                let end = (id, succeeded);
+                if let Some(name) = self.reads.ended(&mut self.channel, common, tags, end) {
+                    self.ask(common, tags, name);
+                }
+                while let Some(name) = self.reads.next_held() {
+                    self.get(common, tags, name);
+                }
+                Ok(())
+            }
+            Event::Completed { tag, result } => {
+                if let Some(landing) = self.requests.landed(tag) {
+                    self.landed(landing, result.ok(), common, tags);
+                }
+                Ok(())
+            }
+            Event::Writable => {
+                self.channel.send_waiting();
+                Ok(())
+            }
+            // A client is not asked.
+            Event::Requested { tag, .. } => {
+                self.channel.end().refuse(tag);
+                Ok(())
+            }
+            Event::PeerTooOld { spoken } => Err(format!("the server speaks version {spoken} of the wire, which is too old")),
+            // A message that was not sent is missing from what the server puts together.
+            Event::Expired(expired) if matches!(expired.operation, frrwp::handshake::Operation::Message(_)) => {
+                Err(expired.to_string())
+            }
+            Event::Closed { why: Some(why) } => Err(format!("the connection was closed: {why}")),
+            Event::Closed { why: None } if !self.channel.is_welcomed() => Err(
+                "the server closed the connection before it was set up: see whether it runs, and whether it is at its limit on connections (--fabric-connections)".to_owned(),
+            ),
+            Event::Closed { why: None } => Err("the server closed the connection, or has gone".to_owned()),
+            _ => Ok(()),
+        }
+    }
+
+    /// A transfer has ended.
+    fn landed(&mut self, landing: Landing, bytes: Option<u64>, common: &mut Common, tags: &mut Tags) {
+        let Landing { id, op: name, buffer } = landing;
+        // Where it was answered by a message, that is gone already.
+        if self.requests.remove(id).is_none() {
             return;
         }
+        let incarnation = self.channel.incarnation();
         let Some(op) = common.ops.unanswered(name) else { return };
-        self.message.clear();
-        let kind = Request::get(&mut self.message, common.one_sided, &op.key);
-        self.send(name, kind, None);
-    }
-
-    /// Asks for an item of this size, by a transfer. False if there is no memory for it.
-    pub(super) fn ask_into(&mut self, common: &mut Common, name: Name, size: usize) -> bool {
-        if self.landings.len() >= TRANSFERS {
-            return false;
-        }
-        let Ok(buffer) = common.fabrics.memory().and_then(|memory| memory.landing(size)) else { return false };
-        let Some(op) = common.ops.unanswered(name) else { return false };
-        let id = self.name();
-        self.message.clear();
-        messages::start(&mut self.message, id, Kind::Get, false);
-        Request::get(&mut self.message, common.one_sided, &op.key);
-        // SAFETY: the buffer is kept in `landings` until the end of the transfer is told, or dropped after the engine.
-        let Ok(tag) = (unsafe { self.end.read(buffer.as_ptr(), size, &self.message) }) else { return false };
-        self.landings.insert(tag, Landing { id, op: name, buffer });
-        self.asked.insert(id, Asked { op: name, _offered: None, landing: true });
-        true
-    }
-
-    /// Has the server carry out the operation's line.
-    pub(super) fn run(&mut self, common: &mut Common, tags: &mut Tags, name: Name) {
-        let Some(op) = common.ops.unanswered(name) else { return };
-        op.first_sent = if op.first_sent == 0 { clock::boot() } else { op.first_sent };
-        let data = op.data.bytes();
-        let mut text = std::mem::take(&mut self.text);
-        text.clear();
-        line(op.operation, &op.key, &op.arguments, data.len(), &mut text);
-        let wish = common.one_sided && op.operation != Operation::Delete && tags.knows(&op.key);
-        self.message.clear();
-        let end: &[u8] = if is_store(op.operation) { b"\r\n" } else { b"" };
-        let kind = Request::run(&mut self.message, wish, &op.key, &[&text, data, end]);
-        self.text = text;
-        self.send(name, kind, None);
-    }
-
-    /// Has the server read what is to be stored.
-    fn put(&mut self, common: &mut Common, tags: &mut Tags, name: Name) -> Result<(), NotConnected> {
-        let Some(op) = common.ops.unanswered(name) else { return Ok(()) };
-        op.first_sent = if op.first_sent == 0 { clock::boot() } else { op.first_sent };
-        let copy = match &op.data {
-            Data::Buffer(_) => None,
-            data => {
-                let bytes = data.bytes();
-                let mut copy =
-                    common.fabrics.memory().and_then(|memory| memory.sending(bytes.len())).map_err(|_| NotConnected)?;
-                copy.bytes_mut().copy_from_slice(bytes);
-                Some(copy)
+        let length = bytes.map_or(0, |bytes| bytes.min(buffer.len() as u64) as usize);
+        // Out of memory that the server may write, into some that it may not, before it is looked at.
+        let into = match common.fabrics.slots().and_then(|slots| slots.take(length)) {
+            _ if length == 0 => None,
+            Some(mut slot) => buffer.read_at(0, slot.bytes_mut()).ok().map(|()| Bytes::Slot(slot)),
+            None => {
+                let mut vec = vec![0; length];
+                buffer.read_at(0, &mut vec).ok().map(|()| Bytes::Heap(vec))
             }
         };
-        let from = match (&copy, &op.data) {
-            (Some(copy), _) => copy.as_ptr(),
-            (None, data) => data.bytes().as_ptr(),
-        };
-        let length = op.data.bytes().len();
-        self.segments.clear();
-        // SAFETY: the memory is of the arena that only this process writes; the copy is kept beside the lease, and the operation's own
-        // buffer as long as the operation is not answered. Where that ends without an answer, this connection is closed with it, and
-        // what the server reads after that it does not get.
-        let lease = unsafe { self.end.offer(from, length, &mut self.segments) }.map_err(|_| NotConnected)?;
-        if self.segments.len() > SEGMENTS {
-            return Err(NotConnected);
+        let value = into.and_then(|bytes| items::given(bytes, &op.key, incarnation, Source::Transfer).ok());
+        match value {
+            Some(value) => {
+                tags.learn_size(&op.key, size(&op.key, &value));
+                common.end(name, Ok(Answer::Value(Some(value))));
+            }
+            // By messages then.
+            None => {
+                op.no_transfer = true;
+                self.ask(common, tags, name);
+            }
         }
-        let mut text = std::mem::take(&mut self.text);
-        text.clear();
-        line(op.operation, &op.key, &op.arguments, length, &mut text);
-        let wish = common.one_sided && tags.knows(&op.key);
-        self.message.clear();
-        let kind = Request::put(&mut self.message, wish, &op.key, &text, &self.segments);
-        self.text = text;
-        self.send(name, kind, Some((lease, copy)));
+    }
+
+    fn hear(
+        &mut self,
+        common: &mut Common,
+        tags: &mut Tags,
+        server: &str,
+        elsewhere: &mut Vec<Elsewhere>,
+    ) -> Result<(), Broken> {
+        let mut heard = std::mem::take(&mut self.heard);
+        let mut assembly = std::mem::take(&mut self.assembly);
+        let mut result = Ok(());
+        // Some headers and the longest item, or statistics.
+        let most = self.channel.largest().max(1 << 20) + 4096;
+        if self.channel.end().heard(&mut heard) {
+            result = match assembly.take(&heard, most) {
+                Ok(Some((id, kind, bytes))) => self.said(id, kind, bytes, common, tags, server, elsewhere),
+                Ok(None) => Ok(()),
+                Err(malformed) => Err(malformed.to_string()),
+            };
+        }
+        (self.heard, self.assembly) = (heard, assembly);
+        result
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a message, and all that it can concern")]
+    fn said(
+        &mut self,
+        id: u32,
+        kind: Kind,
+        bytes: &[u8],
+        common: &mut Common,
+        tags: &mut Tags,
+        server: &str,
+        elsewhere: &mut Vec<Elsewhere>,
+    ) -> Result<(), Broken> {
+        let reply = Reply::decode(kind, bytes).map_err(|malformed| malformed.to_string())?;
+        match reply {
+            Reply::Welcome(welcome) if !self.channel.is_welcomed() => {
+                if welcome.version != VERSION {
+                    return Err(format!(
+                        "the server speaks version {}, and this client version {VERSION}",
+                        welcome.version
+                    ));
+                }
+                self.channel.welcomed(welcome);
+                match self.login.take() {
+                    Some(login) => self.log_in(&login),
+                    None => self.greeted = true,
+                }
+                return Ok(());
+            }
+            Reply::Ran { answer, .. } if id == 0 && !self.greeted => {
+                self.greeted = answer == b"STORED\r\n";
+                let said = String::from_utf8_lossy(answer);
+                return if self.greeted {
+                    Ok(())
+                } else {
+                    Err(format!("logging in: the server says: {}", said.trim_end()))
+                };
+            }
+            Reply::Refused { text, .. } if id == 0 => {
+                return Err(format!("the server does not want this client: {text}"));
+            }
+            _ => {}
+        }
+        if let Reply::Table(told) = reply {
+            let asked = self.greeted_at;
+            let table = common.fabrics.slots().and_then(|slots| Table::new(told, asked, slots));
+            self.reads.set_table(table);
+            return Ok(());
+        }
+        // The tag of what a transfer brings, before its end.
+        if let Reply::Tag(tag) = reply {
+            if let Some(asked) = self.requests.get(id)
+                && let Some(op) = common.ops.get(asked.op)
+            {
+                learn(tags, &op.key, self.leased(tag, op.first_sent), None);
+            }
+            return Ok(());
+        }
+        // The answer to an operation that has ended is dropped.
+        let Some(Asked { op: name, landing, .. }) = self.requests.remove(id) else { return Ok(()) };
+        let Some(op) = common.ops.unanswered(name) else { return Ok(()) };
+        match reply {
+            Reply::Ran { tag, answer } => {
+                let operation = op.operation;
+                let Ok(Ok((answer, _))) = answer::take(operation, answer, self.channel.largest().max(16 << 20)) else {
+                    return Err(nonsense(common, name, server, "what a command answered"));
+                };
+                if !op.key.is_empty() {
+                    let known = match &answer {
+                        Answer::Stored(Stored::Yes(_)) if !is_addition(operation) => {
+                            Some((HEADER + op.key.len() + op.data.bytes().len()) as u32)
+                        }
+                        Answer::Value(Some(value)) => Some(size(&op.key, value)),
+                        _ => None,
+                    };
+                    learn(tags, &op.key, self.leased(tag, op.first_sent), known);
+                }
+                let answer = match answer {
+                    Answer::Refused(said) => match common.ops.about(name, server) {
+                        Some(about) => Err(Error::Refused { about, said }),
+                        None => return Ok(()),
+                    },
+                    Answer::Value(Some(value)) => Ok(Answer::Value(Some(value.from(Source::Message)))),
+                    answer => Ok(answer),
+                };
+                common.end(name, answer);
+            }
+            Reply::Item { tag, image } => {
+                let incarnation = self.channel.incarnation();
+                let given = items::given(Bytes::Heap(image.to_vec()), &op.key, incarnation, Source::Message);
+                let Ok(value) = given else {
+                    return Err(nonsense(common, name, server, "an item that is not as it should be"));
+                };
+                learn(tags, &op.key, self.leased(tag, op.first_sent), Some(size(&op.key, &value)));
+                common.end(name, Ok(Answer::Value(Some(value))));
+            }
+            Reply::Large { tag, size } => {
+                let size = u32::try_from(size).unwrap_or(u32::MAX);
+                learn(tags, &op.key, self.leased(tag, op.first_sent), Some(size));
+                self.large(common, tags, name, size as usize, landing);
+            }
+            Reply::None => {
+                tags.forget(&op.key);
+                common.end(name, Ok(Answer::Value(None)));
+            }
+            Reply::Refused { why, text } => {
+                // Nothing was done. Another way may be open; if not, it is as the server says.
+                tags.forget(&op.key);
+                op.refused = Some(text.to_owned());
+                op.only_stream = true;
+                common.counters.refused += 1;
+                if matches!(why, Refusal::TooLarge) && op.operation == Operation::Get && !op.no_transfer {
+                    (op.no_transfer, op.only_stream) = (true, false);
+                    self.requests.run(&mut self.channel, common, tags, name);
+                } else {
+                    elsewhere.push(Elsewhere { op: name, busy: why == Refusal::Busy });
+                }
+            }
+            Reply::Welcome(_) | Reply::Tag(_) | Reply::Table(_) => {
+                return Err(nonsense(common, name, server, "another answer than there can be"));
+            }
+        }
         Ok(())
     }
 
-    fn send(&mut self, op: Name, kind: Kind, offered: Option<Offered>) {
-        let id = self.name();
-        self.asked.insert(id, Asked { op, _offered: offered, landing: false });
-        self.outbox.push(id, kind, &self.message);
-        self.say();
+    /// An item is too large for a message: it is read by its tag, or comes by a transfer, or else in the answer to a command.
+    fn large(&mut self, common: &mut Common, tags: &mut Tags, name: Name, size: usize, was_landing: bool) {
+        if self.reads.read_by_tag(&mut self.channel, common, tags, name) {
+            return;
+        }
+        let may = common.ops.get(name).is_some_and(|op| !op.no_transfer);
+        // A transfer that was too small is tried once more, with what is known now.
+        if may
+            && size <= self.channel.largest() + HEADER + rdmakv_proto::item::KEY_MAX
+            && self.requests.ask_into(&mut self.channel, common, name, size)
+        {
+            if was_landing && let Some(op) = common.ops.unanswered(name) {
+                op.no_transfer = true;
+            }
+            return;
+        }
+        self.requests.run(&mut self.channel, common, tags, name);
     }
 
-    // ---- The end -----------------------------------------------------------------------------------
+    fn leased(&self, tag: Option<Tag>, first_sent: u64) -> Option<Leased> {
+        tag.map(|tag| Leased { tag, until: first_sent.saturating_add(self.channel.lease()) })
+    }
 
-    /// Operations that are open here, and whether anything of them was sent. The connection is closed, and its memory free, when this
-    /// returns.
+    // ---- The end -------------------------------------------------------------------------------------
+
+    /// Reports the last reads, before the connection is closed.
+    pub(crate) fn tell_last_reads(&mut self, tags: &mut Tags) {
+        // As much as there is room for: no reader waits for more.
+        if self.is_ready() {
+            self.reads.tell_last(&mut self.channel, tags);
+        }
+    }
+
+    /// Closes the connection. Returns the operations that are open here, and whether anything of them was sent; their memory is free.
     pub(crate) fn close(self) -> Vec<(Name, bool)> {
         let open = self.open();
         // Takes the connection down.
@@ -340,7 +458,7 @@ impl Link {
         open
     }
 
-    /// The same in a child of a fork: the connection is the parent's, and goes on there.
+    /// Does the same in a child of a fork: the connection is the parent's, and goes on there.
     pub(crate) fn abandon(self) -> Vec<(Name, bool)> {
         let open = self.open();
         std::mem::forget(self);
@@ -348,10 +466,36 @@ impl Link {
     }
 
     fn open(&self) -> Vec<(Name, bool)> {
-        let Self { asked, fetches, held, outbox, .. } = self;
-        let mut open: Vec<_> = asked.iter().map(|(&id, asked)| (asked.op, !outbox.has_all(id))).collect();
-        open.extend(held.iter().map(|&name| (name, false)));
-        open.extend(fetches.iter().filter_map(|fetching| Some((fetching.op?, true))));
-        open
+        self.requests.open(&self.channel).chain(self.reads.open()).collect()
     }
+}
+
+/// An operation was answered with something that is no answer to it.
+fn nonsense(common: &mut Common, name: Name, server: &str, what: &'static str) -> Broken {
+    if let Some(about) = common.ops.about(name, server) {
+        let why = format!("the answer makes no sense ({what})");
+        common.end(
+            name,
+            Err(match about.operation.is_read() {
+                true => Error::Nonsense { about, what },
+                false => Error::OutcomeUnknown { about, why },
+            }),
+        );
+    }
+    format!("the server's answer makes no sense ({what})")
+}
+
+/// Bytes of the item that a value is of.
+fn size(key: &[u8], value: &Value) -> u32 {
+    u32::try_from(HEADER + key.len() + value.len()).unwrap_or(u32::MAX)
+}
+
+fn learn(tags: &mut Tags, key: &[u8], leased: Option<Leased>, size: Option<u32>) {
+    tags.learn(key, leased, size);
+}
+
+/// Returns whether what is stored is more than was sent.
+fn is_addition(operation: Operation) -> bool {
+    debug_assert!(is_store(operation));
+    matches!(operation, Operation::Append | Operation::Prepend)
 }

@@ -1,6 +1,6 @@
 //! Messages on their way to a server, in fragments: what finds no room waits.
 
-use super::end::End;
+use crate::end::End;
 use frrwp::handshake::SendError;
 use frrwp::wire::MAX_FRAME_PAYLOAD;
 use rdmakv_proto::messages::{self, FRAGMENT, Kind};

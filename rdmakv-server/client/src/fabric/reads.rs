@@ -6,8 +6,10 @@
 
 #![expect(unsafe_code, reason = "lends slots to engines")]
 
+use super::channel::Channel;
 use super::items;
-use super::link::Link;
+use super::table::Table;
+use crate::answer::Answer;
 use crate::common::Common;
 use crate::counters::Counters;
 use crate::ops::Name;
@@ -18,7 +20,7 @@ use frrwp::engine::Event;
 use rdmakv_proto::clock;
 use rdmakv_proto::item::HEADER;
 use rdmakv_proto::messages::{Kind, RemoteSegment, Request, Tag};
-use std::time::{Duration, Instant};
+use std::collections::VecDeque;
 
 /// Tags that one SEEN speaks of.
 const SEEN: usize = 200;
@@ -26,36 +28,74 @@ const SEEN: usize = 200;
 const READS: usize = 48;
 
 /// A one-sided read.
-pub(super) struct Fetching {
-    pub(super) id: u64,
-    pub(super) op: Option<Name>,
-    pub(super) slot: Slot,
-    pub(super) leased: Leased,
-    pub(super) at: At,
+struct Fetching {
+    id: u64,
+    op: Option<Name>,
+    slot: Slot,
+    leased: Leased,
+    at: At,
 }
 
-impl Link {
-    /// Gets an item, one-sidedly if that is to be had.
-    pub(super) fn get(&mut self, common: &mut Common, tags: &mut Tags, name: Name) {
-        if self.fetches.len() >= READS {
-            self.held.push_back(name);
-        } else if !self.read_by_tag(common, tags, name) {
-            self.ask(common, tags, name);
-        }
+/// The one-sided reads of a connection, and the server's table.
+pub(super) struct Reads {
+    fetches: VecDeque<Fetching>,
+    /// GETs that wait until fewer reads are under way.
+    held: VecDeque<Name>,
+    /// Whether the server counts one-sided reads by itself.
+    counts_reads: bool,
+    /// When reads were last reported.
+    seen_at: u64,
+    /// The GET table, if the server has one.
+    table: Option<Box<Table>>,
+}
+
+/// The result of a GET without a request to the server.
+pub(super) enum Got {
+    /// A read is under way, waits, or has answered.
+    Begun,
+    /// The server has to be asked.
+    NotHere,
+}
+
+impl Reads {
+    pub(super) fn new(counts_reads: bool) -> Self {
+        let seen_at = clock::boot();
+        Self { fetches: VecDeque::new(), held: VecDeque::new(), counts_reads, seen_at, table: None }
     }
 
-    /// Reads the items that waited for their turn.
-    pub(super) fn get_held(&mut self, common: &mut Common, tags: &mut Tags) {
-        while self.fetches.len() < READS
-            && let Some(name) = self.held.pop_front()
-        {
-            self.get(common, tags, name);
+    /// Notes the server's table.
+    pub(super) fn set_table(&mut self, table: Option<Table>) {
+        self.table = table.map(Box::new);
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        !self.fetches.is_empty() || !self.held.is_empty()
+    }
+
+    /// Returns the operations that are open here, and whether anything of them was sent.
+    pub(super) fn open(&self) -> impl Iterator<Item = (Name, bool)> {
+        let held = self.held.iter().map(|&name| (name, false));
+        held.chain(self.fetches.iter().filter_map(|fetching| Some((fetching.op?, true))))
+    }
+
+    /// Gets an item, one-sidedly if possible.
+    pub(super) fn get(&mut self, channel: &mut Channel, common: &mut Common, tags: &mut Tags, name: Name) -> Got {
+        if self.fetches.len() >= READS {
+            self.held.push_back(name);
+        } else if !self.read_by_tag(channel, common, tags, name) {
+            return Got::NotHere;
         }
+        Got::Begun
+    }
+
+    /// Returns the next GET that waited, if a read may be posted now.
+    pub(super) fn next_held(&mut self) -> Option<Name> {
+        if self.fetches.len() < READS { self.held.pop_front() } else { None }
     }
 
     /// Posts a one-sided read of an item, if the key has a tag and its lease is not over.
     #[inline]
-    fn post(&mut self, slots: Option<&mut Slots>, tags: &mut Tags, key: &[u8]) -> Option<Fetching> {
+    fn post(channel: &mut Channel, slots: Option<&mut Slots>, tags: &mut Tags, key: &[u8]) -> Option<Fetching> {
         let (at, leased, size) = tags.get(key)?;
         // A read by a tag that is closed would take the connection along.
         if clock::boot() >= leased.until {
@@ -67,46 +107,31 @@ impl Link {
         let slot = slots?.take(usize::try_from(length).ok()?)?;
         // SAFETY: the slot has no other owner before the end of the read is reported, or the engine is dropped: it is kept in
         // `fetches`, which is dropped after the engine, and what waits here waits for that end.
-        let id = unsafe { self.fetch(slot.as_ptr(), RemoteSegment { length, ..segment }) }?;
+        let id = unsafe { channel.fetch(slot.as_ptr(), RemoteSegment { length, ..segment }) }?;
         Some(Fetching { id, op: None, slot, leased, at })
-    }
-
-    /// As the end's `fetch`. With the fault `no-crc` the second half comes later, so that it is seen what the sum is for.
-    #[inline]
-    unsafe fn fetch(&mut self, memory: *mut u8, from: RemoteSegment) -> Option<u64> {
-        #[cfg(rdmakv_fault_injection)]
-        if rdmakv_proto::faults::injected(rdmakv_proto::faults::Fault::NoCrc) {
-            let half = from.length / 2;
-            // SAFETY: the caller promises the memory until the read has ended; the end of the first half is not needed, as that
-            // of the second comes later.
-            return unsafe {
-                self.end.fetch(memory, RemoteSegment { length: half, ..from }).ok()?;
-                std::thread::sleep(Duration::from_millis(1));
-                let rest = RemoteSegment { address: from.address + half, length: from.length - half, ..from };
-                self.end.fetch(memory.add(half as usize), rest).ok()
-            };
-        }
-        // SAFETY: the caller promises that the memory stays, with no other user, until the fetch has ended.
-        unsafe { self.end.fetch(memory, from) }.ok()
     }
 
     /// Returns the value, read one-sidedly while the caller waits; none if that is not to be had.
     #[inline]
-    pub(crate) fn get_now(&mut self, common: &mut Common, tags: &mut Tags, key: &[u8]) -> Option<Value> {
+    pub(super) fn get_now(
+        &mut self,
+        channel: &mut Channel,
+        common: &mut Common,
+        tags: &mut Tags,
+        key: &[u8],
+    ) -> Option<Value> {
         if common.ops.is_changing(key) {
             return None;
         }
-        if self.has_table()
-            && let Some(value) = self.get_by_table(common, tags, key)
-        {
+        if let Some(value) = self.get_by_table(channel, common, tags, key) {
             return Some(value);
         }
-        let fetching = self.post(common.fabrics.slots(), tags, key)?;
-        self.end.progress();
+        let fetching = Self::post(channel, common.fabrics.slots(), tags, key)?;
+        channel.end().progress();
         // Over shared memory it was done when it was posted.
-        let succeeded = match self.end.next_event() {
+        let succeeded = match channel.end().next_event() {
             Some(Event::ReadCompleted { id, succeeded }) if id == fetching.id => succeeded,
-            event => match self.wait_for(fetching.id, event, common.timeout) {
+            event => match channel.wait_for(fetching.id, event, common.timeout) {
                 Some(succeeded) => succeeded,
                 None => {
                     // Its memory is the engine's as long as that lives.
@@ -115,54 +140,92 @@ impl Link {
                 }
             },
         };
-        self.believe(&mut common.counters, tags, fetching, succeeded, key)
+        self.believe(channel, &mut common.counters, tags, fetching, succeeded, key)
     }
 
-    /// Waits for the end of a read. Other events are kept.
-    #[cold]
-    fn wait_for(&mut self, read: u64, first: Option<Event>, longest: Duration) -> Option<bool> {
-        self.events.extend(first);
-        let until = Instant::now() + longest;
-        loop {
-            while let Some(event) = self.end.next_event() {
-                match event {
-                    Event::ReadCompleted { id, succeeded } if id == read => return Some(succeeded),
-                    event => self.events.push_back(event),
-                }
-            }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                self.broken
-                    .get_or_insert_with(|| format!("a one-sided read took more than {} ms", longest.as_millis()));
-                return None;
-            }
-            if matches!(self.events.back(), Some(Event::Closed { .. })) {
-                return None;
-            }
-            self.end.wait(left);
-            self.end.progress();
+    /// Returns the value, if the table has it.
+    #[inline]
+    fn get_by_table(
+        &mut self,
+        channel: &mut Channel,
+        common: &mut Common,
+        tags: &mut Tags,
+        key: &[u8],
+    ) -> Option<Value> {
+        let (value, now) = self.table.as_mut()?.get(channel, common, key)?;
+        common.counters.one_sided += 1;
+        if now.saturating_sub(self.seen_at) >= channel.lease() / 2 {
+            channel.make_room();
+            self.tell_seen(channel, tags, now);
         }
+        Some(value)
     }
 
-    /// Reads an item for an operation. False if its key has no tag and is not in the table, or is being changed: then the server knows
-    /// what comes first.
-    pub(super) fn read_by_tag(&mut self, common: &mut Common, tags: &mut Tags, name: Name) -> bool {
+    /// Ends an operation with the value, if the table has it. Returns false if the server has to be asked.
+    fn end_by_table(&mut self, channel: &mut Channel, common: &mut Common, tags: &mut Tags, name: Name) -> bool {
+        let Some(op) = common.ops.unanswered(name) else { return false };
+        let key = std::mem::take(&mut op.key);
+        let value = self.get_by_table(channel, common, tags, &key);
+        if let Some(op) = common.ops.unanswered(name) {
+            op.key = key;
+        }
+        match value {
+            Some(value) => common.end(name, Ok(Answer::Value(Some(value)))),
+            None => return false,
+        }
+        true
+    }
+
+    /// Reads an item for an operation. Returns false if its key has no tag and is not in the table, or is being changed: the server
+    /// knows what comes first.
+    pub(super) fn read_by_tag(
+        &mut self,
+        channel: &mut Channel,
+        common: &mut Common,
+        tags: &mut Tags,
+        name: Name,
+    ) -> bool {
         if common.ops.get(name).is_none_or(|op| common.ops.is_changing(&op.key)) {
             return false;
         }
-        if self.has_table() && self.end_by_table(common, tags, name) {
+        if self.table.is_some() && self.end_by_table(channel, common, tags, name) {
             return true;
         }
         let Some(op) = common.ops.get(name) else { return false };
-        let Some(fetching) = self.post(common.fabrics.slots(), tags, &op.key) else { return false };
+        let Some(fetching) = Self::post(channel, common.fabrics.slots(), tags, &op.key) else { return false };
         self.fetches.push_back(Fetching { op: Some(name), ..fetching });
         true
     }
 
+    /// Takes the end of a read. Returns an operation that the server has to be asked for.
+    pub(super) fn ended(
+        &mut self,
+        channel: &mut Channel,
+        common: &mut Common,
+        tags: &mut Tags,
+        (id, succeeded): (u64, bool),
+    ) -> Option<Name> {
+        let at = self.fetches.iter().position(|fetching| fetching.id == id)?;
+        let fetching = self.fetches.remove(at)?;
+        let name = fetching.op?;
+        let op = common.ops.unanswered(name)?;
+        let key = std::mem::take(&mut op.key);
+        let value = self.believe(channel, &mut common.counters, tags, fetching, succeeded, &key);
+        if let Some(op) = common.ops.unanswered(name) {
+            op.key = key;
+        }
+        match value {
+            Some(value) => common.end(name, Ok(Answer::Value(Some(value)))),
+            None => return Some(name),
+        }
+        None
+    }
+
     /// Returns the read value, if it is the key's.
     #[inline]
-    pub(super) fn believe(
+    fn believe(
         &mut self,
+        channel: &mut Channel,
         counters: &mut Counters,
         tags: &mut Tags,
         Fetching { slot, leased, at, .. }: Fetching,
@@ -179,8 +242,8 @@ impl Link {
         {
             tags.was_read(at, &leased, (HEADER + key.len() + value.len()) as u32);
             counters.one_sided += 1;
-            if now.saturating_sub(self.seen_at) >= self.lease / 2 {
-                self.tell_seen(tags, now);
+            if now.saturating_sub(self.seen_at) >= channel.lease() / 2 {
+                self.tell_seen(channel, tags, now);
             }
             return Some(value);
         }
@@ -189,13 +252,20 @@ impl Link {
         None
     }
 
-    /// Tells the server what was read, if it does not know.
-    pub(super) fn tell_seen(&mut self, tags: &mut Tags, now: u64) {
-        if self.counts_reads || !self.has_seen(tags) || !self.outbox.is_empty() {
+    /// Reports reads, if it is time.
+    pub(super) fn tell_if_due(&mut self, channel: &mut Channel, tags: &mut Tags, now: u64) {
+        if now.saturating_sub(self.seen_at) >= channel.lease() / 4 {
+            self.tell_seen(channel, tags, now);
+        }
+    }
+
+    /// Reports to the server what was read, if it does not know.
+    fn tell_seen(&mut self, channel: &mut Channel, tags: &mut Tags, now: u64) {
+        if self.counts_reads || !self.has_seen(tags) || !channel.has_sent_all() {
             return;
         }
-        self.message.clear();
-        let message = &mut self.message;
+        channel.message.clear();
+        let message = &mut channel.message;
         let mut told = 0;
         tags.take_seen(SEEN, |address, key, reads| {
             Request::seen(message, address, key, reads);
@@ -210,37 +280,22 @@ impl Link {
         if !self.has_seen(tags) {
             self.seen_at = now;
         }
-        if self.message.is_empty() {
+        if channel.message.is_empty() {
             return;
         }
-        let id = self.name();
-        self.outbox.push(id, Kind::Seen, &self.message);
-        self.say();
+        let id = channel.next_id();
+        channel.send(id, Kind::Seen);
     }
 
     fn has_seen(&self, tags: &Tags) -> bool {
         tags.has_seen() || self.table.as_ref().is_some_and(|table| table.has_seen())
     }
 
-    /// Says what waits to be said, if there is room for it by now. What else happens is kept.
-    pub(super) fn make_room(&mut self) {
-        if self.outbox.is_empty() {
-            return;
-        }
-        self.end.progress();
-        while let Some(event) = self.end.next_event() {
-            match event {
-                Event::Writable => self.say(),
-                event => self.events.push_back(event),
-            }
-        }
-    }
-
-    /// The last that was read, told before the connection is closed.
-    pub(crate) fn tell_last_reads(&mut self, tags: &mut Tags) {
+    /// Reports the last reads, before the connection is closed.
+    pub(super) fn tell_last(&mut self, channel: &mut Channel, tags: &mut Tags) {
         // As much as there is room for: no reader waits for more.
-        while self.is_ready() && !self.counts_reads && self.has_seen(tags) && self.outbox.is_empty() {
-            self.tell_seen(tags, 0);
+        while channel.broken().is_none() && !self.counts_reads && self.has_seen(tags) && channel.has_sent_all() {
+            self.tell_seen(channel, tags, 0);
         }
     }
 }

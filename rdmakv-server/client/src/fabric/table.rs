@@ -5,13 +5,11 @@
 
 #![expect(unsafe_code, reason = "lends slots to engines")]
 
+use super::channel::Channel;
 use super::items;
-use super::link::Link;
-use crate::answer::Answer;
 use crate::common::Common;
-use crate::ops::Name;
+use crate::end::End;
 use crate::slots::{Slot, Slots};
-use crate::tags::Tags;
 use crate::value::Value;
 use rdmakv_proto::clock;
 use rdmakv_proto::gets::{BUCKET, Entry, HEAD, Hasher, SLOTS, bucket};
@@ -91,123 +89,94 @@ impl Table {
 
 /// The result of a look at the table.
 enum Looked {
-    Value(Value),
+    /// The value, and when it was looked at.
+    Value(Value, u64),
     /// The item gave way to another meanwhile, or it was not sure that the table holds.
     Again,
     /// The server knows.
     Nothing,
 }
 
-impl Link {
-    /// Returns whether GETs look their keys up.
-    pub(super) fn has_table(&self) -> bool {
-        self.table.is_some()
-    }
-
-    /// Returns the value, if the table has it.
+impl Table {
+    /// Returns the value, if the table has it, and when it was looked at.
     #[inline]
-    pub(super) fn get_by_table(&mut self, common: &mut Common, tags: &mut Tags, key: &[u8]) -> Option<Value> {
-        let mut table = self.table.take()?;
-        let mut found = None;
+    pub(super) fn get(&mut self, channel: &mut Channel, common: &mut Common, key: &[u8]) -> Option<(Value, u64)> {
         for _ in 0..TRIES {
-            match self.look_up(&mut table, common, key) {
-                Looked::Value(value) => found = Some(value),
-                Looked::Again => continue,
-                Looked::Nothing => {}
-            }
-            break;
-        }
-        self.table = Some(table);
-        if found.is_some() {
-            common.counters.one_sided += 1;
-            if self.now.saturating_sub(self.seen_at) >= self.lease / 2 {
-                self.make_room();
-                self.tell_seen(tags, self.now);
+            match self.look_up(channel, common, key) {
+                Looked::Value(value, now) => return Some((value, now)),
+                Looked::Again => {}
+                Looked::Nothing => break,
             }
         }
-        found
-    }
-
-    /// The same for an operation, which ends with it. False if the server has to be asked.
-    pub(super) fn end_by_table(&mut self, common: &mut Common, tags: &mut Tags, name: Name) -> bool {
-        let Some(op) = common.ops.unanswered(name) else { return false };
-        let key = std::mem::take(&mut op.key);
-        let value = self.get_by_table(common, tags, &key);
-        if let Some(op) = common.ops.unanswered(name) {
-            op.key = key;
-        }
-        match value {
-            Some(value) => common.end(name, Ok(Answer::Value(Some(value)))),
-            None => return false,
-        }
-        true
+        None
     }
 
     /// Reads into the scratch.
     #[inline]
-    fn read_words(&mut self, table: &mut Table, words: RemoteSegment) -> bool {
+    fn read_words(&mut self, end: &mut dyn End, words: RemoteSegment) -> bool {
         // SAFETY: the slot has a bucket's bytes and is this table's alone; what is read has no more.
-        unsafe { self.end.fetch_now(table.scratch.as_ptr(), words) == Some(true) }
+        unsafe { end.fetch_now(self.scratch.as_ptr(), words) == Some(true) }
     }
 
     /// Reads an item. With the fault `no-crc` the second half comes later, so that it is seen what the sum is for.
     #[inline]
-    fn read_item(&mut self, slot: &mut Slot, item: RemoteSegment) -> bool {
+    fn read_item(end: &mut dyn End, slot: &mut Slot, item: RemoteSegment) -> bool {
         let memory = slot.as_ptr();
         #[cfg(rdmakv_fault_injection)]
         if rdmakv_proto::faults::injected(rdmakv_proto::faults::Fault::NoCrc) {
             let half = item.length / 2;
             // SAFETY: both parts lie within the slot, which is the caller's alone.
             return unsafe {
-                let first = self.end.fetch_now(memory, RemoteSegment { length: half, ..item });
+                let first = end.fetch_now(memory, RemoteSegment { length: half, ..item });
                 std::thread::sleep(std::time::Duration::from_millis(1));
                 let rest = RemoteSegment { address: item.address + half, length: item.length - half, ..item };
-                first == Some(true) && self.end.fetch_now(memory.add(half as usize), rest) == Some(true)
+                first == Some(true) && end.fetch_now(memory.add(half as usize), rest) == Some(true)
             };
         }
         // SAFETY: the slot is as long as the item and the caller's alone.
-        unsafe { self.end.fetch_now(memory, item) == Some(true) }
+        unsafe { end.fetch_now(memory, item) == Some(true) }
     }
 
     /// Reads until when the table holds, and the clock that items expire by. The report counts for later reads.
     #[cold]
-    fn read_head(&mut self, table: &mut Table) -> bool {
-        let read = self.read_words(table, table.words(0, 2));
+    fn read_head(&mut self, end: &mut dyn End) -> bool {
+        let read = self.read_words(end, self.words(0, 2));
         if read {
-            (table.until, table.beyond_boot) = (table.word(0), table.word(1));
+            (self.until, self.beyond_boot) = (self.word(0), self.word(1));
         }
         read
     }
 
     /// Entry, item, entry: see the [rules](rdmakv_proto::gets#the-rules).
     #[inline]
-    fn look_up(&mut self, table: &mut Table, common: &mut Common, key: &[u8]) -> Looked {
-        if table.until == 0 && !self.read_head(table) {
+    fn look_up(&mut self, channel: &mut Channel, common: &mut Common, key: &[u8]) -> Looked {
+        let incarnation = channel.incarnation();
+        let end = channel.end();
+        if self.until == 0 && !self.read_head(end) {
             return Looked::Nothing;
         }
-        let hash = table.hasher.hash(key);
-        let at = HEAD + bucket(hash, table.buckets) * BUCKET;
-        if !self.read_words(table, table.words(at, SLOTS)) {
+        let hash = self.hasher.hash(key);
+        let at = HEAD + bucket(hash, self.buckets) * BUCKET;
+        if !self.read_words(end, self.words(at, SLOTS)) {
             return Looked::Nothing;
         }
-        let words: [u64; SLOTS] = std::array::from_fn(|slot| table.word(slot));
+        let words: [u64; SLOTS] = std::array::from_fn(|slot| self.word(slot));
         for (slot, entry) in words.into_iter().enumerate().filter_map(|(slot, word)| Some((slot, Entry::of(word)?))) {
             if !entry.may_be(hash) {
                 continue;
             }
-            let Some(item) = table.item(entry) else { return Looked::Nothing };
+            let Some(item) = self.item(entry) else { return Looked::Nothing };
             let Some(mut into) = common.fabrics.slots().and_then(|slots| slots.take(item.length as usize)) else {
                 return Looked::Nothing;
             };
-            let again = table.words(at + slot as u64 * 8, 1);
-            if !self.read_item(&mut into, item) || !self.read_words(table, again) {
+            let again = self.words(at + slot as u64 * 8, 1);
+            if !Self::read_item(end, &mut into, item) || !self.read_words(end, again) {
                 return Looked::Nothing;
             }
-            if table.word(0) != entry.word() {
+            if self.word(0) != entry.word() {
                 return Looked::Again;
             }
-            let incarnation = self.welcome.map_or(0, |welcome| welcome.incarnation);
-            let value = match items::read_at(into, key, incarnation, || table.unix()) {
+            let value = match items::read_at(into, key, incarnation, || self.unix()) {
                 Ok(value) if entry.has_version(value.version()) => value,
                 // Two keys with one print.
                 Err(ItemError::OtherKey) => continue,
@@ -216,12 +185,12 @@ impl Link {
                     return Looked::Nothing;
                 }
             };
-            self.now = clock::boot();
-            if self.now < table.until {
-                table.reads.count(item.address, item.key);
-                return Looked::Value(value);
+            let now = clock::boot();
+            if now < self.until {
+                self.reads.count(item.address, item.key);
+                return Looked::Value(value, now);
             }
-            if !self.read_head(table) || table.until <= self.now {
+            if !self.read_head(end) || self.until <= now {
                 return Looked::Nothing;
             }
             return Looked::Again;

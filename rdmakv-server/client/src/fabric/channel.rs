@@ -1,0 +1,208 @@
+//! The messages and events of a connection to a server.
+
+#![expect(unsafe_code, reason = "lends memory to engines")]
+
+use super::outbox::Outbox;
+use crate::end::End;
+use frrwp::engine::{Event, OpenError};
+use frrwp::handshake::Tag;
+use rdmakv_proto::messages::{Kind, RemoteSegment, Welcome};
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// This side's end, what waits to be sent, and what came while something else was waited for.
+pub(super) struct Channel {
+    /// Dropped first: the memory that it was lent is in other parts of the link.
+    end: Box<dyn End>,
+    outbox: Outbox,
+    next_id: u32,
+    /// The server's first message; no request is sent before.
+    welcome: Option<Welcome>,
+    /// The message that is being written.
+    pub(super) message: Vec<u8>,
+    /// Events that came while something else was waited for.
+    events: VecDeque<Event>,
+    /// Why the connection is of no use any more.
+    broken: Option<String>,
+}
+
+impl Channel {
+    pub(super) fn new(end: Box<dyn End>) -> Self {
+        Self {
+            end,
+            outbox: Outbox::default(),
+            next_id: 1,
+            welcome: None,
+            message: Vec::new(),
+            events: VecDeque::new(),
+            broken: None,
+        }
+    }
+
+    /// Returns this side's end.
+    #[inline]
+    pub(super) fn end(&mut self) -> &mut dyn End {
+        &mut *self.end
+    }
+
+    /// Returns how many bytes are registered here.
+    pub(super) fn registered(&self) -> u64 {
+        self.end.registered()
+    }
+
+    /// Notes why the connection is of no use any more, if no reason is known.
+    pub(super) fn give_up(&mut self, why: impl FnOnce() -> String) {
+        self.broken.get_or_insert_with(why);
+    }
+
+    /// Returns why the connection is of no use any more, if it is not.
+    pub(super) fn broken(&self) -> Option<&str> {
+        self.broken.as_deref()
+    }
+
+    /// Notes the server's first message.
+    pub(super) fn welcomed(&mut self, welcome: Welcome) {
+        self.welcome = Some(welcome);
+    }
+
+    pub(super) fn is_welcomed(&self) -> bool {
+        self.welcome.is_some()
+    }
+
+    /// Returns the server's incarnation, or 0 if it is unknown.
+    pub(super) fn incarnation(&self) -> u32 {
+        self.welcome.map_or(0, |welcome| welcome.incarnation)
+    }
+
+    /// Returns the length of a lease, in nanoseconds.
+    pub(super) fn lease(&self) -> u64 {
+        self.welcome.map_or(0, |welcome| u64::from(welcome.lease_ms) * 1_000_000)
+    }
+
+    /// Returns the longest data that go into a message.
+    pub(super) fn eager(&self) -> usize {
+        self.welcome.map_or(0, |welcome| welcome.eager as usize)
+    }
+
+    /// Returns the most bytes of an item.
+    pub(super) fn largest(&self) -> usize {
+        let largest = self.welcome.map_or(0, |welcome| welcome.largest);
+        usize::try_from(largest).unwrap_or(usize::MAX).min(1 << 30)
+    }
+
+    // ---- Messages ------------------------------------------------------------------------------------
+
+    /// Returns the number of the next request.
+    pub(super) fn next_id(&mut self) -> u32 {
+        let id = self.next_id;
+        self.next_id = self.next_id.wrapping_add(1).max(1);
+        id
+    }
+
+    /// Sends the message that was written.
+    pub(super) fn send(&mut self, id: u32, kind: Kind) {
+        self.outbox.push(id, kind, &self.message);
+        self.send_waiting();
+    }
+
+    /// Sends waiting messages, as many as there is room for.
+    pub(super) fn send_waiting(&mut self) {
+        if let Err(unsent) = self.outbox.say(&mut *self.end) {
+            self.give_up(|| unsent.to_string());
+        }
+    }
+
+    /// Returns whether no message waits to be sent.
+    pub(super) fn has_sent_all(&self) -> bool {
+        self.outbox.is_empty()
+    }
+
+    /// Returns whether no part of a message was sent.
+    pub(super) fn has_all(&self, id: u32) -> bool {
+        self.outbox.has_all(id)
+    }
+
+    /// Sends waiting messages, if there is room for them by now. Other events are kept.
+    pub(super) fn make_room(&mut self) {
+        if self.outbox.is_empty() {
+            return;
+        }
+        self.end.progress();
+        while let Some(event) = self.end.next_event() {
+            match event {
+                Event::Writable => self.send_waiting(),
+                event => self.events.push_back(event),
+            }
+        }
+    }
+
+    // ---- Events --------------------------------------------------------------------------------------
+
+    pub(super) fn next_event(&mut self) -> Option<Event> {
+        self.events.pop_front().or_else(|| self.end.next_event())
+    }
+
+    /// Waits for events, if none is kept.
+    pub(super) fn wait(&mut self, longest: Duration) {
+        if self.events.is_empty() {
+            self.end.wait(longest);
+        }
+    }
+
+    /// Waits for the end of a read. Other events are kept.
+    #[cold]
+    pub(super) fn wait_for(&mut self, read: u64, first: Option<Event>, longest: Duration) -> Option<bool> {
+        self.events.extend(first);
+        let until = Instant::now() + longest;
+        loop {
+            while let Some(event) = self.end.next_event() {
+                match event {
+                    Event::ReadCompleted { id, succeeded } if id == read => return Some(succeeded),
+                    event => self.events.push_back(event),
+                }
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                self.give_up(|| format!("a one-sided read took more than {} ms", longest.as_millis()));
+                return None;
+            }
+            if matches!(self.events.back(), Some(Event::Closed { .. })) {
+                return None;
+            }
+            self.end.wait(left);
+            self.end.progress();
+        }
+    }
+
+    /// Asks for a transfer, with the message that was written.
+    ///
+    /// # Safety
+    /// As [`End::read`].
+    pub(super) unsafe fn read(&mut self, memory: *mut u8, length: usize) -> Result<Tag, OpenError> {
+        // SAFETY: `Self::read` requires what `End::read` does.
+        unsafe { self.end.read(memory, length, &self.message) }
+    }
+
+    // ---- Reads ---------------------------------------------------------------------------------------
+
+    /// Posts a read of `from.length` bytes. With the fault `no-crc` the second half comes later, which shows the use of the sum.
+    ///
+    /// # Safety
+    /// As [`End::fetch`].
+    #[inline]
+    pub(super) unsafe fn fetch(&mut self, memory: *mut u8, from: RemoteSegment) -> Option<u64> {
+        #[cfg(rdmakv_fault_injection)]
+        if rdmakv_proto::faults::injected(rdmakv_proto::faults::Fault::NoCrc) {
+            let half = from.length / 2;
+            // SAFETY: both halves lie in the caller's memory; reads end in order, so the end of the second half ends both.
+            return unsafe {
+                self.end.fetch(memory, RemoteSegment { length: half, ..from }).ok()?;
+                std::thread::sleep(Duration::from_millis(1));
+                let rest = RemoteSegment { address: from.address + half, length: from.length - half, ..from };
+                self.end.fetch(memory.add(half as usize), rest).ok()
+            };
+        }
+        // SAFETY: `Self::fetch` requires what `End::fetch` does.
+        unsafe { self.end.fetch(memory, from) }.ok()
+    }
+}

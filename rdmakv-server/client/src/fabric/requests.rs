@@ -1,0 +1,180 @@
+//! Requests to a server: what was asked, and what may come back.
+
+#![expect(unsafe_code, reason = "lends buffers to engines")]
+
+use super::channel::Channel;
+use crate::answer::is_store;
+use crate::buffer::Data;
+use crate::command::line;
+use crate::common::Common;
+use crate::error::Operation;
+use crate::memory::Sending;
+use crate::ops::Name;
+use crate::tags::Tags;
+use frrwp::fabric::shm::ShmBuffer;
+use frrwp::handshake;
+use hashbrown::HashMap;
+use rdmakv_proto::clock;
+use rdmakv_proto::item::HEADER;
+use rdmakv_proto::messages::{self, Kind, RemoteSegment, Request, SEGMENTS};
+use std::any::Any;
+
+/// Transfers under way at a time; others come in messages.
+const TRANSFERS: usize = 32;
+
+/// The requests of a connection without an answer so far.
+#[derive(Default)]
+pub(super) struct Requests {
+    asked: HashMap<u32, Asked>,
+    landings: HashMap<handshake::Tag, Landing>,
+    text: Vec<u8>,
+    segments: Vec<RemoteSegment>,
+}
+
+/// A request that was sent, or waits to be.
+pub(super) struct Asked {
+    pub(super) op: Name,
+    /// The key that opens the data to the server, and the data if it is a copy.
+    _offered: Option<Offered>,
+    /// The transfer that it went with.
+    pub(super) landing: bool,
+}
+
+/// The key that opens data to the server that is to be stored, and the data if it is a copy. Taken apart in this order.
+type Offered = (Box<dyn Any + Send>, Option<Sending>);
+
+/// A transfer.
+pub(super) struct Landing {
+    pub(super) id: u32,
+    pub(super) op: Name,
+    pub(super) buffer: ShmBuffer,
+}
+
+/// An operation that a fabric does not do, and another transport may.
+pub(crate) struct NotConnected;
+
+impl Requests {
+    pub(super) fn is_busy(&self) -> bool {
+        !self.asked.is_empty() || !self.landings.is_empty()
+    }
+
+    /// Returns the operations that are open here, and whether anything of them was sent.
+    pub(super) fn open<'a>(&'a self, channel: &'a Channel) -> impl Iterator<Item = (Name, bool)> + 'a {
+        self.asked.iter().map(|(&id, asked)| (asked.op, !channel.has_all(id)))
+    }
+
+    /// Returns the request of that number.
+    pub(super) fn get(&self, id: u32) -> Option<&Asked> {
+        self.asked.get(&id)
+    }
+
+    /// Removes the request of that number: it was answered.
+    pub(super) fn remove(&mut self, id: u32) -> Option<Asked> {
+        self.asked.remove(&id)
+    }
+
+    /// Removes a transfer that has ended.
+    pub(super) fn landed(&mut self, tag: handshake::Tag) -> Option<Landing> {
+        self.landings.remove(&tag)
+    }
+
+    /// Asks for an item, by a message, or by a transfer if it is known to be large.
+    pub(super) fn ask(&mut self, channel: &mut Channel, common: &mut Common, tags: &Tags, name: Name, now: u64) {
+        let Some(op) = common.ops.unanswered(name) else { return };
+        let size = tags.size(&op.key).map_or(0, |size| size as usize);
+        op.first_sent = if op.first_sent == 0 { now } else { op.first_sent };
+        // A transfer overtakes messages that wait, which may be of this key.
+        let is_large = size > HEADER + op.key.len() + channel.eager() && !op.no_transfer && channel.has_sent_all();
+        if is_large && self.ask_into(channel, common, name, size) {
+            return;
+        }
+        let Some(op) = common.ops.unanswered(name) else { return };
+        channel.message.clear();
+        let kind = Request::get(&mut channel.message, common.one_sided, &op.key);
+        self.send(channel, name, kind, None);
+    }
+
+    /// Asks for an item of this size, by a transfer. Returns false if there is no memory for it.
+    pub(super) fn ask_into(&mut self, channel: &mut Channel, common: &mut Common, name: Name, size: usize) -> bool {
+        if self.landings.len() >= TRANSFERS {
+            return false;
+        }
+        let Ok(buffer) = common.fabrics.memory().and_then(|memory| memory.landing(size)) else { return false };
+        let Some(op) = common.ops.unanswered(name) else { return false };
+        let id = channel.next_id();
+        channel.message.clear();
+        messages::start(&mut channel.message, id, Kind::Get, false);
+        Request::get(&mut channel.message, common.one_sided, &op.key);
+        // SAFETY: the buffer is kept in `landings` until the end of the transfer is told, or dropped after the engine.
+        let Ok(tag) = (unsafe { channel.read(buffer.as_ptr(), size) }) else { return false };
+        self.landings.insert(tag, Landing { id, op: name, buffer });
+        self.asked.insert(id, Asked { op: name, _offered: None, landing: true });
+        true
+    }
+
+    /// Has the server carry out the operation's line.
+    pub(super) fn run(&mut self, channel: &mut Channel, common: &mut Common, tags: &Tags, name: Name) {
+        let Some(op) = common.ops.unanswered(name) else { return };
+        op.first_sent = if op.first_sent == 0 { clock::boot() } else { op.first_sent };
+        let data = op.data.bytes();
+        let mut text = std::mem::take(&mut self.text);
+        text.clear();
+        line(op.operation, &op.key, &op.arguments, data.len(), &mut text);
+        let wish = common.one_sided && op.operation != Operation::Delete && tags.knows(&op.key);
+        channel.message.clear();
+        let end: &[u8] = if is_store(op.operation) { b"\r\n" } else { b"" };
+        let kind = Request::run(&mut channel.message, wish, &op.key, &[&text, data, end]);
+        self.text = text;
+        self.send(channel, name, kind, None);
+    }
+
+    /// Has the server read what is to be stored.
+    pub(super) fn put(
+        &mut self,
+        channel: &mut Channel,
+        common: &mut Common,
+        tags: &Tags,
+        name: Name,
+    ) -> Result<(), NotConnected> {
+        let Some(op) = common.ops.unanswered(name) else { return Ok(()) };
+        op.first_sent = if op.first_sent == 0 { clock::boot() } else { op.first_sent };
+        let copy = match &op.data {
+            Data::Buffer(_) => None,
+            data => {
+                let bytes = data.bytes();
+                let mut copy =
+                    common.fabrics.memory().and_then(|memory| memory.sending(bytes.len())).map_err(|_| NotConnected)?;
+                copy.bytes_mut().copy_from_slice(bytes);
+                Some(copy)
+            }
+        };
+        let from = match (&copy, &op.data) {
+            (Some(copy), _) => copy.as_ptr(),
+            (None, data) => data.bytes().as_ptr(),
+        };
+        let length = op.data.bytes().len();
+        self.segments.clear();
+        // SAFETY: the memory is of the arena that only this process writes; the copy is kept beside the lease, and the operation's own
+        // buffer as long as the operation is not answered. Where that ends without an answer, this connection is closed with it, and
+        // what the server reads after that it does not get.
+        let lease = unsafe { channel.end().offer(from, length, &mut self.segments) }.map_err(|_| NotConnected)?;
+        if self.segments.len() > SEGMENTS {
+            return Err(NotConnected);
+        }
+        let mut text = std::mem::take(&mut self.text);
+        text.clear();
+        line(op.operation, &op.key, &op.arguments, length, &mut text);
+        let wish = common.one_sided && tags.knows(&op.key);
+        channel.message.clear();
+        let kind = Request::put(&mut channel.message, wish, &op.key, &text, &self.segments);
+        self.text = text;
+        self.send(channel, name, kind, Some((lease, copy)));
+        Ok(())
+    }
+
+    fn send(&mut self, channel: &mut Channel, op: Name, kind: Kind, offered: Option<Offered>) {
+        let id = channel.next_id();
+        self.asked.insert(id, Asked { op, _offered: offered, landing: false });
+        channel.send(id, kind);
+    }
+}
