@@ -94,14 +94,14 @@
 //!
 //! # Peers that are not trusted
 //!
-//! The handshake survives any message: decoding never panics, what makes no sense is answered a bounded number of times,
-//! and all that a peer can make this side keep is bounded ([`Limits`](handshake::Limits)). A target offers no more than it
-//! was asked to receive: each segment is clipped to the buffer, also where the registered region is larger.
+//! The handshake survives any message. Decoding never panics; messages without sense are answered a bounded number of
+//! times. All that a peer can make this side keep is bounded ([`Limits`](handshake::Limits)). A target offers no more than
+//! it was asked to receive: each segment is clipped to the buffer, also where the registered region is larger.
 //!
 //! But *clipping binds only an honest peer*. Where a key opens its whole region, as in plain verbs, every holder of the key
 //! can write to all of the region. That holds for as long as it is registered and the connection stands: also beside the
 //! buffer, and after the transfer. Give such keys to peers that you trust with the memory. For others register exactly the
-//! buffer and for this transfer alone, or use a memory window: then the key ends with the transfer, and invalidating it is
+//! buffer and for this transfer alone, or use a memory window. Then the key ends with the transfer, and invalidating it is
 //! as good as closing the connection. Nor does any handshake make a peer write what it says that it wrote: a DONE is a
 //! claim.
 //!
@@ -133,8 +133,8 @@
 //!
 //! # Beside this crate
 //!
-//! The caches are [`mrrc`]'s. [`tracesim`] reproduces the paper, and runs both processes for its section 8; [`benches`] has
-//! the handshake beside the traditional process, and the fabrics beside what they stand on; [`rdmakv-server`] serves
+//! The caches are [`mrrc`]'s. [`tracesim`] reproduces the paper, and runs both processes for its section 8. [`benches`]
+//! compares the handshake with the traditional process, and the fabrics with what they stand on. [`rdmakv-server`] serves
 //! clients over a [`fabric`].
 //!
 //! [`tracesim`]: ../tracesim/index.html

@@ -84,18 +84,18 @@ pub enum Event {
         /// Whether the bytes are there. If not, those of the buffer are undefined, and the connection is at its end.
         succeeded: bool,
     },
-    /// An operation has waited too long and is given up: a message is never sent, the end of a transfer or a one-sided read follows
-    /// when nothing can be at its buffer any more. Told only where the end is not told at once.
+    /// An operation has waited too long and is given up. A message is never sent. The end of a transfer or a one-sided read
+    /// follows when nothing can be at its buffer any more. Reported only if the end is not reported at once.
     Expired(Expired),
     /// An operation that was refused for lack of [room](crate::handshake::SendError::Full), or because the fabric was
     /// [busy](OpenError::Busy), may be tried again.
     Writable,
-    /// The peer speaks an older version of the wire, in which nothing can be said: what was said to it was not heard.
+    /// The peer speaks an older version of the wire, which has no messages: those that were sent to it are lost.
     PeerTooOld {
         /// The newest version that it speaks.
         spoken: u8,
     },
-    /// The connection has come to its end. Every transfer's end was told before.
+    /// The connection has come to its end. Every transfer's end was reported before.
     Closed {
         /// Why, where it was this side that ended it.
         why: Option<Disconnect>,
@@ -123,8 +123,8 @@ pub enum TransferError {
         /// Why.
         failure: Failure,
     },
-    /// As it says, and the peer, which has stopped in mid-copy, may still write the buffer: it is *not* the application's
-    /// again before that process is dead. Only over fabrics with peers that copy by themselves: `shm`.
+    /// As it says, and the peer has stopped in mid-copy and may still write the buffer. That is *not* the application's
+    /// again before the peer's process is dead. Only over fabrics with peers that copy by themselves: `shm`.
     #[error("{why}; the peer stopped while it used the buffer: end that process to free it")]
     Quarantined {
         /// The transfer.

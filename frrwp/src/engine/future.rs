@@ -1,7 +1,7 @@
 //! Operations as futures that own their buffers.
 //!
 //! [`Connection`] takes a [`Buffer`] with each call, which is any memory that can be registered, and hands it back with the
-//! result. In between it belongs to the engine: a future that is dropped cancels its operation, and its buffer stays until the
+//! result. In between it belongs to the engine. A future that is dropped cancels its operation. Its buffer stays until the
 //! peer can no longer write to it. So nothing that safe code does to a future frees memory under a peer.
 //!
 //! There is a future for each operation: transfers ([`open_write`](Connection::open_write), [`open_read`](Connection::open_read),
@@ -18,9 +18,9 @@
 //!
 //! # Deadlines
 //!
-//! Each operation has the time that the [limits](crate::handshake::Limits) say. `within` gives it another one: [`Transfer::within`],
-//! [`RemoteRead::within`], [`SendMessage::within`]. An operation that is out of time is ready at once, without its buffer if the fabric may still
-//! use it: the engine keeps that, and drops it when it is free.
+//! Each operation has the time that the [limits](crate::handshake::Limits) say. `within` gives it another one:
+//! [`Transfer::within`], [`RemoteRead::within`], [`SendMessage::within`]. An operation that is out of time is ready at
+//! once. If the fabric may still use its buffer, the engine keeps that, and drops it when it is free.
 //!
 //! ```
 //! use frrwp::engine::Engine;
@@ -164,8 +164,8 @@ pub struct Unopened<T, B = Vec<u8>> {
 /// How an operation ended.
 #[derive(Debug)]
 pub struct Finished<B = Vec<u8>, X = TransferError> {
-    /// The caller's again. The bytes of a failed read or accepted write are undefined, though they are bytes. None where the
-    /// fabric, or the peer, may still use it: after an operation out of time, the engine drops it when it is free; after
+    /// The caller's again. The bytes of a failed read or accepted write are undefined, though they are bytes. None if the
+    /// fabric, or the peer, may still use it. After an operation out of time, the engine drops it when it is free. After
     /// [`TransferError::Quarantined`] nothing does.
     pub buffer: Option<B>,
     /// Bytes moved.
@@ -174,13 +174,13 @@ pub struct Finished<B = Vec<u8>, X = TransferError> {
 
 impl<'cache, E: Endpoint> Connection<'cache, E> {
     /// # Safety
-    /// As long as the engine's cache is used, its [monitor](mrrc::invalidation) hears of memory of buffers that is given back to the
-    /// system after they were dropped, or none is given back: the second half of the contract of [`mrrc::Cache::acquire`]. Of buffers
-    /// from the global allocator that is what the allocator gives back. The first half is kept here.
+    /// As long as the engine's cache is used, no memory of dropped buffers is given back to the system unless its
+    /// [monitor](mrrc::invalidation) hears of it. That is the second half of the contract of [`mrrc::Cache::acquire`]. Of
+    /// buffers from the global allocator that is what the allocator gives back. The first half is kept here.
     ///
-    /// And where a key opens memory that is registered for longer than its transfer, the peer is
-    /// [trusted](crate#peers-that-are-not-trusted) with that memory: with the bytes beside a buffer, and with later content in its
-    /// place when its owner has dropped it.
+    /// A key may open memory that is registered for longer than its transfer. Then the peer is
+    /// [trusted](crate#peers-that-are-not-trusted) with that memory: the bytes beside a buffer, and later content in its
+    /// place.
     pub unsafe fn new(engine: Engine<'cache, E>) -> Self {
         let inner = Inner {
             engine,
@@ -347,8 +347,8 @@ impl<'cache, E: Endpoint> Connection<'cache, E> {
         self.lock().closed
     }
 
-    /// Returns the number of operations with buffers here: open ones, reads that wait for room, those that have ended and were not polled since,
-    /// and dropped or overdue ones that still wait for the peer.
+    /// Returns the number of operations with buffers here: open ones, and reads that wait for room. Those that have ended
+    /// and were not polled since count, and dropped or overdue ones that still wait for the peer.
     pub fn held(&self) -> usize {
         let inner = self.lock();
         inner.open.len() + inner.reads.held()

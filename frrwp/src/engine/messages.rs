@@ -154,9 +154,9 @@ impl Messages {
         }
     }
 
-    /// Sends the messages that wait, as far as there are credits, and before each the DONEs that can be: so that it is received
-    /// after the ends of transfers that have ended here. `posted` says whether all writes of a transfer are. Returns false if the
-    /// fabric's queue is full.
+    /// Sends the messages that wait, as far as there are credits. The DONEs that can be sent go first, so that the peer
+    /// learns first of transfers that have ended here. `posted` says whether all writes of a transfer are. Returns false if
+    /// the fabric's queue is full.
     pub(super) fn send_waiting<E: Endpoint>(
         &mut self,
         handshake: &mut Handshake,

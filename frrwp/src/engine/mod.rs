@@ -1,9 +1,9 @@
 //! Handshake, cache and fabric tied together: transfers between buffers of two processes.
 //!
-//! An [`Engine`] is one end of one connection. It takes leases of the buffers from an [`mrrc::Cache`], tells the peer what
-//! is registered already while it registers the rest, writes when the keys have met, and lets leases go when the
+//! An [`Engine`] is one end of one connection. It takes leases of the buffers from an [`mrrc::Cache`], and offers the peer
+//! what is registered already while it registers the rest. It writes when the keys have met, and drops leases when the
 //! [handshake](crate::handshake) says so. It does nothing by itself: [`Engine::progress`] does what can be done now, and
-//! [`Engine::next_event`] tells what became of it.
+//! [`Engine::next_event`] returns the results.
 //!
 //! ```text
 //! application ─► open_*, accept_* ─► lease: what is ready, then the gaps ─► handshake
@@ -13,13 +13,13 @@
 //!
 //! # What overlaps what
 //!
-//! Registering blocks, in the thread that calls: there is no thread here. Each side does so in its own process, after it has
-//! said what it can, so the two registrations and the first writes overlap all the same. Ready parts are written, or offered,
-//! before the rest is registered; keys that come while this side registers are used when it has. So a writer that opens with
-//! part of its buffer registered does not write that part while it registers the rest, though its peer has sent the keys. Its
-//! transfer ends later by the time of the first part on the network, at most. (One that supplies does, where the keys came
-//! with the question.) Nor does anything else move on this connection meanwhile. Connections that must not wait for each
-//! other's registrations are driven by different threads.
+//! Registering blocks, in the thread that calls: there is no thread here. Each side does so in its own process, after it
+//! has sent what it can. So the two registrations and the first writes overlap all the same. Ready parts are written, or
+//! offered, before the rest is registered; keys that come while this side registers are used when it has. So a writer that
+//! opens with part of its buffer registered does not write that part while it registers the rest. Its transfer ends later
+//! by the time of the first part on the network, at most. (One that answers a read does, if the keys came with the
+//! request.) Nor does anything else move on this connection meanwhile. Connections that must not wait for each other's
+//! registrations are driven by different threads.
 //!
 //! # Three faces
 //!
@@ -91,10 +91,10 @@
 //! A transfer that ended as [quarantined](TransferError::Quarantined) is the exception: its memory stays lent until the peer's
 //! process is dead.
 //!
-//! An engine that is dropped takes its connection down and waits until that is flushed, so after the drop all memory is back,
-//! but what the provider says that it holds (`ShmBuffer::is_quarantined`). One that is forgotten never gives it back. The
-//! leases are the engine's: no safe call ends one early. A peer that was given a key of a cached region can use it as long as
-//! the region is registered and the connection stands, also for bytes that were not offered. See [the crate](crate) on peers
+//! An engine that is dropped takes its connection down and waits until that is flushed. After the drop all memory is back,
+//! except what the provider reports as held (`ShmBuffer::is_quarantined`). One that is forgotten never gives it back. The
+//! leases are the engine's: no safe call ends one early. A key of a cached region is valid as long as the region is
+//! registered and the connection stands. A peer can use it for bytes that were not offered. See [the crate](crate) on peers
 //! that are not trusted.
 #![expect(unsafe_code, reason = "buffers of the application are registered and posted by address")]
 
@@ -269,8 +269,9 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
         Ok(())
     }
 
-    /// Gives a transfer up at this time, on the clock of [`Endpoint::now`], if it has not ended then: as [`Engine::cancel`] does, but it ends
-    /// as timed out, and [`Event::Expired`] tells where that takes longer. Returns false if it has ended.
+    /// Gives a transfer up at this time, on the clock of [`Endpoint::now`], if it has not ended then. It ends as timed out,
+    /// otherwise as by [`Engine::cancel`]; [`Event::Expired`] reports an end that takes longer. Returns false if it has
+    /// ended.
     pub fn set_transfer_deadline(&mut self, tag: Tag, over: u64) -> bool {
         self.handshake.set_deadline(tag, over).is_ok()
     }
@@ -295,10 +296,10 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
         self.handshake.open_transfers()
     }
 
-    /// Sends a message to the peer's application, of at most [`MAX_FRAME_PAYLOAD`](crate::wire::MAX_FRAME_PAYLOAD) bytes. Messages come in
-    /// the order in which they are sent, and before the end of each transfer that is answered afterwards. Where the peer owes credits
-    /// or the fabric is full it is sent by [`Engine::progress`], before what was waiting already, and with at most
-    /// [`PIECES`] pieces of writes before it.
+    /// Sends a message to the peer's application, of at most [`MAX_FRAME_PAYLOAD`](crate::wire::MAX_FRAME_PAYLOAD) bytes.
+    /// Messages come in the order in which they are sent, and before the end of each transfer that is answered afterwards.
+    /// If the peer owes credits or the fabric is full, [`Engine::progress`] sends it, before what was waiting already. At
+    /// most [`PIECES`] pieces of writes go before it.
     ///
     /// # Errors
     /// [`SendError`]. Where there is [no room](SendError::Full), because the peer's application does not take what was sent before,
@@ -373,14 +374,15 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
         unsafe { self.reads.post(&mut self.queue, memory, length, from, &mut self.events) }
     }
 
-    /// Reads into memory of which the caller holds a lease, with the rights that the
-    /// [fabric needs](crate::fabric::Capabilities::sink), as [`Engine::read_remote`] does otherwise: it saves the look into the cache.
+    /// Reads into memory of which the caller holds a lease, with the rights that the [fabric
+    /// needs](crate::fabric::Capabilities::sink). Otherwise as [`Engine::read_remote`]; it saves the look into the cache.
     ///
     /// # Errors
     /// As [`Engine::read_remote`], and where the lease does not cover the memory.
     ///
     /// # Safety
-    /// As [`Engine::read_remote`]; and the lease is held until the end of the read is told, or the engine is dropped.
+    /// As [`Engine::read_remote`]; and the lease is held until the end of the read is reported, or the engine is
+    /// dropped.
     #[inline]
     pub unsafe fn read_remote_leased(
         &mut self,
@@ -394,9 +396,9 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
         unsafe { self.reads.post_leased(&mut self.queue, lease, memory, from, &mut self.events) }
     }
 
-    /// Reads the peer's memory into this before it returns, `from.length` bytes, where the [fabric can](Endpoint::read_now): returns
-    /// `None` where it cannot, else whether the bytes were read. There is no event of it. Reads that follow each other are carried out
-    /// in that order: what the peer changed before it changed what an earlier read found, a later one finds changed.
+    /// Reads `from.length` bytes of the peer's memory into this, and returns whether they were read. `None`: the [fabric
+    /// cannot](Endpoint::read_now) read at once. There is no event of it. Reads that follow each other are carried out in
+    /// that order. A later one sees all changes that the peer made before one that an earlier read has seen.
     ///
     /// # Errors
     /// As [`Engine::read_remote`].
@@ -453,8 +455,8 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
         event
     }
 
-    /// Does what can be done now. Of the writes that wait it posts only some before it returns, where the fabric carries them out
-    /// at once, so that the application can send something in between: [`Engine::wait`] does not sleep then.
+    /// Does what can be done now. If the fabric carries out writes at once, it posts only some of those that wait, so that
+    /// the application can send something in between. [`Engine::wait`] does not sleep then.
     pub fn progress(&mut self) {
         self.queue.refresh();
         let mut came = 0;
@@ -488,8 +490,8 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
         }
     }
 
-    /// Takes a completion, but of a one-sided read. Returns whether to act on it at once: the end of a part of a write only makes room
-    /// for further parts, and those leave together when all completions are taken.
+    /// Takes a completion, but of a one-sided read. Returns whether to act on it at once. The end of a part of a write only
+    /// makes room for further parts, which leave together when all completions are taken.
     fn take(&mut self, completion: Completion) -> bool {
         match completion {
             Completion::Message { length } => {
@@ -628,8 +630,8 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
         self.queue.wait(self.next_known_deadline().into_iter().chain(until).min());
     }
 
-    /// Has this bell ring when [`Engine::progress`] may have something to do, from now on and after each [`Engine::arm`]: so that
-    /// one thread sleeps for many connections. A [`CompletionQueue`](queue::CompletionQueue) does this for its engines.
+    /// Has this bell ring when [`Engine::progress`] may have something to do, from now on and after each [`Engine::arm`].
+    /// So one thread sleeps for many connections. A [`CompletionQueue`](queue::CompletionQueue) does this for its engines.
     ///
     /// # Errors
     /// As [`Endpoint::attach`].

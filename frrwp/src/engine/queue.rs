@@ -1,8 +1,9 @@
 //! One completion queue for many connections.
 //!
-//! A [`CompletionQueue`] owns engines and returns their events, of whichever connection has some. One thread sleeps for all of
-//! them, and wakes up for those that have news: what it does then depends on how many those are, not on how many there are. Its
-//! descriptor can be watched by any other loop. Connections that are idle cost a descriptor each, or two over `shm`, and nothing else.
+//! A [`CompletionQueue`] owns engines and returns their events, of whichever connection has some. One thread sleeps for all
+//! of them, and wakes up for those that have news. Its work depends on the number of those, not on the number of
+//! connections. Its descriptor can be watched by any other loop. Connections that are idle cost a descriptor each, or two
+//! over `shm`, and nothing else.
 //!
 //! Over `iwarp` the domain's thread serves the sockets of its connections, and tells the queue when there is something for
 //! the application. So a queue is not woken for reads and writes of its peers.
@@ -114,8 +115,8 @@ impl<'cache, E: Endpoint> CompletionQueue<'cache, E> {
         Some(engine)
     }
 
-    /// Returns the next event, of whichever connection has one; None where there are none now, or where connections that have news
-    /// and no events have had their turns: then [`CompletionQueue::wait`] does not sleep.
+    /// Returns the next event, of whichever connection has one, or None if there are none now. It also returns None when
+    /// connections that have news and no events have had their turns; then [`CompletionQueue::wait`] does not sleep.
     pub fn next_event(&mut self) -> Option<(ConnectionId, Event)> {
         self.give_back();
         let mut left = self.engines.len() + MORE;
@@ -141,7 +142,7 @@ impl<'cache, E: Endpoint> CompletionQueue<'cache, E> {
         }
     }
 
-    /// Sleeps until there may be an event, for ever, or so long at most; not at all with a time of zero, which is for when the
+    /// Sleeps until there may be an event, for ever or at most this long. A time of zero does not sleep: it is for when the
     /// descriptor is readable.
     pub fn wait(&mut self, within: Option<Duration>) {
         self.give_back();
@@ -150,7 +151,7 @@ impl<'cache, E: Endpoint> CompletionQueue<'cache, E> {
         }
     }
 
-    /// Waits for the next event. None where there are no connections.
+    /// Waits for the next event. Returns None if there are no connections.
     pub fn run(&mut self) -> Option<(ConnectionId, Event)> {
         loop {
             if let Some(event) = self.next_event() {

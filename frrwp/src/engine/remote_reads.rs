@@ -6,12 +6,13 @@
 //!
 //! # Reads that are given up
 //!
-//! A read that was posted cannot be recalled. One that is cancelled, or out of time, is reported at once, and its buffer stays
-//! here, in quarantine, until the fabric has completed it or the connection is flushed. As reads complete in order, one that the
-//! peer never answers stops all that come after it: so the connection is closed where one is still there
-//! [`sync_time`](crate::handshake::Limits::sync_time) after its time was over. Bytes that come of anything else prolong nothing.
+//! A read that was posted cannot be recalled. One that is cancelled, or out of time, is reported at once. Its buffer stays
+//! here, in quarantine, until the fabric has completed it or the connection is flushed. Reads complete in order, so one
+//! that the peer never answers stops all that come after it. The connection is closed if one is still there
+//! [`sync_time`](crate::handshake::Limits::sync_time) after its time was over. Bytes that come of anything else prolong
+//! nothing.
 //!
-//! A read begins to wait at the first progress after it was posted: one that has completed by then, as all do over `shm`,
+//! A read begins to wait at the first progress after it was posted. One that has completed by then, as all do over `shm`,
 //! asks for no time at all.
 #![expect(unsafe_code, reason = "the memory is the application's, by address")]
 
@@ -304,8 +305,8 @@ impl<'cache, D: Domain> RemoteReads<'cache, D> {
         found
     }
 
-    /// Ends the last read if it was given up and nothing of it is on its way: it may have waited for room, with all that was posted
-    /// of it completed.
+    /// Ends the last read if it was given up and nothing of it is on its way. It may have waited for room, with all of its
+    /// posted parts completed.
     fn end_given_up(&mut self, events: &mut Events) {
         let Some(&RemoteRead { id, parts: 0, given_up: true, .. }) = self.under_way.back() else { return };
         self.under_way.pop_back();

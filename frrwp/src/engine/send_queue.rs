@@ -1,9 +1,9 @@
 //! Writes and messages on their way to the fabric, and the end of the connection that they leave by.
 //!
-//! A write of the handshake's is posted in pieces, and only so many of them are posted at a time: the others wait here, and
-//! with them the DONE that speaks of them, but no other message. So a message that is posted is behind [`PIECES`] pieces at
-//! most, of whatever lengths the transfers are. One that waits for a credit, or for room in the fabric's queue, has no more
-//! than so many posted before it meanwhile.
+//! A write of the handshake's is posted in pieces, at most [`PIECES`] at a time. The others wait here, and with them their
+//! DONE, but no other message. So a message that is posted is behind [`PIECES`] pieces at most, of whatever lengths the
+//! transfers are. One that waits for a credit, or for room in the fabric's queue, has no more than so many posted before it
+//! meanwhile.
 //!
 //! Messages of the application are sent first, then what was written, then the handshake's messages.
 

@@ -5,8 +5,8 @@
 //! messages, writes, reads. A write or read goes to memory of the peer's by a key and never wakes the peer's
 //! application.
 //!
-//! Providers: [`sim`], in this process, with a clock of its own; [`iwarp`], over TCP; `shm`, between processes of one machine,
-//! on Linux; `verbs`, over RDMA devices, with the feature of that name.
+//! There are four providers. [`sim`] runs in this process, with a clock of its own; [`iwarp`] over TCP. `shm` connects
+//! processes of one machine, on Linux. `verbs` is over RDMA devices, with the feature of that name.
 //!
 //! The address chooses the provider: [`connect`] and [`listen`] take `shm:PATH`, `iwarp:HOST:PORT` or `verbs:HOST:PORT`. A program
 //! that chooses its provider by type has all that this one offers; [`Connector`], [`Listener`] and [`Endpoint`] are what they have

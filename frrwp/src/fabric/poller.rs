@@ -8,9 +8,9 @@
 //! provider ── ring, or a file that becomes readable ─► Poller ── next ─► poll until there is nothing ── arm ─► …
 //! ```
 //!
-//! Its descriptor is an epoll. It is readable while there is something to wait no longer for, times that were asked for
-//! included: so it can be a member of any other loop that watches descriptors. Take [`Poller::next`] until it returns none before
-//! you watch it, and call [`Poller::wait`] with a time of zero when it is readable.
+//! Its descriptor is an epoll. It is readable while there is something to wait no longer for, also a time that has come. So
+//! any other loop that watches descriptors can have it. Take [`Poller::next`] until it returns none before you watch it,
+//! and call [`Poller::wait`] with a time of zero when it is readable.
 //!
 //! Applications use the queues over it, [`CompletionQueue`](crate::engine::queue::CompletionQueue) for engines.
 

@@ -1,14 +1,14 @@
 //! A defect of Linux's `siw`, and how this side avoids it.
 
 /// `siw` copies so many bytes at most into the header that it sends.
-const COPIED: u64 = 32;
+pub(super) const COPIED: u64 = 32;
 /// Boundaries of larger pages are boundaries of these.
 const PAGE: u64 = 4096;
 
 /// Returns how many of the bytes at `source`, in the memory of the side that sends them, one request may have.
 ///
-/// Where a write or an answer of at most 32 bytes lies on two pages, `siw` confuses the two parts (`siw_try_1seg`, since 5.3): wrong
-/// bytes arrive, and nothing tells. As two requests they arrive right. An end cannot ask whether its peer is `siw`.
+/// If a write or an answer of at most 32 bytes lies on two pages, `siw` confuses the two parts (`siw_try_1seg`, since 5.3).
+/// Wrong bytes arrive, without an error. As two requests they arrive right. An end cannot ask whether its peer is `siw`.
 #[inline]
 pub(super) fn one_request(source: u64, length: u64) -> u64 {
     let to_boundary = PAGE - source % PAGE;

@@ -49,8 +49,9 @@ pub struct Capabilities {
     pub gather: usize,
     /// Whether a write can carry an immediate.
     pub immediate: bool,
-    /// The rights that local memory needs for a read to fill it: writing by this side. A device of iWARP wants writing by the
-    /// peer too, and tells it the key: there the peer can write to all of the registration, for as long as it is registered.
+    /// The rights that local memory needs for a read to fill it: writing by this side. A device of iWARP wants writing by
+    /// the peer too, and passes it the key. There the peer can write to all of the registration, for as long as it is
+    /// registered.
     pub sink: Access,
 }
 
@@ -97,12 +98,13 @@ pub enum Armed {
 /// poll, and post again. After any other error the connection is gone, and `Lost` and `Flushed` come.
 ///
 /// # Safety
-/// The poster frees memory by these rules: [`Completion::Done`] is told when neither a device nor the peer uses the local
-/// memory of that write or read any more, and [`Completion::Flushed`] when nothing that either side has posted on this
-/// connection will be carried out any more, nor a key be used: but for memory of the provider's own, which a peer that
-/// cannot be stopped may still be at, and which the provider neither frees nor deregisters before that has ended (the
-/// quarantine of `shm`). A connection that is lost, or is disconnected, comes to its `Flushed` by being polled and waited
-/// for.
+/// The poster frees memory by two rules. [`Completion::Done`] is reported when neither a device nor the peer uses
+/// the local memory of that write or read any more. [`Completion::Flushed`] is reported when nothing that either side has
+/// posted will be carried out any more, and no key be used.
+///
+/// One exception: a peer that cannot be stopped may still be at memory of the provider's own. The provider neither frees
+/// nor deregisters that before the peer has ended (the quarantine of `shm`). A connection that is lost, or is disconnected,
+/// comes to its `Flushed` by being polled and waited for.
 #[expect(unsafe_code, reason = "posting lets a device, or another process, at memory")]
 pub unsafe trait Endpoint {
     /// The domain that registers memory for it.
@@ -157,9 +159,9 @@ pub unsafe trait Endpoint {
         from: Segment,
     ) -> io::Result<()>;
 
-    /// Reads the peer's memory into local memory before it returns, where the fabric can do that: `None` where reads have to be posted,
-    /// else whether the bytes were read. Where the peer does not let this side read there, that ends the connection, as it does with a
-    /// posted read. Reads that follow each other are carried out in that order.
+    /// Reads the peer's memory into local memory, and returns whether the bytes were read. `None`: reads over this fabric
+    /// have to be posted. A read that the peer does not allow ends the connection, as a posted one does. Reads that follow
+    /// each other are carried out in that order.
     ///
     /// # Errors
     /// See the trait.
@@ -175,8 +177,8 @@ pub unsafe trait Endpoint {
         Ok(None)
     }
 
-    /// From `true` on, what is posted may be held until this is called with `false` or this side waits, so that it leaves
-    /// together: as the doorbell of a device is rung once for a list. For a fabric to which that is nothing, it is nothing.
+    /// Lets posts be held, with `true`, until this is called with `false` or this side waits. So they leave together, as
+    /// the doorbell of a device is rung once for a list. Fabrics without a use for it do nothing.
     fn cork(&mut self, corked: bool) {
         let _ = corked;
     }

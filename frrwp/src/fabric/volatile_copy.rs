@@ -5,7 +5,7 @@
 /// Copies bytes that others may write or read meanwhile: each is the old or the new one.
 ///
 /// # Safety
-/// So many bytes can be read at `from` and written at `to`, they do not overlap, and no reference of this process to them
+/// So many bytes can be read at `from` and written at `to`, and they do not overlap. No reference of this process to them
 /// is used meanwhile.
 #[inline(always)]
 pub(in crate::fabric) unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {

@@ -1,14 +1,14 @@
 //! The rules of the two sides, as a state machine of one connection.
 //!
-//! A [`Handshake`] is told what happens, a local call, a message, a registration or a write that ended, the time,
-//! and answers with [`Action`]s and messages. It holds no socket, no clock and no memory of the application, so
-//! the same code is explored to the last interleaving, fuzzed, simulated and shipped.
+//! A [`Handshake`] takes local calls, messages, the ends of registrations and writes, and the time. It answers with
+//! [`Action`]s and messages. It holds no socket, no clock and no memory of the application. So the same code is explored to
+//! the last interleaving, fuzzed, simulated and shipped.
 //!
 //! Its driver obeys four rules:
 //!
-//! 1. *Actions come before messages.* After each call, carry out [`Handshake::next_action`] until there is none, then
-//!    send [`Handshake::take_message`] until there is none, all on the one ordered connection: a DONE says that
-//!    the writes before it are all.
+//! 1. *Actions come before messages.* After each call, carry out [`Handshake::next_action`] until there is none. Then send
+//!    [`Handshake::take_message`] until there is none. All go on the one ordered connection: a DONE says that the writes
+//!    before it are all.
 //! 2. *A lease lives until [`Action::Release`].* It comes exactly once for each transfer that was opened here or
 //!    [requested](Action::Requested), also where nothing was registered yet. Nothing else ends a lease.
 //! 3. *A receive is posted again before the next call.* [`RECEIVES`] stand before the connection does; each message
@@ -25,8 +25,8 @@
 //! target:  read / accept ─► offer, offer, … ─► STCRW, STCRW, … ─► … ─► DONE received ─► Release
 //! ```
 //!
-//! The target that gives up after its first STCRW has sent keys: only DONE, the writer's NAK (which follows its last
-//! completed write) or the end of the connection releases its lease. The writer that gives up has nothing out but its own
+//! The target that gives up after its first STCRW has sent keys. Its lease is released by DONE, by the writer's NAK (which
+//! follows its last completed write), or by the end of the connection. The writer that gives up has nothing out but its own
 //! writes.
 
 mod application;
@@ -75,7 +75,7 @@ pub enum Side {
 
 /// The state of one side of one connection.
 ///
-/// A call finds its transfer once. The rules of the two roles then work on it and on what all transfers share, and
+/// A call finds its transfer once. The rules of the two roles then work on it and on what all transfers share. They
 /// allocate nothing once the lists have grown to what a connection needs.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Handshake {
@@ -252,8 +252,8 @@ impl Handshake {
         Ok(())
     }
 
-    /// Returns whether the transfer is given up here, so that a write of it that is not posted yet need not
-    /// be: it is [reported](Handshake::written) without.
+    /// Returns whether the transfer is given up here. A write of it that is not posted yet need not be: it is
+    /// [reported](Handshake::written) without.
     pub fn gives_up(&self, tag: Tag) -> bool {
         let transfer = self.transfers.get(tag);
         transfer.is_some_and(|transfer| matches!(transfer.role, Role::Writer(writer) if writer.is_given_up()))

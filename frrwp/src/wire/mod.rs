@@ -48,12 +48,12 @@
 //!
 //! # Versions
 //!
-//! A message carries the version in which its kind came, so that peers of different versions share the kinds that both know.
-//! Version 1 has the kinds 1 to 6, version 2 adds SAY. A side that does not speak a message's version reads its start,
-//! counts its credits, and answers with a NAK of its tag for the reason *version*, with the version that it speaks. So a
-//! peer of version 1 moves transfers with one of version 2, and answers a SAY with NAK(version, 1) of tag 0: it is told
-//! nothing more, and the application hears that its peer is deaf. At most half of the first 16 credits go on SAYs before
-//! that NAK has come, which is fewer than the 16 messages without sense that a peer puts up with.
+//! A message carries the version in which its kind came, so that peers of different versions share the kinds that both
+//! know. Version 1 has the kinds 1 to 6, version 2 adds SAY. A side that does not speak a message's version reads its start
+//! and counts its credits. It answers with a NAK of its tag for the reason *version*, with the version that it speaks. So a
+//! peer of version 1 moves transfers with one of version 2, and answers a SAY with NAK(version, 1) of tag 0. No more SAYs
+//! are sent to it, and the application learns that its peer is too old. At most half of the first 16 credits go on SAYs
+//! before that NAK has come. That is fewer than the 16 messages without sense that a peer tolerates.
 //!
 //! A message is at most [`MESSAGE`] bytes, which is what a receive has to hold. Decoding copies nothing: header and
 //! segments are read where they lie.

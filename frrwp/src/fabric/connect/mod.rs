@@ -13,9 +13,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A [`FabricDomain`] is the domain of the provider that an address names, and [`FabricEndpoint`] an end of its connections: an
-//! engine over them is one type, whatever the address. A program that knows its provider uses that one's own types, which have
-//! more to offer. [`Connector`] and [`Listener`] are what all of them have in common.
+//! A [`FabricDomain`] is the domain of the provider that an address names, and [`FabricEndpoint`] an end of its
+//! connections. An engine over them is one type, whatever the address. A program that knows its provider uses that one's
+//! own types, which have more to offer. [`Connector`] and [`Listener`] are what all of them have in common.
 
 /// Does something with what is the provider's, whichever it is.
 macro_rules! each {

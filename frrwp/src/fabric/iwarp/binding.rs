@@ -5,12 +5,12 @@
 //!
 //! # What a read sees
 //!
-//! A read resolves its binding once, when its first answer is made: all its bytes are of one version or zeros. Without CRCs they are sent
-//! from where they lie, and each call that sends looks first whether the same is bound still: what has not been sent when another version
-//! was bound is zeros. With CRCs the read is copied as a whole when its first answer is made, as what is summed up must not change. Either
-//! way no peer keeps this side at memory by not receiving, and a handle's [length is bounded](super::Handle::LONGEST), because so much may be
-//! copied for a connection at a time. A reader checks the bytes, as with any one-sided read: an owner that changes the bytes of a version
-//! while they are bound tears it.
+//! A read resolves its binding once, when its first answer is made: all its bytes are of one version or zeros. Without CRCs
+//! they are sent from where they lie. Each call that sends checks first that the same is bound still; what was not sent
+//! before another version was bound is zeros. With CRCs the read is copied as a whole when its first answer is made, as
+//! what is summed up must not change. Either way no peer keeps this side at memory by not receiving. A handle's [length is
+//! bounded](super::Handle::LONGEST), because so much may be copied for a connection at a time. A reader checks the bytes,
+//! as with any one-sided read: an owner that changes the bytes of a version while they are bound tears it.
 //!
 //! # What quiescence promises
 //!
@@ -32,7 +32,7 @@
 //!   copying[phase] -= 1
 //! ```
 //!
-//! Where reads of still earlier bindings are in the other phase, it is not free: the phase stays, and is *mixed*, until the
+//! While reads of still earlier bindings are in the other phase, it is not free. The phase stays, and is *mixed*, until the
 //! other one is empty.
 #![expect(unsafe_code, reason = "lets peers read by address")]
 
@@ -92,9 +92,9 @@ impl Binding {
     /// Reads that begin from now on are of the bytes there: one exchange of a word. By one thread at a time.
     ///
     /// # Safety
-    /// As many bytes as the longest [`Handle`](super::Handle) of this binding has stay mapped there and may be read by its peers, until
-    /// something else was bound and the binding [was idle](Self::is_idle) after that, or all handles are gone. The caller does
-    /// not rely on peers' reads of bytes that are written meanwhile.
+    /// As many bytes as the longest [`Handle`](super::Handle) of this binding has stay mapped there and may be read by its
+    /// peers. That ends when something else was bound and the binding [was idle](Self::is_idle) after that, or when all
+    /// handles are gone. The caller does not rely on peers' reads of bytes that are written meanwhile.
     pub unsafe fn bind(&self, address: *const u8) {
         let mut word = self.word.load(SeqCst);
         loop {

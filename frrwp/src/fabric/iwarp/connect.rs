@@ -63,10 +63,11 @@ struct Embryo {
 
 /// Takes connections.
 ///
-/// Set-ups run in parallel, while a thread is in [`accept`](IwarpListener::accept). At most 256 connections are half open, and at
-/// most an eighth of the descriptors that the process may have; a quarter of that from one IPv4 address or IPv6 /64. A new one evicts the oldest of its address, or of the address that has the most, so
-/// silent peers lock no other peer out. A listener that runs out of descriptors evicts in the same order, reports
-/// [`IwarpError::Descriptors`] once, and goes on.
+/// Set-ups run in parallel, while a thread is in [`accept`](IwarpListener::accept). At most 256 connections are half open,
+/// and at most an eighth of the descriptors that the process may have. One IPv4 address or IPv6 /64 has at most a quarter
+/// of that. A new one evicts the oldest of its address, or of the address that has the most, so silent peers lock no other
+/// peer out. A listener that runs out of descriptors evicts in the same order, reports [`IwarpError::Descriptors`] once,
+/// and goes on.
 pub struct IwarpListener {
     domain: IwarpDomain,
     socket: TcpListener,

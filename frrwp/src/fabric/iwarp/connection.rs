@@ -124,8 +124,8 @@ pub(super) struct Core {
     vetting: Vetting,
 }
 
-/// A peer that accepts may overlook what comes before it looks: Linux's siw replies first and listens for frames thereafter, and
-/// hears of those that came in between when others follow. So an empty write follows, which does nothing else.
+/// Probes of a peer that accepts and may overlook what comes before it looks. Linux's siw replies first and listens for
+/// frames thereafter. It hears of those that came in between when others follow, such as an empty write.
 #[derive(Clone, Copy, Debug)]
 struct Probe {
     /// After how long without a byte in either direction; longer each time.
@@ -251,8 +251,8 @@ impl Connection {
         }
     }
 
-    /// Returns the tag of what this side reads. Answers are known by their order, so that the peer is not told of a tag,
-    /// nor of an address, by which it could write there out of turn.
+    /// Returns the tag of what this side reads. Answers are known by their order. So the peer gets neither a tag nor an
+    /// address by which it could write there out of turn.
     pub(super) fn sink(&self) -> u32 {
         *self.sink.get_or_init(|| self.common.tags.reserve(self.number))
     }

@@ -26,8 +26,8 @@ const EMPTY: u32 = 3;
 
 /// One end of an iWARP connection.
 ///
-/// Reads are not fenced: a write that is posted after a read may be placed before the bytes that are read are sent, as with
-/// any iWARP device. A program that needs the order waits for the read.
+/// Reads are not fenced, as with any iWARP device. A write that is posted after a read may be placed before the bytes that
+/// are read are sent. A program that needs the order waits for the read.
 pub struct IwarpEndpoint {
     pub(super) connection: Arc<Connection>,
     pub(super) provider: Arc<Provider>,

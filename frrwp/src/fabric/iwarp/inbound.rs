@@ -1,8 +1,8 @@
 //! The receiving side: from the bytes of a connection to placements, messages, read requests and last words.
 //!
-//! No input or output: [`Inbound::next`] is shown the bytes that are there, takes headers and ends of frames from them, and
-//! says where the bytes between belong. The driver puts them there, straight from the socket if it likes, and reports it. A
-//! header is checked whole before the first byte of its payload is placed:
+//! No input or output: [`Inbound::next`] takes headers and ends of frames from the bytes that are there. It returns where
+//! the bytes between belong. The driver puts them there, straight from the socket if it likes, and reports it. A header is
+//! checked whole before the first byte of its payload is placed:
 //!
 //! * untagged segments follow each other: their message's number and offset are the next ones of their queue (RFC 5041,
 //!   section 5.3), a message needs a receive, and no message is longer than its buffer;
@@ -10,8 +10,8 @@
 //! * a read response is the next of the oldest read that is on its way (RFC 5040, section 5.5), and its length is what was
 //!   asked for. The tag that the peer was told for it opens nothing: there is no other way to these bytes.
 //!
-//! The CRC ends the frame, so bytes are placed before it is checked, as siw and cards do: what it protects is what the
-//! application is told, not where bytes go, which the tag does.
+//! The CRC ends the frame, so bytes are placed before it is checked, as siw and cards do. It protects what the application
+//! is told; the tag protects where bytes go.
 
 use super::crc;
 use super::ddp::{Header, Operation, Place, READ_REQUEST, ReadRequest, TAGGED, UNTAGGED};

@@ -1,8 +1,7 @@
 //! iWARP in user space, over TCP: what Linux's siw and iWARP cards speak.
 //!
-//! [`mpa`] frames the stream (RFC 5044, RFC 6581), [`ddp`] says where bytes belong and what is done with them (RFC 5041,
-//! RFC 5040), [`terminate`] how a side says what was wrong. All of it reads bytes where they lie, and none of it does input
-//! or output.
+//! [`mpa`] frames the stream (RFC 5044, RFC 6581). [`ddp`] has where bytes belong and what is done with them (RFC 5041, RFC
+//! 5040), [`terminate`] the reports of errors. All of it reads bytes where they lie, and none of it does input or output.
 //!
 //! ```no_run
 //! use frrwp::fabric::iwarp::{IwarpDomain, IwarpListener, IwarpOptions, connect};
@@ -21,10 +20,10 @@
 //!
 //! # Peers that overlook what comes first
 //!
-//! Linux's siw replies to a connection's request and only then listens for frames: one that comes in between waits until another
-//! does. So a side that has connected and spoken, and hears nothing, sends an empty write, which does nothing else, after 4 ms, then
-//! 16, 64 and 256; [`IwarpEndpoint::probes_sent`] counts them. The lab's tests against siw stalled in a third of their connections
-//! without.
+//! Linux's siw replies to a connection's request and only then listens for frames: one that comes in between waits until
+//! another does. So a side that has connected and sent something, and receives nothing, sends an empty write. The first
+//! goes after 4 ms, then 16, 64 and 256; [`IwarpEndpoint::probes_sent`] counts them. The lab's tests against siw stalled in
+//! a third of their connections without.
 //!
 //! # What a registration opens
 //!
@@ -35,8 +34,8 @@
 //! * [`IwarpDomain::open`]: exact registration, to the byte, for as long as the caller says;
 //! * [`IwarpDomain::handle`]: a key of one connection that stays while what it names is replaced: see [`Binding`].
 //!
-//! The memory that this side reads into is open to no peer: the peer is told of a key that opens nothing, and of no address, and
-//! its answers are known by their order.
+//! The memory that this side reads into is open to no peer. The peer gets a key that opens nothing, and no address; its
+//! answers are known by their order.
 //!
 //! A key is what the RFCs call a steering tag (STag). Every placement is checked against its key. A breach is answered with the Terminate that the RFC names and ends the
 //! connection. Nothing is encrypted: a host on the path can read and forge, so keep others off it (RFC 5042, section 5.4.3).
@@ -44,11 +43,11 @@
 //! # Keys that are guessed
 //!
 //! A key has 32 random bits. An IPv4 address, or an IPv6 /64, makes at most 64 guesses in any second, by whatever number of
-//! connections: against 1,024 live keys the first hit takes 18 hours on average. An access past this limit waits before its key
-//! is looked up. Connecting never waits, nor does an access by a key of the connection's own, or by one that it has used while the
-//! limit was on. A key that the connection had, and that was taken back, is no guess: each connection, and the domain, recognizes the last
-//! 61,440 keys that it was given, or more. [`IwarpDomain::tag_guesses`] counts, and [`IwarpDomain::next_throttled`] tells
-//! of each source that begins to be limited.
+//! connections. Against 1,024 live keys the first hit takes 18 hours on average. An access past this limit waits before its
+//! key is looked up. Connecting never waits. Nor does an access by a key of the connection's own, or by one that it has
+//! used while the limit was on. A key that the connection had, and that was taken back, is no guess. Each connection, and
+//! the domain, recognizes at least the last 61,440 keys that it was given. [`IwarpDomain::tag_guesses`] counts, and
+//! [`IwarpDomain::next_throttled`] tells of each source that begins to be limited.
 //!
 //! Nothing is pinned: a registration is a range of addresses. Where memory is unmapped while it is registered, a peer's access
 //! ends its connection, as all of it goes through the kernel, which notices. But until the cache's monitor has ended the
@@ -57,11 +56,11 @@
 //!
 //! # Checksums
 //!
-//! CRCs are on unless both sides do without ([`IwarpOptions::checksums`]). They find what TCP's checksum lets pass, and cost
-//! a pass over every byte at both ends, and a copy where peers write or read registered memory, because that may change while
-//! it is summed up, or be unmapped. A frame's payload is placed before its CRC has come; a wrong one ends the connection
-//! before anything is told of it. Without CRCs, large payloads go between socket and registered memory without a copy of
-//! ours. Payloads of up to 4 KiB that come together with their headers are copied from there.
+//! CRCs are on unless both sides do without ([`IwarpOptions::checksums`]). They find what TCP's checksum lets pass, and
+//! cost a pass over every byte at both ends. Registered memory that peers write or read is copied, because it may change
+//! while it is summed up, or be unmapped. A frame's payload is placed before its CRC has come; a wrong one ends the
+//! connection before anything is told of it. Without CRCs, large payloads go between socket and registered memory without a
+//! copy of ours. Payloads of up to 4 KiB that come together with their headers are copied from there.
 //!
 //! # Forks
 //!
@@ -72,8 +71,8 @@
 //!
 //! A read takes four: each side sends once, and receives once, in which it sleeps. The domain's thread does so too where it
 //! serves one busy connection. With several it asks first which of them is ready, once for all that are. CRCs add one where
-//! the bytes are, for the copy. A large write takes two calls or so for each MiB where it comes from, and one for each frame
-//! (64 KiB) where it goes to. With CRCs a frame is one copy, and what is received at a time is more.
+//! the bytes are, for the copy. A large write takes about two calls for each MiB at its source, and one for each frame (64
+//! KiB) at its destination. With CRCs a frame is one copy, and what is received at a time is more.
 
 mod binding;
 mod common;
@@ -126,12 +125,12 @@ pub struct IwarpOptions {
     pub outbound: u16,
     /// How long [`connect`] may take, and a peer that connects: 5 s.
     pub set_up: Duration,
-    /// How long a peer may stand still while something is to come from it, and how long it may be out of reach in any case: an
-    /// idle one's system is asked whether it is there, at most every second.
+    /// How long a peer may stand still while something is to come from it, and how long it may be out of reach in any case.
+    /// The system of an idle peer is probed, at most every second.
     pub stall: Duration,
-    /// Whether a waiting application leaves its connection to the domain's thread, and is woken by its own completions alone:
-    /// for servers with peers that read and write their memory and send few messages. A read of the peer's then costs no switch
-    /// to the application's thread, and a message costs one more, from the domain's thread to it.
+    /// Whether a waiting application leaves its connection to the domain's thread, and is woken by its own completions
+    /// alone. It is for servers with peers that read and write their memory and send few messages. A read of the peer's
+    /// then costs no switch to the application's thread, and a message costs one more, from the domain's thread to it.
     pub passive: bool,
 }
 

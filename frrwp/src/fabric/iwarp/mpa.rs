@@ -1,7 +1,7 @@
 //! MPA (RFC 5044, and RFC 6581 for the set-up): where a frame begins and ends in a stream of bytes.
 //!
-//! A connection starts with a request and a reply. Then come FPDUs: a length of 2 bytes, so many bytes for DDP, zeroes up
-//! to a multiple of 4, and a CRC32C of all of it, or zero where both sides did without.
+//! A connection starts with a request and a reply. Then come FPDUs: a length of 2 bytes, so many bytes for DDP, and zeroes
+//! up to a multiple of 4. A CRC32C of all of it follows, or zero if both sides do without.
 //!
 //! ```text
 //! start frame   0  16 bytes  "MPA ID Req Frame" or "MPA ID Rep Frame"

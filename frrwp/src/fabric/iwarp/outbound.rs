@@ -1,16 +1,16 @@
 //! The sending side: from posts and the peer's read requests to frames.
 //!
-//! No input or output: [`Outbound::fill`] cuts what waits into frames, [`Outbound::show`] says which bytes are to be sent
-//! next, in registered memory where they lie there, and [`Outbound::sent`] how many were. A message's segments follow each
-//! other and are not mixed with others' (RFC 5041, section 5.3). Where both sides' messages wait, answers to reads and posts
-//! take turns.
+//! No input or output: [`Outbound::fill`] cuts what waits into frames. [`Outbound::show`] returns the bytes to be sent
+//! next, in registered memory if they lie there. [`Outbound::sent`] takes how many were sent. A message's segments follow
+//! each other and are not mixed with others' (RFC 5041, section 5.3). Where both sides' messages wait, answers to reads and
+//! posts take turns.
 //!
-//! Short frames are written one behind the other into a buffer, the *stream*, so that many of them are one piece for the system, which
-//! takes longer for three pieces than for some hundred bytes. The payload of a longer one is sent from where it lies.
+//! Short frames are written one behind the other into a buffer, the *stream*. So many of them are one piece for the system,
+//! which takes longer for three pieces than for some hundred bytes. The payload of a longer one is sent from where it lies.
 //!
-//! Without CRCs every longer payload is sent from where it lies. With them the payload of an answer is copied first, because its
-//! memory may change while it is sent: a reader expects to find out by its own means, not to lose the connection. Bytes read by
-//! a bound tag are copied as a whole when their first frame is cut.
+//! Without CRCs every longer payload is sent from where it lies. With them the payload of an answer is copied first,
+//! because its memory may change while it is sent. A reader expects to find out by its own means, not to lose the
+//! connection. Bytes read by a bound tag are copied as a whole when their first frame is cut.
 
 #![expect(unsafe_code, reason = "reads registered memory by address")]
 
@@ -38,7 +38,8 @@ const COPIED: usize = 8_192;
 const STREAMED: usize = 2048;
 /// Bytes of the stream at most, but for the last frame: each connection keeps so many.
 const STREAM: usize = 32 * 1024;
-/// Frames that are cut at a time, and bytes of them: a write of 1 MiB goes in one call, and so do answers to 32 small reads.
+/// Frames that are cut at a time, and bytes of them. A write of 1 MiB goes in one call, and so do answers to 32 small
+/// reads.
 const FRAMES: usize = 32;
 const BYTES: usize = 1024 * 1024;
 /// Pieces of them, as a rule: two of each, and the payload.

@@ -1,17 +1,18 @@
 //! The provider's thread: it serves the peers' accesses to this process's memory, without waking the application.
 //!
-//! It sleeps on all connections of a domain. A connection with an application that waits, or has posted a read, is *claimed*: the application's
-//! thread reads the socket itself, so that an answer costs one wake-up and not two, and the provider's thread keeps away. The claim is kept
-//! from one wait to the next, because to give it back and take it again would cost two system calls an operation. The provider looks every
-//! millisecond whether the application has come back, and takes claims back that rest.
+//! It sleeps on all connections of a domain. A connection with an application that waits, or has posted a read, is
+//! *claimed*. The application's thread reads the socket itself, so that an answer costs one wake-up and not two; the
+//! provider's thread keeps away. The claim is kept from one wait to the next: to return it and take it again would cost two
+//! system calls an operation. The provider looks every millisecond whether the application has come back, and takes claims
+//! back that rest.
 //!
-//! Where a domain has one connection, and its peer asks again and again while the application is elsewhere, the thread *stays* at
-//! it: it sleeps in the receiving call itself, which saves every second wake-up call. Nothing interrupts that call but bytes and
-//! its time-out of a few milliseconds. So an application that wants to wait meanwhile is woken by the provider, which then
-//! leaves. A second connection ends the staying, at the latest when the time is over.
+//! If a domain has one connection, and its peer asks again and again while the application is elsewhere, the thread *stays*
+//! at it. It sleeps in the receiving call itself, which saves every second wake-up call. Nothing interrupts that call but
+//! bytes and its time-out of a few milliseconds. So an application that wants to wait meanwhile is woken by the provider,
+//! which then leaves. A second connection ends the staying, at the latest when the time is over.
 //!
-//! It looks after connections only as long as they need it: those that expect something of their peers, that part, or that are
-//! held back for guessed tags. Without such connections it sleeps until something comes. So idle connections wake nothing.
+//! It attends to connections only as long as they need it. Those expect something of their peers, part, or are held back
+//! for guessed tags. Without such connections it sleeps until something comes. So idle connections wake nothing.
 //!
 //! An application that waits *passively*, or for a [bell](crate::fabric::poller::Bell), claims nothing: the provider's thread reads the socket whatever comes, stays there too,
 //! and wakes the application when there is something to be told to it.
@@ -326,8 +327,8 @@ impl Shared {
         }
     }
 
-    /// Sleeps in the receiving call of a connection that is the only one, until nothing comes, the application is back, or the
-    /// connections are to be looked through.
+    /// Sleeps in the receiving call of a connection that is the only one. It ends when nothing comes, the application is
+    /// back, or the connections are to be looked through.
     fn stay(&self, connection: &Connection, until: Instant) {
         let may_stay = |core: &mut Core| {
             let is_elsewhere = !std::mem::take(&mut core.claim.active);
@@ -373,8 +374,8 @@ impl Shared {
         lock(&self.claims).extend(kept);
     }
 
-    /// Ends connections with stalled peers, goes on with those that are held back if it is time, and forgets those that have
-    /// ended, or need nothing any more.
+    /// Ends connections with stalled peers, and goes on with those that are held back if it is time. Forgets those that
+    /// have ended, or need nothing any more.
     fn look_around(&self) {
         let connections = std::mem::take(&mut *lock(&self.attended)).connections;
         for connection in connections {

@@ -99,8 +99,9 @@ pub(super) fn sleep(sockets: &mut [libc::pollfd], time: Option<Duration>) -> io:
     result(ready as isize)
 }
 
-/// Has the system end a connection with a peer that is out of reach for so long, though nothing is to come from it: cables are
-/// pulled and hosts fall without a word. It asks an idle peer from half of the time on, some times where that is seconds.
+/// Has the system end a connection with a peer that is out of reach for this long, though nothing is to come from it.
+/// Cables are pulled and hosts fall without a message. It asks an idle peer from half of the time on, some times where that
+/// is seconds.
 pub(super) fn enable_keepalive(socket: &impl AsFd, patience: Duration) -> io::Result<()> {
     // The system counts in seconds here, up to 32,767.
     let seconds = |time: Duration| Duration::from_secs(time.as_secs().clamp(1, 32_767));

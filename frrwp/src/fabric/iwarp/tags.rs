@@ -291,8 +291,8 @@ impl Table {
         }
     }
 
-    /// Lets a peer at bytes of a tag, or says what the RFC calls its mistake: a read's in RDMAP's words (RFC 5040,
-    /// section 4.8), a write's in DDP's (RFC 5041, section 8).
+    /// Lets a peer at bytes of a tag, or returns the RFC's name for its mistake. A read's is of RDMAP (RFC 5040, section
+    /// 4.8), a write's of DDP (RFC 5041, section 8).
     pub(super) fn pin(&self, tag: u32, at: u64, length: u64, wish: Wish, connection: u64) -> Result<Pin, Terminate> {
         let opening = self.read(tag).get(&tag).filter(|opening| !opening.ended).cloned();
         let by = |read, write| if wish == Wish::Read { read } else { write };

@@ -4,10 +4,11 @@
 //! one. The limit holds back the access, and nothing else: connections are accepted at once, and a source is an IPv4 address or
 //! an IPv6 /64. It counts as follows:
 //!
-//! * The first guess of a source begins an *activation*. From then on an access from this source by a tag that its connection has
-//!   neither been given for itself nor used before takes one of the source's tokens before the tag is looked up.
-//! * [`BURST`] tokens are there at first, and [`RATE`] come each second, so that no second has more than 64 guesses, by whatever
-//!   number of connections. A right tag gives its token back.
+//! * The first guess of a source begins an *activation*. From then on some accesses of this source take one of its tokens
+//!   before the tag is looked up. They are those by a tag that the connection was neither given for itself nor has used
+//!   before.
+//! * [`BURST`] tokens are there at first, and [`RATE`] come each second, so no second has more than 64 guesses. A right tag
+//!   gives its token back.
 //! * Without a token an access waits. Accesses wait in the order in which they came; a connection that ends leaves the queue, and
 //!   has taken nothing.
 //! * An activation ends when the source has been quiet for [`QUIET`].

@@ -31,9 +31,10 @@ const REPLACING: Duration = Duration::from_secs(2);
 
 /// The place where peers connect to a domain. Its socket file goes when it is dropped.
 ///
-/// Set-ups run in parallel, while a thread is in [`accept`](ShmListener::accept). At most 256 connections are half open, and at most an eighth of the descriptors that the process may have; a quarter of that
-/// from one process. A new one evicts the oldest of its process, or of the process that has the most, so silent peers lock none out. A listener that runs out of descriptors evicts in the same order, reports
-/// [`ShmError::Descriptors`] once, and goes on.
+/// Set-ups run in parallel, while a thread is in [`accept`](ShmListener::accept). At most 256 connections are half open,
+/// and at most an eighth of the descriptors that the process may have. One process has at most a quarter of that. A new one
+/// evicts the oldest of its process, or of the process that has the most, so silent peers lock none out. A listener that
+/// runs out of descriptors evicts in the same order, reports [`ShmError::Descriptors`] once, and goes on.
 ///
 /// Children that were forked may accept as well. Each has its own connections.
 pub struct ShmListener {

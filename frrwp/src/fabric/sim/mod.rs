@@ -1,10 +1,10 @@
 //! Connections in this process, on a clock of their own: the same seed gives the same run.
 //!
-//! A [`Network`] has nodes and connections between them. Each node has a clock that its own work moves on, registering above
-//! all, and that jumps when something comes for it. Everything else takes the time that the [`Costs`] say. Bytes are really
-//! copied, from the source of a write to its destination, at the moment at which the simulated network places them. Every use
-//! of a key is checked against the tags that live then: a key that is dead, foreign, or too short is noted as a [`Violation`]
-//! and ends the connection, as a card would.
+//! A [`Network`] has nodes and connections between them. Each node has a clock that its own work moves on, registering
+//! above all, and that jumps when something comes for it. Everything else takes the time that the [`Costs`] say. Bytes are
+//! really copied, from the source of a write to its destination, at the moment at which the simulated network places them.
+//! Every use of a key is checked against the tags that live then. A key that is dead, foreign, or too short is noted as a
+//! [`Violation`] and ends the connection, as with a card.
 //!
 //! # One thread plays all sides
 //!

@@ -1,7 +1,7 @@
 //! Connecting and listening: from an address to an endpoint.
 //!
-//! Each step has an event to wait for, with a time at which it is given up: an answer of the address's owner, the route, the
-//! peer's consent. A listener's peers without an established connection delay no other.
+//! Each step waits for an event, and is given up after some time. The events are an answer of the address's owner, the
+//! route, and the peer's consent. A listener's peers without an established connection delay no other.
 
 #![expect(unsafe_code, reason = "identifiers come with events")]
 
@@ -158,8 +158,8 @@ fn check_device(domain: &VerbsDomain, address: &VerbsAddress, id: &Id) -> Result
     })
 }
 
-/// Makes the connection of an endpoint again, to where it led, with as many receives posted: for one that ended because a key was
-/// refused, say.
+/// Makes the connection of an endpoint again, to the same address, with as many receives posted. It may have ended because
+/// a key was refused.
 ///
 /// It is another connection: keys and messages are to be exchanged anew, and an engine over it is a new one. The endpoint stays what it
 /// was, ended as a rule.
@@ -173,8 +173,8 @@ pub fn connect_again(endpoint: &VerbsEndpoint) -> Result<VerbsEndpoint, VerbsErr
     connect_within(endpoint.domain(), address, *receives, &Attempt::new(endpoint.domain().options().set_up))
 }
 
-/// Over iWARP the kernel makes a side that gives a connection up wait until the peer has answered, or has given it up as well,
-/// which takes it longer than the time to wait. So that is another thread's.
+/// Drops the endpoint in another thread. Over iWARP the kernel makes a side that gives a connection up wait until the peer
+/// has answered, or has given it up as well. That takes longer than the time to wait.
 fn give_up(endpoint: VerbsEndpoint) {
     // Without a thread it is dropped here.
     let _ = mrrc::spawn_own_thread("verbs-give-up", move || drop(endpoint));
@@ -197,8 +197,8 @@ fn unconnected(address: String, event: Event) -> VerbsError {
     }
 }
 
-/// Returns the power of two, times 4.096 µs, that the device waits for an answer, so that all of its eight attempts take
-/// no longer than this.
+/// Returns the exponent of the device's wait for an answer: 4.096 µs times that power of two. All of its eight attempts
+/// take no longer than `stall`.
 fn patience(stall: Duration) -> u8 {
     let one = (stall.as_micros() / 8 / 4).clamp(1, 1 << 30) as u32;
     one.ilog2().clamp(8, 20) as u8
@@ -206,10 +206,11 @@ fn patience(stall: Duration) -> u8 {
 
 /// Takes connections.
 ///
-/// Set-ups run in parallel, while a thread is in [`accept`](VerbsListener::accept). At most 256 connections are half open, and at
-/// most an eighth of the descriptors that the process may have; a quarter of that from one IPv4 address or IPv6 /64. A new one evicts the oldest of its address, or of the address that has the most, so
-/// silent peers lock no other peer out. A listener that runs out of descriptors evicts in the same order, reports
-/// [`VerbsError::Descriptors`] once, and goes on.
+/// Set-ups run in parallel, while a thread is in [`accept`](VerbsListener::accept). At most 256 connections are half open,
+/// and at most an eighth of the descriptors that the process may have. One IPv4 address or IPv6 /64 has at most a quarter
+/// of that. A new one evicts the oldest of its address, or of the address that has the most, so silent peers lock no other
+/// peer out. A listener that runs out of descriptors evicts in the same order, reports [`VerbsError::Descriptors`] once,
+/// and goes on.
 pub struct VerbsListener {
     // Before the channel that their events come by, and so the identifier.
     half_open: HalfOpen<Option<Source>, Embryo>,

@@ -2,9 +2,9 @@
 //!
 //! # A device that goes away
 //!
-//! Some drivers cannot take a device from a process that has it open, the kernel's `rxe` and `siw` among them: its removal
-//! waits until every such file is closed. librdmacm keeps its own open for as long as the process lives. So when the last
-//! domain of a device that is going goes, its files are let go of here: something else is put in the place of their
+//! Some drivers cannot take a device from a process that has it open, the kernel's `rxe` and `siw` among them. Its removal
+//! waits until every such file is closed. librdmacm keeps its own open for as long as the process lives. So its files are
+//! released here when the last domain of a device that is going goes. Something else is put in the place of their
 //! descriptors, which librdmacm may close later or never.
 
 #![expect(unsafe_code, reason = "the calls of librdmacm and libibverbs")]

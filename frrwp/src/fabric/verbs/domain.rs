@@ -45,8 +45,8 @@ unsafe impl Send for Inner {}
 unsafe impl Sync for Inner {}
 
 impl VerbsDomain {
-    /// Returns a domain of the device of this name, as `rdma link show` lists them; or of the first that has a port
-    /// that is up.
+    /// Returns a domain of the device of this name, as `rdma link show` lists them. Without a name, of the first with a
+    /// port that is up.
     ///
     /// # Errors
     /// [`VerbsError`]: no device, none of this name, no port up, no permission.

@@ -360,8 +360,8 @@ impl VerbsEndpoint {
         }
     }
 
-    /// Something posted has ended. It is reported when all before it have: siw ends a message or a write when it has left, though a
-    /// read before it is still on its way.
+    /// Takes the end of a post, and reports it when all before it have ended. siw ends a message or a write when it has
+    /// left, though a read before it is still on its way.
     fn sent(&mut self, completion: &ib::ibv_wc) {
         self.send_queue.complete(completion.wr_id, completion.status);
         let now = Instant::now();

@@ -19,16 +19,16 @@
 //!
 //! # When a connection breaks
 //!
-//! A key that the peer's device refuses, a peer that dies, a device that goes: each ends the connection, as verbs have it, and
-//! [`VerbsEndpoint::why`] says which it was. Posts are reported as failed, then that the connection is
-//! [flushed](crate::fabric::Completion::Flushed): by then the queue pair is gone and no device accesses this side's memory by
-//! it. [`connect_again`] makes the connection again, for another engine over it.
+//! A key that the peer's device refuses, a peer that dies, or a device that goes ends the connection.
+//! [`VerbsEndpoint::why`] returns the reason. Posts are reported as failed; then the connection is
+//! [flushed](crate::fabric::Completion::Flushed). By then the queue pair is gone and no device accesses this side's memory
+//! by it. [`connect_again`] makes the connection again, for another engine over it.
 //!
-//! Over iWARP a refused key is not told apart from other breaks, and a write is done before the peer's device has looked at its
-//! key. The message behind a write is the only news of it.
+//! Over iWARP a refused key looks like other breaks. A write is done before the peer's device has looked at its key. The
+//! message behind a write is the only news of it.
 //!
-//! A device that goes away takes its connections with it; what was made over its [`VerbsDomain`] is to be dropped, with the
-//! domain, so that the kernel can take it away (`rxe` and `siw` wait for that). When it is back, a domain is opened again.
+//! A device that goes away takes its connections with it. Drop what was made over its [`VerbsDomain`], and the domain, so
+//! that the kernel can take it away (`rxe` and `siw` wait for that). When it is back, a domain is opened again.
 //!
 //! # Which side speaks first
 //!
@@ -38,15 +38,16 @@
 //!
 //! # What a registration opens
 //!
-//! A key opens its whole registration to every peer of the domain: see [the crate](crate) on peers that are not trusted. A domain for
-//! each such peer keeps them apart. A [`Window`] protects as well, where the device has memory windows ([`VerbsOptions::windows`]):
-//! its key opens the bytes that it was asked for, to the peer of one connection, until it is dropped. Not every device that says that
-//! it has windows holds its peers to them (Linux's rxe does not look at their bounds): [`try_windows`] finds out.
+//! A key opens its whole registration to every peer of the domain: see [the crate](crate) on peers that are not trusted. A
+//! domain for each such peer keeps them apart. A [`Window`] protects as well, if the device has memory windows
+//! ([`VerbsOptions::windows`]). Its key opens the bytes that it was asked for, to the peer of one connection, until it is
+//! dropped. Not every device that says that it has windows holds its peers to them (Linux's rxe does not look at their
+//! bounds): [`try_windows`] finds out.
 //!
 //! # Memory that is read into
 //!
-//! Over iWARP the answer to a read is a write of the peer's: most cards want the memory to be registered with
-//! [`REMOTE_WRITE`](mrrc::Access::REMOTE_WRITE) for it, and siw does not. The handshake does not read.
+//! Over iWARP the answer to a read is a write of the peer's. Most cards want the memory to be registered with
+//! [`REMOTE_WRITE`](mrrc::Access::REMOTE_WRITE) for it; siw does not. The handshake does not read.
 //!
 //! # Forks
 //!

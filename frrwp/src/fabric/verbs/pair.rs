@@ -115,8 +115,8 @@ impl Pair {
     /// Posts to the send queue.
     ///
     /// # Safety
-    /// The parts' memory is there, and has no other user where it is read into, until the request has completed or the pair
-    /// is ended; but of inline data only until the call returns.
+    /// The parts' memory is there until the request has completed or the pair is ended; inline data only until the call
+    /// returns. Memory that is read into has no other user until then.
     pub(super) unsafe fn post(&self, request: Request<'_>) -> io::Result<()> {
         let Some(queue) = self.queue else { return Err(io::ErrorKind::NotConnected.into()) };
         // SAFETY: the structures live through the call, which copies them; of the memory, the caller's promise.

@@ -12,8 +12,9 @@ use std::ptr::NonNull;
 
 /// Slots of a slab, which is registered as a whole.
 const SLAB: usize = 16;
-/// Bytes of a slot: no two share a line of the cache.
+/// Bytes of a slot: no two share a line of the cache, and no short message lies on two pages ([`siw`](crate::fabric::siw)).
 const SLOT: usize = MESSAGE.next_multiple_of(64);
+const _: () = assert!((PAGE as usize).is_multiple_of(64) && 64 >= crate::fabric::siw::COPIED);
 
 /// Slots, as many as are used at a time. Goes after the queue pair that may be at them.
 pub(super) struct Slots {

@@ -175,8 +175,8 @@ impl Windows {
         Ok(windows)
     }
 
-    /// Lets the peer read these bytes by a key of their own, which is good from the next message on that the endpoint sends, and
-    /// until the window is dropped and the device has heard of it. `keeps` is let go after that.
+    /// Lets the peer read these bytes by a key of their own. It is valid from the next message on that the endpoint sends,
+    /// until the window is dropped and the device has taken the key back. `keeps` is dropped after that.
     ///
     /// # Errors
     /// The device has no more windows, or the connection all that it may have; it has ended; the registration does not cover

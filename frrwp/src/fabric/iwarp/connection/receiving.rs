@@ -1,12 +1,12 @@
 //! The receiving half at work: from the socket to where bytes belong.
 //!
 //! The first bytes go to the thread's buffer, and small payloads from there to their place. A large payload goes from the
-//! socket straight to its place, together with the end of its frame and the header after it: one call a frame. Only where it
-//! is summed up and its memory may change meanwhile (a peer's write, with CRCs) is it received in the buffer, many frames at
-//! a time, summed up there while the processor's cache has it, and then placed.
+//! socket straight to its place, one call a frame. The end of its frame and the header after it come with it. A payload
+//! that is summed up while its memory may change (a peer's write, with CRCs) goes through the buffer. Many frames are
+//! received at a time, summed up there while the processor's cache has them, and then placed.
 //!
-//! The buffer is the thread's and not the connection's, so that a thousand connections need no thousand buffers, and a
-//! thread may sleep in the receiving call itself without holding a connection's lock.
+//! The buffer is the thread's and not the connection's. So a thousand connections need no thousand buffers. A thread may
+//! sleep in the receiving call itself without holding a connection's lock.
 
 use super::super::ddp::{ReadRequest, TAGGED};
 use super::super::since_start;

@@ -1,6 +1,6 @@
 //! The accesses that a connection may make: they wait if their source has guessed too much.
 //!
-//! An access that waits stops its connection: what the peer sent behind it is put aside, nothing more is received, and the
+//! An access that waits stops its connection. What the peer sent behind it is put aside, and nothing more is received. The
 //! socket is watched for its end alone. When its time has come, the access is looked at as if it came only now.
 
 use super::super::common::Common;
