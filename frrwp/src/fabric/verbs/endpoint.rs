@@ -501,6 +501,8 @@ impl VerbsEndpoint {
         while !self.lifecycle.is_flushed() {
             self.harvest();
             self.finish_closing();
+            // No caller polls them any more, and with them `wait` would not sleep.
+            self.arrivals.clear();
             if !self.lifecycle.is_flushed() {
                 self.wait(None);
             }
@@ -717,6 +719,7 @@ unsafe impl Endpoint for VerbsEndpoint {
         }
         // A child that was forked has a copy, and may not look at the device.
         if !self.domain.is_here() {
+            (self.pair, self.windows) = (None, None);
             self.lifecycle.flush();
             (self.armed, self.checks) = (false, Checks::new());
             self.arrivals = [Completion::Lost, Completion::Flushed].map(Arrival::Completed).into();

@@ -18,6 +18,8 @@ pub(super) struct Channel {
     next_id: u32,
     /// The server's first message; no request is sent before.
     welcome: Option<Welcome>,
+    /// Nanoseconds of a lease.
+    lease: u64,
     /// The message that is being written.
     pub(super) message: Vec<u8>,
     /// Events that came while something else was waited for.
@@ -33,6 +35,7 @@ impl Channel {
             outbox: Outbox::default(),
             next_id: 1,
             welcome: None,
+            lease: 0,
             message: Vec::new(),
             events: VecDeque::new(),
             broken: None,
@@ -62,6 +65,7 @@ impl Channel {
 
     /// Notes the server's first message.
     pub(super) fn welcomed(&mut self, welcome: Welcome) {
+        self.lease = u64::from(welcome.lease_ms) * 1_000_000;
         self.welcome = Some(welcome);
     }
 
@@ -75,8 +79,9 @@ impl Channel {
     }
 
     /// Returns the length of a lease, in nanoseconds.
+    #[inline]
     pub(super) fn lease(&self) -> u64 {
-        self.welcome.map_or(0, |welcome| u64::from(welcome.lease_ms) * 1_000_000)
+        self.lease
     }
 
     /// Returns the longest data that go into a message.
