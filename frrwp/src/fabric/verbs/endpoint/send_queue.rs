@@ -37,7 +37,7 @@ struct Entry {
     ended: Option<status::Type>,
 }
 
-/// What is on the send queue.
+/// The send queue of a connection, and the memory of its messages.
 pub(super) struct SendQueue {
     entries: VecDeque<Entry>,
     /// The number of the first entry, and since when it is the first.
