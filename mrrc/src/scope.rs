@@ -8,8 +8,8 @@
 //!   has rights to serve such a request. The owner of an [arena](crate::Arena) can give peers rights in safe code;
 //! * nothing stays cached that could be found when the memory is another's. Where the monitor finds changes out, the cache
 //!   is used like for any other request. If the monitor relies on the program's reports
-//! ([`Monitor::vouches`](crate::invalidation::Monitor::vouches)), safe code made no such promise. The slice is
-//! registered for this call alone, and deregistered after it.
+//!   ([`Monitor::vouches`](crate::invalidation::Monitor::vouches)), safe code made no such promise. The slice is
+//!   registered for this call alone, and deregistered after it.
 //!
 //! # Why there is no safe lease that borrows
 //!

@@ -37,11 +37,11 @@
 //!
 //! * *Taking out.* The thread that reads cannot edit the table, which allocates and frees. It adds dead ranges in memory of fixed size under a lock of its own
 //!   (`ranges`). If more than 131,072 ranges end before the next query, neighbours are merged. Then too much is taken
-//! out, and registered again on request, which is harmless. Readers of the table take the list over first. The
-//! counter `sessions` is odd from before a message is read until the list has it. A query after an unmapping comes
-//! after the message was read. Either the counter is odd, and the table is not believed, or the list has the entry.
-//! If the counter is even since no session has begun, the unmapping has not returned. Then its report is yet to come
-//! and strikes out whatever this answer allows.
+//!   out, and registered again on request, which is harmless. Readers of the table take the list over first. The
+//!   counter `sessions` is odd from before a message is read until the list has it. A query after an unmapping comes
+//!   after the message was read. Either the counter is odd, and the table is not believed, or the list has the entry.
+//!   If the counter is even since no session has begun, the unmapping has not returned. Then its report is yet to come
+//!   and strikes out whatever this answer allows.
 //! * *Putting in.* The table's lock is held from before the registration until after the entry is made. The list is
 //!   taken over only under that lock. So an ending that follows the registration is taken out after the entry was put
 //!   in. One that was in the list too early takes out a good entry, which is harmless.

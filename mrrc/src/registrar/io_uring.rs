@@ -26,9 +26,9 @@
 //!
 //! * **The lease outlives the transfer.** Keep it until the completion of the request was seen; for a zero-copy
 //!   send, until the notification after it. The kernel holds a buffer while a request *that it has started* uses it.
-//! So a deregistered buffer is never pulled from under one: pages stay pinned until it ends. But a request that waits
-//! (linked, drained, handed to a worker, not yet seen by the polling thread) finds its buffer when it starts, by the
-//! slot's number. By then the slot can hold another.
+//!   So a deregistered buffer is never pulled from under one: pages stay pinned until it ends. But a request that waits
+//!   (linked, drained, handed to a worker, not yet seen by the polling thread) finds its buffer when it starts, by the
+//!   slot's number. By then the slot can hold another.
 //! * **Other threads may submit meanwhile**. But a registration holds the ring's lock in the kernel while it pins,
 //!   and submissions to the same ring wait for it.
 //! * **The ring may go first.** The table keeps the ring's file open. So registrations stay valid until they are
