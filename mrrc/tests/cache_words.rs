@@ -218,7 +218,10 @@ fn reap_waits_for_others_deregistrations() {
             std::thread::yield_now();
         }
         held.open();
-        assert_eq!(reap.join().unwrap(), (1, 0), "nothing is registered any more when it returns");
+        // The other's region counts as well if it went before this one's was counted.
+        let (regions, pages) = reap.join().unwrap();
+        assert_eq!(pages, 0, "nothing is registered any more when it returns");
+        assert!((1..=2).contains(&regions), "{regions}");
         others.join().unwrap();
     });
 }

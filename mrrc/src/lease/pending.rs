@@ -175,6 +175,17 @@ impl<'cache, R: Registrar> PendingLease<'cache, R> {
                 (state, event) = (shared.wait(state, longest)?, Event::Waited(begun.elapsed()));
                 continue;
             }
+            if let Ok(Step::Deregister) = step {
+                let batch = self.miss.take_batch(&mut state, &context);
+                drop(state);
+                if wakes {
+                    shared.wake_waiters();
+                }
+                let begun = Instant::now();
+                state = reclaim::deregister_then_lock(shared, batch)?;
+                event = Event::Deregistered(begun.elapsed());
+                continue;
+            }
             drop(state);
             if wakes {
                 shared.wake_waiters();
@@ -185,13 +196,8 @@ impl<'cache, R: Registrar> PendingLease<'cache, R> {
                     let answer = shared.registrar.probe(range, self.miss.request().access);
                     (shared.lock()?, Event::Probed(answer))
                 }
-                Step::Deregister(batch) => {
-                    let begun = Instant::now();
-                    reclaim::deregister(shared, batch);
-                    (shared.lock()?, Event::Deregistered(begun.elapsed()))
-                }
                 Step::Relock => (shared.lock()?, Event::Locked),
-                Step::Wait(_) => unreachable!("it was waited"),
+                Step::Wait(_) | Step::Deregister => unreachable!("it was done"),
                 Step::Done => return Ok(()),
             };
         }

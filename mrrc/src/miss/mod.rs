@@ -87,13 +87,13 @@ pub(crate) enum Event {
 }
 
 /// The next task of the driver.
-pub(crate) enum Step<T> {
+pub(crate) enum Step {
     /// Ask the registrar whether the range can be registered, without the lock.
     Probe(PageRange),
     /// Ask the monitor about the gaps and register them, without the lock.
     Register,
-    /// Deregister a batch, without the lock.
-    Deregister(Batch<T>),
+    /// Take a batch, and deregister it without the lock.
+    Deregister,
     /// Wait for progress, at most so long. The lock is let go meanwhile.
     Wait(Duration),
     /// Let the lock go and take it again, with every change in the state.
@@ -103,7 +103,7 @@ pub(crate) enum Step<T> {
 }
 
 /// The next step, or none where another look at the request decides it.
-type Next<T> = Result<Option<Step<T>>, AcquireError>;
+type Next = Result<Option<Step>, AcquireError>;
 
 /// A part that another request registers.
 struct Awaited {
@@ -219,6 +219,13 @@ impl<T> Miss<T> {
         ready
     }
 
+    /// Takes the batch that the driver is to deregister.
+    pub(crate) fn take_batch(&mut self, state: &mut CacheState<T>, context: &Context<'_, T>) -> Batch<T> {
+        let batch = state.reclaimer.take_batch(context.thread);
+        self.room.count_batch(batch.regions.len());
+        batch
+    }
+
     /// Returns the gaps to ask the monitor about.
     pub(crate) fn unasked(&mut self) -> impl Iterator<Item = &mut Gap<T>> {
         self.gaps.unasked(self.request)
@@ -261,7 +268,7 @@ impl<T> Miss<T> {
         state: &mut CacheState<T>,
         context: &Context<'_, T>,
         event: Event,
-    ) -> Result<Step<T>, AcquireError> {
+    ) -> Result<Step, AcquireError> {
         let mut sure = true;
         match event {
             Event::Start | Event::Locked => {}
@@ -337,7 +344,7 @@ impl<T> Miss<T> {
 
     /// Asks the core, and takes in its answer: holds what is registered, notes what others register, and issues tickets for its
     /// own gaps.
-    fn plan(&mut self, state: &mut CacheState<T>, context: &Context<'_, T>) -> Next<T> {
+    fn plan(&mut self, state: &mut CacheState<T>, context: &Context<'_, T>) -> Next {
         let step = self.question.put(state, context, &mut self.waits)?;
         if step.is_some() {
             return Ok(step);
@@ -380,7 +387,7 @@ impl<T> Miss<T> {
         if is_held { Ok(None) } else { Err(AcquireError::TooManyLeases { range: self.question.range() }) }
     }
 
-    fn make_room(&mut self, state: &mut CacheState<T>, context: &Context<'_, T>) -> Next<T> {
+    fn make_room(&mut self, state: &mut CacheState<T>, context: &Context<'_, T>) -> Next {
         if self.gaps.is_empty() {
             self.stage = Stage::Waiting;
             return Ok(None);
@@ -393,7 +400,7 @@ impl<T> Miss<T> {
     }
 
     /// Waits until the tickets of others are gone, and plans for what they leave.
-    fn wait_for_others(&mut self, state: &mut CacheState<T>, context: &Context<'_, T>) -> Next<T> {
+    fn wait_for_others(&mut self, state: &mut CacheState<T>, context: &Context<'_, T>) -> Next {
         let &Context { settings, thread, .. } = context;
         if let Some(&Awaited { id, ticket, range, own }) = self.awaited.last() {
             // As long as it has begun something, this thread waits for no other: others may wait for that, and have begun

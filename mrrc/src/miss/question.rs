@@ -42,7 +42,7 @@ impl Question {
 
     /// Asks the core until it has an answer, which is in its outcome. Where all that is registered is in use, room is looked for,
     /// or waited for.
-    pub(super) fn put<T>(&mut self, state: &mut CacheState<T>, context: &Context<'_, T>, waits: &mut Waits) -> Next<T> {
+    pub(super) fn put<T>(&mut self, state: &mut CacheState<T>, context: &Context<'_, T>, waits: &mut Waits) -> Next {
         let &Context { tables, members, .. } = context;
         loop {
             check_open(state)?;
@@ -79,7 +79,7 @@ impl Question {
         context: &Context<'_, T>,
         waits: &mut Waits,
         refusal: AllInUse,
-    ) -> Result<Step<T>, AcquireError> {
+    ) -> Result<Step, AcquireError> {
         let left = waits.left(Cause::Leases, context.settings);
         if left.is_zero() {
             return Err(AcquireError::AllInUse { source: refusal, waited: waits.waited(Cause::Leases) });

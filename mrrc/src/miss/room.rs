@@ -41,6 +41,11 @@ impl Room {
         self.helped.then_some(Cause::Others)
     }
 
+    /// Notes that a batch of so many regions is being deregistered.
+    pub(super) fn count_batch(&mut self, regions: usize) {
+        self.regions = self.regions.saturating_sub(regions);
+    }
+
     /// Deregisters what has left until there is room for this request's gaps, and reserves that.
     ///
     /// Where no other thread does that, a bounded part of what left before is deregistered in any case; more only as long as
@@ -55,14 +60,12 @@ impl Room {
         range: PageRange,
         gaps: &mut Gaps<T>,
         waits: &Waits,
-    ) -> Next<T> {
-        let &Context { settings, thread, registrar, .. } = context;
+    ) -> Next {
+        let &Context { settings, registrar, .. } = context;
         if self.batches > 0 {
             if self.regions > 0 && state.reclaimer.has_work() {
-                let batch = state.reclaimer.take_batch(thread);
                 self.batches -= 1;
-                self.regions -= batch.regions.len().min(self.regions);
-                return Ok(Some(Step::Deregister(batch)));
+                return Ok(Some(Step::Deregister));
             }
             self.batches = 0;
         }
@@ -76,7 +79,7 @@ impl Room {
                 if std::mem::replace(&mut self.helped, true) {
                     left(state)?;
                 }
-                return Ok(Some(Step::Deregister(state.reclaimer.take_batch(thread))));
+                return Ok(Some(Step::Deregister));
             } else if state.reclaimer.is_in_progress() {
                 return Ok(Some(Step::Wait(left(state)?)));
             } else if !self.retried && state.reclaimer.has_refused() {
@@ -136,12 +139,12 @@ impl Room {
         state: &mut CacheState<T>,
         context: &Context<'_, T>,
         waits: &mut Waits,
-    ) -> Option<Step<T>> {
+    ) -> Option<Step> {
         let left = waits.left(Cause::Freeing, context.settings);
         let has_begun = !waits.waited(Cause::Freeing).is_zero();
         if state.stats.deregistered.pages < self.enough && (!left.is_zero() || !has_begun) {
             if state.reclaimer.has_pending() {
-                return Some(Step::Deregister(state.reclaimer.take_batch(context.thread)));
+                return Some(Step::Deregister);
             }
             if state.reclaimer.is_in_progress() && !left.is_zero() {
                 return Some(Step::Wait(left));

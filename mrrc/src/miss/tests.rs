@@ -87,7 +87,9 @@ struct Task {
 }
 
 enum Next {
-    Effect(Step<u64>),
+    Effect(Step),
+    /// A batch is deregistered.
+    Batch(Batch<u64>),
     Event(Event, Option<Batch<u64>>),
     /// Leased, or failed.
     Nothing,
@@ -154,17 +156,18 @@ impl World {
                 *next = Next::Event(event, batch);
                 return;
             }
+            Next::Batch(mut batch) => {
+                let refuses = fault == Fault::OutOfMemory;
+                batch.regions.retain(|registered| refuses || live.remove(&registered.registration).is_none());
+                batch.refusal = refuses.then(|| "told to".into());
+                *next = Next::Event(Event::Deregistered(Duration::from_millis(1)), Some(batch));
+                return;
+            }
             Next::Effect(step) => match step {
                 Step::Probe(_) if fault == Fault::BadAddress => Event::Probed(Err(error(libc::EFAULT))),
                 Step::Probe(_) => Event::Probed(Ok(())),
                 Step::Register => register(miss.as_mut().unwrap(), live, next_key, fault),
-                Step::Deregister(mut batch) => {
-                    let refuses = fault == Fault::OutOfMemory;
-                    batch.regions.retain(|registered| refuses || live.remove(&registered.registration).is_none());
-                    batch.refusal = refuses.then(|| "told to".into());
-                    *next = Next::Event(Event::Deregistered(Duration::from_millis(1)), Some(batch));
-                    return;
-                }
+                Step::Deregister => unreachable!("its batch was taken"),
                 Step::Wait(longest) => Event::Waited(longest.min(Duration::from_millis(400))),
                 Step::Relock => Event::Locked,
                 // It was begun, and is finished now.
@@ -192,6 +195,7 @@ impl World {
         let context = Context { tables: &shared.tables, settings, registrar: "idle", thread: *thread, members: &[] };
         let current = miss.as_mut().unwrap();
         match current.advance(&mut state, &context, event) {
+            Ok(Step::Deregister) => *next = Next::Batch(current.take_batch(&mut state, &context)),
             // It was begun.
             Ok(Step::Done) if current.is_pending() || !current.is_complete() => *next = Next::Effect(Step::Done),
             Ok(Step::Done) => {

@@ -34,9 +34,27 @@ fn deregister_batch<R: Registrar>(shared: &Shared<R>, mut state: Lock<'_, R>) ->
     deregister(shared, batch)
 }
 
-/// Deregisters a batch, without the lock. Returns how many regions that was.
-pub(crate) fn deregister<R: Registrar>(shared: &Shared<R>, batch: Batch<R::Registration>) -> usize {
+/// Deregisters a batch, and takes the lock for what comes next.
+pub(crate) fn deregister_then_lock<'a, R: Registrar>(
+    shared: &'a Shared<R>,
+    batch: Batch<R::Registration>,
+) -> Result<Lock<'a, R>, Unusable> {
     let mut batch = Deregistering { shared, batch: Some(batch) };
+    hand_over(&mut batch);
+    match batch.end() {
+        Some((state, true)) => Ok(state),
+        _ => shared.lock(),
+    }
+}
+
+/// Deregisters a batch, without the lock. Returns how many regions that was.
+fn deregister<R: Registrar>(shared: &Shared<R>, batch: Batch<R::Registration>) -> usize {
+    hand_over(&mut Deregistering { shared, batch: Some(batch) })
+}
+
+/// Hands a batch to the registrar. Returns how many regions that was.
+fn hand_over<R: Registrar>(batch: &mut Deregistering<'_, R>) -> usize {
+    let shared = batch.shared;
     let Some(Batch { regions, unwatch, timed, took, refusal, .. }) = &mut batch.batch else { return 0 };
     let count = regions.len();
     unwatch.drain(..).for_each(|range| shared.monitor.unwatch(range));
@@ -141,22 +159,30 @@ struct Deregistering<'a, R: Registrar> {
     batch: Option<Batch<R::Registration>>,
 }
 
-impl<R: Registrar> Drop for Deregistering<'_, R> {
-    fn drop(&mut self) {
-        let (shared, Some(mut batch)) = (self.shared, self.batch.take()) else { return };
+impl<'a, R: Registrar> Deregistering<'a, R> {
+    /// Ends it, if that is not done. Returns the lock where it need not be let go, and whether every change is in the state.
+    fn end(&mut self) -> Option<(Lock<'a, R>, bool)> {
+        let (shared, mut batch) = (self.shared, self.batch.take()?);
         batch.unmap();
-        let Ok((mut state, _)) = shared.lock_now() else {
+        let Ok((mut state, sure)) = shared.lock_now() else {
             batch.forget();
-            return;
+            return None;
         };
         let pages = state.finish_batch(&shared.tables, batch);
         if let Some(seat) = shared.seat.get() {
             seat.give_back(pages);
         }
-        let wakes = state.in_flight.take_waiters();
-        drop(state);
-        if wakes {
+        if state.in_flight.take_waiters() {
+            drop(state);
             shared.wake_waiters();
+            return None;
         }
+        Some((state, sure))
+    }
+}
+
+impl<R: Registrar> Drop for Deregistering<'_, R> {
+    fn drop(&mut self) {
+        drop(self.end());
     }
 }
