@@ -41,10 +41,14 @@ pub(crate) fn deregister_then_lock<'a, R: Registrar>(
 ) -> Result<Lock<'a, R>, Unusable> {
     let mut batch = Deregistering { shared, batch: Some(batch) };
     hand_over(&mut batch);
-    match batch.end() {
-        Some((state, true)) => Ok(state),
-        _ => shared.lock(),
+    if let Some((state, sure)) = batch.end() {
+        if sure {
+            return Ok(state);
+        }
+        // The monitor needs it to bring its change in.
+        drop(state);
     }
+    shared.lock()
 }
 
 /// Deregisters a batch, without the lock. Returns how many regions that was.
