@@ -6,7 +6,7 @@ use crate::pin;
 /// Runs as the process at the other end, until its input ends.
 ///
 /// # Errors
-/// The reason why it is none.
+/// Why a far end is missing.
 pub fn run(arguments: &[std::ffi::OsString]) -> Result<(), String> {
     let arguments: Vec<_> = arguments.iter().filter_map(|argument| argument.to_str()).collect();
     let done = match arguments[..] {

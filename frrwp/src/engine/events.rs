@@ -33,7 +33,7 @@ impl Events {
         self.take(|event| matches!(event, Event::Requested { tag: asked, .. } if *asked == tag)).is_some()
     }
 
-    /// Takes an event back that tells of a message. Returns false if there is none.
+    /// Takes back the event of a message. Returns false if no message waits.
     pub(super) fn take_back_message(&mut self) -> bool {
         self.take(|event| matches!(event, Event::Message)).is_some()
     }
