@@ -254,8 +254,10 @@ typedef struct {
      */
     int (*probe_range)(void *user, const void *address, size_t length, mrrc_access_t access);
     /**
-     * The registrar is needed no more: everything was deregistered that could be, and no callback is called after this. Called
-     * once, by mrrc_cache_free or later, when the last lease ended, from any thread; not if no cache was made. May be NULL.
+     * The registrar is needed no more: all was deregistered, and no callback is called after this. Called once, from any thread,
+     * by mrrc_cache_free or later: when the last lease ended, or when what deregister_batch had refused was taken. That is tried
+     * again for about two seconds; what is refused to the last stays registered, and `done` is never called. Not called if
+     * no cache was made. May be NULL.
      */
     void (*done)(void *user);
     /** The most bytes that may be registered at once; 0 is no limit, and the capacity is then 1 GiB unless it is set. */

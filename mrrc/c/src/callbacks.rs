@@ -85,8 +85,10 @@ pub struct mrrc_registrar_t {
             access: mrrc_access_t,
         ) -> c_int,
     >,
-    /// The registrar is needed no more: everything was deregistered that could be, and no callback is called after this. Called
-    /// once, by mrrc_cache_free or later, when the last lease ended, from any thread; not if no cache was made. May be NULL.
+    /// The registrar is needed no more: all was deregistered, and no callback is called after this. Called once, from any thread,
+    /// by mrrc_cache_free or later: when the last lease ended, or when what deregister_batch had refused was taken. That is tried
+    /// again for about two seconds; what is refused to the last stays registered, and `done` is never called. Not called if
+    /// no cache was made. May be NULL.
     pub done: Option<unsafe extern "C-unwind" fn(user: *mut c_void)>,
     /// The most bytes that may be registered at once; 0 is no limit, and the capacity is then 1 GiB unless it is set.
     pub max_bytes: u64,

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 struct Card {
     register: AtomicBool,
     deregister: AtomicBool,
+    refuse_once: AtomicBool,
     done: AtomicBool,
     regions: AtomicU64,
     ended: AtomicU64,
@@ -40,6 +41,7 @@ unsafe extern "C-unwind" fn register(
 
 unsafe extern "C-unwind" fn deregister(user: *mut c_void, _: *mut mrrc_registered_t, count: usize) {
     assert!(!card(user).deregister.load(Ordering::SeqCst), "deregister, on purpose");
+    assert!(!card(user).refuse_once.swap(false, Ordering::SeqCst), "deregister, once");
     card(user).regions.fetch_sub(count as u64, Ordering::SeqCst);
 }
 
@@ -123,8 +125,9 @@ fn panicking_callback_fails_only_its_request() {
 
 #[test]
 fn free_ends_although_callbacks_panic() {
-    let (card, memory) = (Card::default(), vec![0_u8; 100_000]);
-    let cache = cache(&card, &[(c"background", c"on")]);
+    // What is refused is tried again after the free: the card has to live until `done`.
+    let (card, memory) = (&*Box::leak(Box::<Card>::default()), vec![0_u8; 100_000]);
+    let cache = cache(card, &[(c"background", c"on")]);
     // SAFETY: what C would do, with memory that outlives the cache.
     unsafe {
         assert_eq!(mrrc_warm(cache, memory.as_ptr().cast(), memory.len(), MRRC_LOCAL, ptr::null_mut()), MRRC_OK);
@@ -133,6 +136,24 @@ fn free_ends_although_callbacks_panic() {
         mrrc_cache_free(cache);
     }
     assert_eq!(card.regions.load(Ordering::SeqCst), 1, "it is refused, and left with the card");
+}
+
+#[test]
+fn refused_region_is_tried_again_after_free() {
+    let (card, memory) = (&*Box::leak(Box::<Card>::default()), vec![0_u8; 100_000]);
+    let cache = cache(card, &[(c"background", c"on")]);
+    // SAFETY: what C would do, with memory that outlives the cache.
+    unsafe {
+        assert_eq!(mrrc_warm(cache, memory.as_ptr().cast(), memory.len(), MRRC_LOCAL, ptr::null_mut()), MRRC_OK);
+        card.refuse_once.store(true, Ordering::SeqCst);
+        mrrc_cache_free(cache);
+    }
+    let begun = std::time::Instant::now();
+    while card.ended.load(Ordering::SeqCst) == 0 {
+        assert!(begun.elapsed().as_secs() < 30, "done was not called");
+        std::thread::yield_now();
+    }
+    assert_eq!(card.regions.load(Ordering::SeqCst), 0);
 }
 
 #[test]
