@@ -25,7 +25,7 @@ pub(crate) fn reserve_lone<T>(
         return None;
     }
     let ask = Request { range, access, max_segments: settings.max_segments, again: counted, sharing };
-    let id = state.core.hold_anew(&ask)?;
+    let id = state.core.request_lone(&ask)?;
     state.begin(id, thread);
     let is_reserved = state.reserve(amount);
     debug_assert!(is_reserved, "there was room");

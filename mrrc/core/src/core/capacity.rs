@@ -1,10 +1,28 @@
 //! How much may be registered, and how much is.
 
-use super::Total;
 use crate::config::Config;
 use crate::policy::{Need, Scheme};
 use crate::range::PageRange;
 use crate::regions::RegionId;
+
+/// Pages and regions, added up.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Total {
+    pub(super) pages: u64,
+    pub(super) regions: u64,
+}
+
+impl Total {
+    pub(super) fn add(&mut self, pages: u64) {
+        self.pages += pages;
+        self.regions += 1;
+    }
+
+    fn remove(&mut self, pages: u64) {
+        self.pages -= pages;
+        self.regions -= 1;
+    }
+}
 
 /// The limits, and the pages and regions that count against them. Owns these totals; they say nothing of which regions.
 #[derive(Debug)]

@@ -1,6 +1,7 @@
 //! The policy, and the victims that it proposes.
 
-use super::{Holders, Total};
+use super::capacity::Total;
+use super::holders::Holders;
 use crate::cost::Linear;
 use crate::policy::{Need, Policy};
 use crate::range::PageRange;

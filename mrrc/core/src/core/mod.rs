@@ -7,49 +7,51 @@
 //! The trip of a request, by the steps of the paper's Figure 4:
 //!
 //! 1. [`Core::request`] looks for a region that contains it: a hit, moved to the top.
-//! 2. `survey` (in `plan.rs`) finds the regions that overlap it and the gaps between them, and moves the
-//!    former to the top; `classify` counts the request.
-//! 3. `make_room` (in `room.rs`) runs *full* until the gaps fit: the policy proposes victims in batches.
-//! 4. `admit` makes a region of each gap.
+//! 2. `miss.rs` has the planner find the regions that overlap it and the gaps between them, moves the
+//!    former to the top, and counts the request.
+//! 3. `room.rs` runs *full* until the gaps fit: the policy proposes victims in batches.
+//! 4. `register.rs` makes a region of each gap.
 //!
-//! A request that overlaps nothing needs no plan: `request_anew` (in `anew.rs`) makes room and registers it.
-//!
-//! Regions that are held, invalidated or replaced go through `leases.rs`. Where each request is answered by one region,
-//! regions may overlap: `one_key.rs` has the rules.
+//! `Contents` owns the regions, the look-ups, the totals and the policy, and keeps them in step. `Planner` owns the plan, which
+//! it makes from a `View` of the contents. `miss.rs`, `room.rs`, `register.rs` and `publish.rs` carry plans out. A request
+//! that overlaps nothing needs none. Where each request is answered by one region, regions may overlap:
+//! `planner/one_key.rs` has the rules.
 
 use crate::config::{Config, ConfigError, check_scheme};
 use crate::cost::Linear;
 use crate::index::IndexReader;
-use crate::policy::{Granule, Keeps, Policy, Scheme};
+use crate::policy::{Granule, Matching, Need, Policy, Scheme};
 use crate::range::PageRange;
-use crate::regions::{RegionId, RegionState, Regions};
+use crate::regions::{RegionId, RegionState};
 use crate::units::{Amounts, Count};
 use std::fmt;
 
-mod anew;
 mod capacity;
+mod contents;
 mod counters;
 mod evictor;
 mod group;
 mod holders;
-mod leases;
 mod lookup;
-mod one_key;
+mod miss;
 mod outcome;
-mod plan;
+mod planner;
 mod publish;
+mod record;
+mod register;
 mod room;
+#[cfg(test)]
+mod tests;
+mod view;
 
 use crate::access::Access;
-use capacity::Capacity;
-use counters::SingleHits;
+use capacity::{Capacity, Total};
+use contents::Contents;
 pub use counters::{Cost, Counters};
-use evictor::Evictor;
 pub use group::group_len;
 pub use holders::{Holders, NoHolders, Request, Sharing};
-use lookup::Lookup;
 pub use outcome::{Found, Leavers, Leaving, Outcome, Part};
-use plan::{Piece, Plan};
+use planner::Planner;
 
 /// A request found no room: all that could have left is in use. Nothing was evicted for it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -74,44 +76,18 @@ pub struct AllInUse {
 
 /// The decisions of one cache. See the [module](self) and the [crate] for an example.
 pub struct Core<P = Box<dyn Policy + Send>> {
-    regions: Regions,
-    lookup: Lookup,
-    capacity: Capacity,
-    evictor: Evictor<P>,
-    scheme: Scheme,
+    contents: Contents<P>,
+    planner: Planner,
     group_extra: f64,
     cost: Linear,
-    single_hits: SingleHits,
-    counters: Counters,
-    outcome: Outcome,
-    plan: Plan,
 }
 
 impl<P> fmt::Debug for Core<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Core")
-            .field("capacity", &self.capacity.limit().pages)
-            .field("counters", &self.counters)
+            .field("capacity", &self.contents.view().capacity.limit().pages)
+            .field("counters", &self.contents.record().counters())
             .finish_non_exhaustive()
-    }
-}
-
-/// Pages and regions, added up.
-#[derive(Clone, Copy, Debug, Default)]
-struct Total {
-    pages: u64,
-    regions: u64,
-}
-
-impl Total {
-    fn add(&mut self, pages: u64) {
-        self.pages += pages;
-        self.regions += 1;
-    }
-
-    fn remove(&mut self, pages: u64) {
-        self.pages -= pages;
-        self.regions -= 1;
     }
 }
 
@@ -143,19 +119,14 @@ impl<P: Policy> Core<P> {
             *pages = capacity.region_pages().min(*pages);
         }
         Ok(Self {
-            regions: Regions::new(),
-            lookup: Lookup::new(scheme.matching),
-            capacity,
-            evictor: Evictor::new(policy),
-            scheme,
+            contents: Contents::new(policy, &scheme, capacity),
+            planner: Planner::new(scheme),
             group_extra: config.group_extra,
             cost: config.cost,
-            single_hits: SingleHits::default(),
-            counters: Counters::default(),
-            outcome: Outcome::new(),
-            plan: Plan::default(),
         })
     }
+
+    // ---- Requests ------------------------------------------------------------------------------------
 
     /// Takes a request and decides.
     ///
@@ -164,8 +135,8 @@ impl<P: Policy> Core<P> {
     #[inline]
     pub fn request(&mut self, asked: PageRange) -> Result<&Outcome, AllInUse> {
         let Some(region) = self.hit(asked) else { return self.request_missed(asked) };
-        self.outcome.hit(self.found_as(region, asked), Part::Ready { region, range: asked });
-        Ok(&self.outcome)
+        self.contents.answer_ready(region, asked);
+        Ok(self.outcome())
     }
 
     /// The first half of [`Core::request`]: counts and orders a request that one region serves, and
@@ -173,47 +144,9 @@ impl<P: Policy> Core<P> {
     #[inline(always)]
     pub fn hit(&mut self, asked: PageRange) -> Option<RegionId> {
         let id = self.find(asked)?;
-        self.single_hits.count(self.regions.pages(id) == asked.pages(), asked.pages());
-        self.touch(id);
+        self.contents.count_hit(id, asked);
+        self.contents.touch(id);
         Some(id)
-    }
-
-    /// Returns the cached region that contains the range, if there is one. Decides and counts nothing.
-    #[inline(always)]
-    pub fn find(&self, range: PageRange) -> Option<RegionId> {
-        self.find_in(0, range)
-    }
-
-    #[inline(always)]
-    fn find_in(&self, class: usize, range: PageRange) -> Option<RegionId> {
-        self.lookup.find(class, range, &self.regions)
-    }
-
-    /// The same, by a region that grants the rights.
-    #[inline(always)]
-    fn find_granting(&self, class: usize, range: PageRange, access: Access) -> Option<RegionId> {
-        self.lookup.find_granting(class, range, access, &self.regions)
-    }
-
-    /// Returns the cached region that contains the range and grants the rights. A region that peers have
-    /// rights to serves its owner too.
-    #[inline(always)]
-    pub fn find_with(&self, range: PageRange, access: Access) -> Option<RegionId> {
-        let found = self.find_granting(access.class(), range, access);
-        let may_be_remote = found.is_none() && access.class() == 0 && !self.lookup.is_empty(1);
-        if may_be_remote { self.find_granting(1, range, access) } else { found }
-    }
-
-    /// See [`Policy::max_touches`].
-    pub fn max_touches(&self) -> u32 {
-        self.evictor.max_touches()
-    }
-
-    /// Regions that were asked for without the core's knowledge move up, in this order.
-    pub fn apply_touches(&mut self, touched: impl IntoIterator<Item = RegionId>) {
-        for id in touched {
-            self.touch(id);
-        }
     }
 
     /// As [`Core::request`], with rights, and with holders that the core does not know.
@@ -221,42 +154,13 @@ impl<P: Policy> Core<P> {
     /// # Errors
     /// [`AllInUse`] when everything that could make room is held.
     pub fn request_with(&mut self, request: &Request, holders: &mut impl Holders) -> Result<&Outcome, AllInUse> {
-        let Some(id) = self.find_for(request) else { return self.miss(request, holders) };
+        let Some(id) = self.contents.view().find_for(request) else { return self.miss(request, holders) };
         if !request.again {
-            self.single_hits.count(self.regions.pages(id) == request.range.pages(), request.range.pages());
+            self.contents.count_hit(id, request.range);
         }
-        self.touch(id);
-        self.outcome.hit(self.found_as(id, request.range), self.part_of(id, request.range));
-        Ok(&self.outcome)
-    }
-
-    #[inline]
-    fn find_for(&self, request: &Request) -> Option<RegionId> {
-        let found = match request.sharing {
-            Sharing::All => self.find_with(request.range, request.access),
-            Sharing::OwnClass => self.find_granting(request.access.class(), request.range, request.access),
-            Sharing::Nothing => return None,
-        };
-        if found.is_none() && self.lookup.has_replacements() { self.find_replacement(request) } else { found }
-    }
-
-    fn found_as(&self, id: RegionId, asked: PageRange) -> Found {
-        if self.regions.pages(id) == asked.pages() { Found::Exact } else { Found::Subset }
-    }
-
-    /// The part of a request that a region serves, now or once it is registered.
-    #[inline]
-    fn part_of(&self, region: RegionId, range: PageRange) -> Part {
-        match self.regions.get(region).state() {
-            RegionState::Registering => Part::Registering { region, range },
-            _ => Part::Ready { region, range },
-        }
-    }
-
-    /// A region was asked for. What is not cached is not in the policy's order.
-    #[inline]
-    fn touch(&mut self, id: RegionId) {
-        self.evictor.touch(&mut self.regions, id);
+        self.contents.touch(id);
+        self.contents.answer_hit(id, request.range);
+        Ok(self.outcome())
     }
 
     #[inline(never)]
@@ -265,97 +169,202 @@ impl<P: Policy> Core<P> {
     }
 
     fn miss(&mut self, request: &Request, holders: &mut impl Holders) -> Result<&Outcome, AllInUse> {
-        if let Some(answer) = self.request_anew(request, holders) {
-            self.debug_check_limits();
-            return answer.map(|_| &self.outcome);
-        }
-        let mut plan = std::mem::take(&mut self.plan);
-        let result = self.plan_and_execute(request, &mut plan, holders);
-        self.plan = plan;
+        let result = miss::answer(&mut self.contents, &mut self.planner, request, holders);
         self.debug_check_limits();
-        result.map(|()| &self.outcome)
+        result.map(|()| self.outcome())
     }
 
     #[inline]
     fn debug_check_limits(&self) {
-        debug_assert!(self.capacity.fits(Total::default()), "the limits hold after every request");
+        debug_assert!(self.contents.view().capacity.fits(Total::default()), "the limits hold after every request");
     }
 
-    fn plan_and_execute(
-        &mut self,
-        request: &Request,
-        plan: &mut Plan,
-        holders: &mut impl Holders,
-    ) -> Result<(), AllInUse> {
-        if request.sharing == Sharing::Nothing {
-            if !request.again {
-                self.counters.missed(Found::Miss, 0, request.range.pages());
-            }
-            return self.register_aside(request, plan, holders);
-        }
-        let found = self.survey(request, self.wanted(request), plan);
-        if !request.again {
-            self.classify(request.range, plan);
-        }
-        self.execute(request, found, plan, holders)
+    /// Returns the region to register for a request that overlaps nothing and that has room. It is held once. For any other
+    /// request nothing is done or counted. Under a [hard limit](Core::limit_hard).
+    pub fn request_lone(&mut self, request: &Request) -> Option<RegionId> {
+        miss::hold_lone(&mut self.contents, &self.planner, request)
     }
 
-    /// Makes room and registers, or does so for this request alone.
-    fn execute(
+    /// Asks for the span of a group. Each member is a request of its own for the counters; what is registered is
+    /// the span.
+    ///
+    /// # Errors
+    /// [`AllInUse`] when everything that could make room is held.
+    pub fn request_group(
         &mut self,
         request: &Request,
-        found: Found,
-        plan: &mut Plan,
+        members: &[PageRange],
         holders: &mut impl Holders,
-    ) -> Result<(), AllInUse> {
-        if self.has_one_key() {
-            return self.execute_one(request, found, plan, holders);
-        }
-        self.outcome.start(found);
-        if plan.is_served() {
-            self.add_parts(request.range, plan, false);
-            return Ok(());
-        }
-        if self.scheme.keeps == Keeps::Nothing && !self.capacity.is_hard() {
-            self.register_for_request(request.range, plan);
-            return Ok(());
-        }
-        if !self.fits(plan) {
-            if !self.capacity.is_hard() {
-                self.counters.bypass += 1;
-                self.outcome.set_bypass();
-                self.register_for_request(request.range, plan);
-                return Ok(());
-            }
-            if self.scheme.keeps == Keeps::Forever && !self.need(plan).is_met() {
-                // Nothing is ever evicted, and nothing bypasses the limit.
-                return Err(self.refuse(request.range, self.need(plan)));
-            }
-            self.take_over(request, plan);
-        }
-        if plan.aside {
-            return self.register_aside(request, plan, holders);
-        }
-        if let Some(region) = self.in_the_way(plan) {
-            self.outcome.push(Part::Registering { region, range: request.range });
-            return Ok(());
-        }
-        let spans_more = self.capacity.is_hard() && plan.whole && plan.piece_total.pages > request.range.pages();
-        match self.make_room(request.range, plan, holders) {
-            Err(_) if spans_more => {
-                // The merged region finds no room; by itself the range may.
-                self.counters.all_in_use -= 1;
-                self.take_over(request, plan);
-                if plan.aside {
-                    return self.register_aside(request, plan, holders);
-                }
-                self.make_room(request.range, plan, holders)?;
-            }
-            result => result?,
-        }
-        self.admit(request.range, plan);
-        Ok(())
+    ) -> Result<&Outcome, AllInUse> {
+        let result = miss::answer_group(&mut self.contents, &mut self.planner, request, members, holders);
+        result.map(|()| self.outcome())
     }
+
+    /// Takes a request of several ranges. `answer` hears the outcome of each range, or of each group with
+    /// the range that spans it; what lies between the members of a group was not asked for.
+    ///
+    /// The answer for one range is held until the list is done, so that no range makes room at
+    /// another's cost. A range or group that finds no room does not stop the others. The returned
+    /// regions were replaced by a later range of the same list, and are to be deregistered at the
+    /// end.
+    pub fn request_list(
+        &mut self,
+        asked: &[PageRange],
+        mut answer: impl FnMut(PageRange, Result<&Outcome, AllInUse>),
+    ) -> &Leavers {
+        let mut held = Vec::new();
+        let mut missed = Vec::new();
+        // A region that spans a group serves no member that is matched exactly.
+        let groups = self.scheme().groups && self.scheme().matching == Matching::Contain;
+        for &range in asked {
+            if groups && self.find(range).is_none() {
+                missed.push(range);
+            } else {
+                answer(range, self.request(range));
+                self.hold_answer(&mut held);
+            }
+        }
+        missed.sort_unstable();
+        let mut rest = &missed[..];
+        let most_pages = self.capacity().min(self.contents.view().capacity.region_pages());
+        while let [first, ..] = *rest {
+            let (members, others) = rest.split_at(group_len(rest, &self.cost, self.group_extra, most_pages));
+            rest = others;
+            if let [_] = members {
+                answer(first, self.request(first));
+            } else {
+                let span = members.iter().fold(first, |span, &member| span.hull(member));
+                answer(span, self.request_group(&Request::new(span), members, &mut NoHolders));
+            }
+            self.hold_answer(&mut held);
+        }
+        self.collect_leavers(|contents| held.into_iter().for_each(|id| contents.release(id)))
+    }
+
+    fn hold_answer(&mut self, held: &mut Vec<RegionId>) {
+        let first = held.len();
+        held.extend(self.outcome().parts().iter().filter_map(Part::region));
+        held[first..].iter().for_each(|&id| self.hold(id));
+    }
+
+    /// The request is refused before it was planned, because what is missing of it cannot be registered. Counts it.
+    /// False, and nothing is counted, if nothing is missing.
+    pub fn refuse_missing(&mut self, request: &Request, members: &[PageRange]) -> bool {
+        miss::refuse_missing(&mut self.contents, &mut self.planner, request, members)
+    }
+
+    /// The request that was just refused will be made again: it is not refused yet, and not counted so.
+    pub fn take_back_refusal(&mut self) {
+        self.contents.record_mut().take_back_refusal();
+    }
+
+    /// Returns whether a region may have to leave before the request is served. A quick guess, which is no only where
+    /// none has to.
+    pub fn may_evict_for(&self, request: &Request) -> bool {
+        self.planner.may_evict_for(self.contents.view(), request)
+    }
+
+    // ---- Uses and holds ------------------------------------------------------------------------------
+
+    /// Regions that were asked for without the core's knowledge move up, in this order.
+    pub fn apply_touches(&mut self, touched: impl IntoIterator<Item = RegionId>) {
+        touched.into_iter().for_each(|id| self.contents.touch(id));
+    }
+
+    /// A lease takes hold of a region: until it lets go, the region is no candidate for eviction.
+    ///
+    /// # Panics
+    /// If no region has that name now.
+    #[inline]
+    pub fn hold(&mut self, id: RegionId) {
+        self.contents.hold(id);
+    }
+
+    /// A lease lets go. A region that was retired meanwhile leaves with its last lease: it is in the
+    /// batch that is returned, to be deregistered.
+    ///
+    /// # Panics
+    /// If the region is not held.
+    pub fn release(&mut self, id: RegionId) -> &Leavers {
+        self.collect_leavers(|contents| contents.release(id))
+    }
+
+    // ---- Registrations that end ----------------------------------------------------------------------
+
+    /// These regions were registered: they are cached from now on, and their request's holds end. Those in their way, and
+    /// those that they cover where regions may [overlap](Core::use_one_key), retire. The returned regions are to be
+    /// deregistered.
+    ///
+    /// # Panics
+    /// If one is not registering.
+    #[inline]
+    pub fn publish(&mut self, ids: &[RegionId], holders: &mut impl Holders) -> &Leavers {
+        self.contents.record_mut().clear_leavers();
+        publish::publish(&mut self.contents, &mut self.planner, ids, holders);
+        self.contents.record().leavers()
+    }
+
+    /// Takes back a region after its registration failed. It counts as one that was tried and not as one
+    /// that left.
+    ///
+    /// # Panics
+    /// If it is cached, or has a holder besides the request that was to register it.
+    pub fn abandon(&mut self, id: RegionId) {
+        self.contents.abandon(id);
+    }
+
+    // ---- Regions that leave --------------------------------------------------------------------------
+
+    /// Makes room, for no request, until so much is free or all that is left is in use; none under a policy that keeps
+    /// regions forever. The returned regions are to be deregistered.
+    pub fn evict(&mut self, need: Need, holders: &mut impl Holders) -> &Leavers {
+        self.collect_leavers(|contents| room::evict(contents, need, holders))
+    }
+
+    /// As [`Core::evict`], but no more than that, whatever the policy lets leave at a time.
+    pub fn evict_exactly(&mut self, need: Need, holders: &mut impl Holders) -> &Leavers {
+        self.contents.set_exact(true);
+        self.evict(need, holders);
+        self.contents.set_exact(false);
+        self.contents.record().leavers()
+    }
+
+    /// Retires every region that shares a page with the range: it is not found any more, and is
+    /// deregistered now or, if held, with its last release. The returned regions are to be deregistered,
+    /// in one batch where the scheme deregisters in batches. Where matching is exact, every region is
+    /// looked at.
+    pub fn invalidate(&mut self, range: PageRange) -> &Leavers {
+        self.invalidate_among(range, &mut NoHolders)
+    }
+
+    /// As [`Core::invalidate`], with holders that the core does not know.
+    pub fn invalidate_among(&mut self, range: PageRange, holders: &mut impl Holders) -> &Leavers {
+        self.collect_leavers(|contents| contents.invalidate(range, holders))
+    }
+
+    /// As [`Core::invalidate_among`], for these regions, which look-ups find. The list is put in order.
+    pub fn invalidate_regions(&mut self, regions: &mut Vec<RegionId>, holders: &mut impl Holders) -> &Leavers {
+        self.collect_leavers(|contents| contents.invalidate_regions(regions, holders))
+    }
+
+    /// A region that is held is not to be found any more: it leaves with its last hold.
+    ///
+    /// # Panics
+    /// If the region is not held.
+    pub fn withdraw(&mut self, id: RegionId) {
+        self.contents.withdraw(id);
+    }
+
+    /// Returns the regions that leave by an operation that answers no request.
+    #[inline]
+    fn collect_leavers(&mut self, operation: impl FnOnce(&mut Contents<P>)) -> &Leavers {
+        self.contents.record_mut().clear_leavers();
+        operation(&mut self.contents);
+        self.contents.record_mut().close_batch();
+        self.contents.record().leavers()
+    }
+
+    // ---- Settings ------------------------------------------------------------------------------------
 
     /// From now on the capacity is a hard limit, as a cache needs it that registers: what does not fit beside the
     /// regions that it overlaps takes their place, and everything that is registered is a region. Each gap is
@@ -363,45 +372,17 @@ impl<P: Policy> Core<P> {
     /// [abandoned](Core::abandon); what it replaces stays cached until then, if both fit. A request of more pages than the
     /// capacity must not be made then.
     pub fn limit_hard(&mut self) {
-        self.capacity.set_hard();
+        self.contents.limit_hard();
     }
 
-    /// The request that was just refused will be made again: it is not refused yet, and not counted so.
-    pub fn take_back_refusal(&mut self) {
-        self.counters.all_in_use -= 1;
-    }
-
-    /// Returns whether look-ups find the region: it is cached, or being registered.
-    #[inline]
-    pub fn is_found(&self, id: RegionId) -> bool {
-        matches!(self.state_of(id), RegionState::Registering | RegionState::Cached)
-    }
-
-    /// Returns where a region is in its life. Names are used again: ask while the region is held.
-    #[inline]
-    pub fn state_of(&self, id: RegionId) -> RegionState {
-        self.regions.find(id).map_or(RegionState::Absent, |region| region.state())
-    }
-
-    /// Returns the pages and the rights of a region.
-    pub fn facts_of(&self, id: RegionId) -> (PageRange, Access) {
-        let region = self.regions.get(id);
-        (region.range(), region.access())
-    }
-
-    /// Returns the answer to the last request.
-    pub fn outcome(&self) -> &Outcome {
-        &self.outcome
-    }
-
-    /// Readers that find candidates on other threads, by class. Where matching is exact they find nothing.
-    pub fn share_index(&mut self) -> [IndexReader; 2] {
-        self.lookup.share_index()
-    }
-
-    /// The same for the layers above the first, where regions may overlap; none where they may not.
-    pub fn share_layers(&mut self) -> [Box<[IndexReader]>; 2] {
-        self.lookup.share_layers()
+    /// From now on the capacity is a [hard limit](Core::limit_hard), and each request is answered by one region, whatever
+    /// [`Request::max_segments`] says: cached regions may overlap. Before the first request. A policy that registers other ranges than those asked for
+    /// (pages, buckets, unions) or matches them exactly goes on as before.
+    pub fn use_one_key(&mut self) {
+        self.limit_hard();
+        if self.planner.allows_one_key() {
+            self.contents.allow_overlaps();
+        }
     }
 
     /// Registration costs this much from now on: grouping and policies that weigh cost go by it. A
@@ -414,62 +395,127 @@ impl<P: Policy> Core<P> {
             return Err(ConfigError::Cost { cost: costs });
         }
         self.cost = costs;
-        self.evictor.costs(&costs);
+        self.contents.set_costs(&costs);
         Ok(())
     }
 
-    /// Returns the counters so far.
-    pub fn counters(&self) -> Counters {
-        self.counters.with(self.single_hits)
+    /// Readers that find candidates on other threads, by class. Where matching is exact they find nothing.
+    pub fn share_index(&mut self) -> [IndexReader; 2] {
+        self.contents.share_index()
     }
 
-    /// Returns the scheme beyond the choice of victims, with the configuration's own choices.
-    pub fn scheme(&self) -> &Scheme {
-        &self.scheme
+    /// The same for the layers above the first, where regions may overlap; none where they may not.
+    pub fn share_layers(&mut self) -> [Box<[IndexReader]>; 2] {
+        self.contents.share_layers()
     }
 
-    #[cfg(test)]
-    pub(crate) fn policy(&self) -> &P {
-        self.evictor.policy()
+    // ---- Questions -----------------------------------------------------------------------------------
+
+    /// Returns the cached region that contains the range, if there is one. Decides and counts nothing.
+    #[inline(always)]
+    pub fn find(&self, range: PageRange) -> Option<RegionId> {
+        self.contents.view().find_in(0, range)
     }
 
-    /// `C`, in pages.
-    pub fn capacity(&self) -> u64 {
-        self.capacity.limit().pages
+    /// Returns the cached region that contains the range and grants the rights. A region that peers have
+    /// rights to serves its owner too.
+    #[inline(always)]
+    pub fn find_with(&self, range: PageRange, access: Access) -> Option<RegionId> {
+        self.contents.view().find_with(range, access)
     }
 
-    /// Pages registered: cached, or retired and still held.
-    pub fn used_pages(&self) -> u64 {
-        self.capacity.used().pages
+    /// Shows every region that look-ups find and that shares a page with the range, of any rights, some of
+    /// them more than once. Allocates and frees nothing.
+    pub fn for_each_overlap(&self, range: PageRange, found: impl FnMut(RegionId)) {
+        let view = self.contents.view();
+        view.lookup.for_each_overlap(range, view.regions, found);
     }
 
-    /// Regions registered.
-    pub fn used_regions(&self) -> u64 {
-        self.capacity.used().regions
+    /// Returns whether look-ups find the region: it is cached, or being registered.
+    #[inline]
+    pub fn is_found(&self, id: RegionId) -> bool {
+        matches!(self.state_of(id), RegionState::Registering | RegionState::Cached)
     }
 
-    /// Pages that leases hold.
-    pub fn held_pages(&self) -> u64 {
-        self.capacity.held().pages
+    /// Returns where a region is in its life. Names are used again: ask while the region is held.
+    #[inline]
+    pub fn state_of(&self, id: RegionId) -> RegionState {
+        self.contents.view().regions.find(id).map_or(RegionState::Absent, |region| region.state())
+    }
+
+    /// Returns the pages and the rights of a region.
+    pub fn facts_of(&self, id: RegionId) -> (PageRange, Access) {
+        let region = self.contents.view().regions.get(id);
+        (region.range(), region.access())
     }
 
     /// Returns the pages of a registered region, if there is one of that name now. Names are used again:
     /// ask while the region is held.
     pub fn range_of(&self, id: RegionId) -> Option<PageRange> {
-        let region = self.regions.find(id)?;
+        let region = self.contents.view().regions.find(id)?;
         (region.state() != RegionState::Absent).then(|| region.range())
     }
 
     /// Every cached region, in no useful order.
     pub fn cached(&self) -> impl Iterator<Item = (RegionId, PageRange)> {
-        self.regions
-            .iter()
-            .filter(|(_, region)| region.state() == RegionState::Cached)
-            .map(|(id, region)| (id, region.range()))
+        let regions = self.contents.view().regions.iter();
+        regions.filter(|(_, region)| region.state() == RegionState::Cached).map(|(id, region)| (id, region.range()))
+    }
+
+    /// Returns whether each request is answered by one region, and regions may overlap.
+    #[inline]
+    pub fn has_one_key(&self) -> bool {
+        self.contents.view().has_one_key()
+    }
+
+    /// Returns the answer to the last request.
+    #[inline]
+    pub fn outcome(&self) -> &Outcome {
+        self.contents.record().outcome()
+    }
+
+    /// Returns the counters so far.
+    pub fn counters(&self) -> Counters {
+        self.contents.record().counters()
+    }
+
+    /// Returns the scheme beyond the choice of victims, with the configuration's own choices.
+    pub fn scheme(&self) -> &Scheme {
+        self.planner.scheme()
+    }
+
+    /// See [`Policy::max_touches`].
+    pub fn max_touches(&self) -> u32 {
+        self.contents.evictor().max_touches()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn policy(&self) -> &P {
+        self.contents.evictor().policy()
+    }
+
+    /// `C`, in pages.
+    pub fn capacity(&self) -> u64 {
+        self.contents.view().capacity.limit().pages
+    }
+
+    /// Pages registered: cached, or retired and still held.
+    pub fn used_pages(&self) -> u64 {
+        self.contents.view().capacity.used().pages
+    }
+
+    /// Regions registered.
+    pub fn used_regions(&self) -> u64 {
+        self.contents.view().capacity.used().regions
+    }
+
+    /// Pages that leases hold.
+    pub fn held_pages(&self) -> u64 {
+        self.contents.view().capacity.held().pages
     }
 
     /// Bytes allocated for regions, index and policy.
     pub fn memory(&self) -> usize {
-        self.regions.memory() + self.lookup.memory() + self.evictor.memory()
+        self.contents.memory()
     }
 }

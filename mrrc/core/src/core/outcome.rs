@@ -126,6 +126,12 @@ impl Outcome {
         self.bypass = true;
     }
 
+    #[inline]
+    pub(super) fn leavers(&self) -> &Leavers {
+        &self.leaving
+    }
+
+    #[inline]
     pub(super) fn leaving_mut(&mut self) -> &mut Leavers {
         &mut self.leaving
     }
