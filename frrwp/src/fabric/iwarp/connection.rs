@@ -7,7 +7,7 @@
 
 use super::IwarpEnd;
 use super::common::Common;
-use super::inbound::{Breach, Denied, Event, Gate, Inbound, Landing, Next};
+use super::inbound::{Breach, Inbound};
 use super::memory::Buffer;
 use super::outbound::{Ends, Outbound, Post, Sources};
 use super::socket::{self, Room};
@@ -17,18 +17,20 @@ use crate::fabric::poller::Bell;
 use crate::wire::MESSAGE;
 use rustix::event::epoll::EventFlags;
 use smallvec::SmallVec;
-use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+mod completions;
+mod progress;
 mod receiving;
 mod vetting;
 
-use receiving::Stop;
+pub(super) use completions::{Arrival, Completions};
+use progress::Progress;
+use receiving::{Effects, Receiver, Stop};
 use vetting::Vetting;
 
 /// Things that are posted and have not ended, or not left.
@@ -38,20 +40,8 @@ const WORDS: usize = 32;
 /// How long a thread sleeps in the receiving call at a time: one call where to watch the socket first would be two. A
 /// caller that may sleep less than that watches.
 pub(super) const NAP: Duration = Duration::from_millis(250);
-/// How long nothing comes of a peer before it is probed first, and how often it is: over one third of a second.
-const FIRST_PROBE: Duration = Duration::from_millis(4);
-const PROBES: u32 = 4;
 /// How long the peer may take to hear last words.
 const LINGER: Duration = Duration::from_secs(1);
-
-/// A completion for the application.
-#[derive(Debug)]
-pub(super) enum Arrival {
-    Message(Vec<u8>),
-    Done { id: u64, succeeded: bool },
-    Lost,
-    Flushed,
-}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
@@ -79,25 +69,11 @@ pub(super) struct Connection {
     pub(super) news: Condvar,
 }
 
-/// A post that is completed in the order of posting.
-struct Pending {
-    id: u64,
-    /// Parts that have not ended.
-    left: u32,
-}
-
 /// The state that the lock guards.
 pub(super) struct Core {
-    inbound: Inbound,
+    receiver: Receiver,
     pub(super) outbound: Outbound,
-    /// The bytes of the next header, or of the end of a frame, that have come.
-    held: SmallVec<[u8; 64]>,
-    message: Vec<u8>,
-    pub(super) inbox: VecDeque<Arrival>,
-    pub(super) receives: u32,
-    pending: VecDeque<Pending>,
-    /// The name of the first that is pending.
-    first: u64,
+    pub(super) completions: Completions,
     phase: Phase,
     pub(super) why: Option<IwarpEnd>,
     /// Whether the socket takes no more now.
@@ -115,25 +91,7 @@ pub(super) struct Core {
     pub(super) watched: EventFlags,
     /// The provider's thread looks after it.
     pub(super) attended: bool,
-    /// When bytes last came or went, or the first of what is pending was posted.
-    progress: Instant,
-    /// The probe to send as long as the peer is silent. The accepting side hears of it before it may speak.
-    probe: Option<Probe>,
-    /// How often that was.
-    pub(super) probes_sent: u32,
-    vetting: Vetting,
-}
-
-/// Probes of a peer that accepts and may overlook what comes before it looks. Linux's siw replies first and listens for
-/// frames thereafter. It hears of those that came in between when others follow, such as an empty write.
-#[derive(Clone, Copy, Debug)]
-struct Probe {
-    /// After how long without a byte in either direction; longer each time.
-    after: Duration,
-    /// So many times more.
-    left: u32,
-    /// Something was sent that can be overlooked.
-    spoken: bool,
+    progress: Progress,
 }
 
 /// The thread that serves a connection.
@@ -151,25 +109,6 @@ pub(super) struct Claim {
     pub(super) stayed: bool,
     /// The application sleeps until it gets a completion: the serving thread wakes it.
     pub(super) passive: bool,
-}
-
-struct Guard<'a> {
-    connection: &'a Connection,
-    receives: &'a mut u32,
-    vetting: &'a mut Vetting,
-}
-
-impl Gate for Guard<'_> {
-    fn may_write(&mut self, tag: u32, at: u64, length: u64) -> Result<(), Denied> {
-        let access = || self.connection.pin(tag, at, length, Wish::Write).map(drop);
-        self.vetting.access(&self.connection.common, tag, access)
-    }
-
-    fn take_receive(&mut self) -> bool {
-        let left = self.receives.checked_sub(1);
-        *self.receives = left.unwrap_or(0);
-        left.is_some()
-    }
 }
 
 impl Sources for Connection {
@@ -200,15 +139,11 @@ impl Connection {
         receives: u32,
         came: &[u8],
     ) -> Self {
+        let inbound = Inbound::new(agreed.checksums, MESSAGE, agreed.ready_by_send);
         let core = Core {
-            inbound: Inbound::new(agreed.checksums, MESSAGE, agreed.ready_by_send),
+            receiver: Receiver::new(inbound, Vetting::new(number, peer.ip().into()), receives, came),
             outbound: Outbound::new(agreed.checksums, agreed.may_speak, agreed.outbound, agreed.inbound),
-            held: came.into(),
-            message: Vec::new(),
-            inbox: VecDeque::new(),
-            receives,
-            pending: VecDeque::new(),
-            first: 0,
+            completions: Completions::default(),
             phase: Phase::Open,
             why: None,
             blocked: false,
@@ -219,10 +154,7 @@ impl Connection {
             armed: false,
             watched: EventFlags::empty(),
             attended: false,
-            progress: Instant::now(),
-            probe: Some(Probe { after: FIRST_PROBE, left: PROBES, spoken: false }),
-            probes_sent: 0,
-            vetting: Vetting::new(number, peer.ip().into()),
+            progress: Progress::new(),
         };
         common.tags.enter(number);
         let (sink, core) = (OnceLock::new(), Mutex::new(core));
@@ -237,9 +169,29 @@ impl Connection {
         self.common.tags.pin(tag, at, length, wish, self.number)
     }
 
+    /// Sleeps without the lock until something comes, receives it and does what it says, or until the socket's time is over.
+    /// Returns the core, and whether anything came.
+    ///
+    /// For one thread at a time, and where [`Core::may_sleep`] says so.
+    pub(super) fn sleep(&self) -> (MutexGuard<'_, Core>, bool) {
+        let slept = Buffer::with(|buffer| {
+            let slept = (&self.socket).read(receiving::room(buffer));
+            let came = slept.is_ok();
+            let mut core = self.lock();
+            let received = core.receive(self, buffer, Some(slept));
+            (core, came, received)
+        });
+        let (mut core, came, received) = match slept {
+            Ok((core, came, received)) => (core, came, Ok(received)),
+            Err(error) => (self.lock(), false, Err(error)),
+        };
+        core.received(self, received);
+        (core, came)
+    }
+
     /// Wakes an application that waits passively, or for a bell, if there is something for it.
     pub(super) fn tell(&self, core: &mut Core) {
-        let has_news = !core.inbox.is_empty() || core.room_came();
+        let has_news = !core.completions.is_empty() || core.room_came();
         if core.claim.passive && (has_news || !core.is_open()) {
             core.claim.passive = false;
             self.news.notify_one();
@@ -270,7 +222,7 @@ impl Drop for Connection {
 impl Core {
     /// Returns whether frames carry CRCs.
     pub(super) fn checksums(&self) -> bool {
-        self.inbound.checksums()
+        self.receiver.checksums()
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -293,7 +245,22 @@ impl Core {
 
     /// Returns whether what the peer wants waits, because its source has guessed too much.
     pub(super) fn is_held(&self) -> bool {
-        self.vetting.again().is_some()
+        self.receiver.is_held()
+    }
+
+    /// Returns whether what comes next belongs in the thread's buffer, so that [`Connection::sleep`] may receive it.
+    pub(super) fn may_sleep(&self) -> bool {
+        self.phase == Phase::Open && !self.blocked && self.receiver.is_between()
+    }
+
+    /// Lets the peer send `more` messages.
+    pub(super) fn add_receives(&mut self, more: u32) {
+        self.receiver.add_receives(more);
+    }
+
+    /// Returns the number of probes that were sent.
+    pub(super) fn probes_sent(&self) -> u32 {
+        self.progress.probes_sent()
     }
 
     /// Returns whether time alone may change something for the connection.
@@ -303,7 +270,7 @@ impl Core {
 
     /// When that is looked at again.
     pub(super) fn held_until(&self) -> Option<Duration> {
-        self.vetting.again().map(Duration::from_nanos)
+        self.receiver.held_until()
     }
 
     /// The socket says that the peer has gone. Held back, nothing else would tell.
@@ -322,33 +289,15 @@ impl Core {
     /// Returns whether what found the queue full finds room. Half of it is free then, so that this is not told of each
     /// place.
     pub(super) fn room_came(&self) -> bool {
-        self.wants_room && self.outbound.waiting() <= QUEUE / 2 && self.pending.len() < QUEUE
+        self.wants_room && self.outbound.waiting() <= QUEUE / 2 && self.completions.pending() < QUEUE
     }
 
-    /// Things posted that have not ended.
-    pub(super) fn pending(&self) -> usize {
-        self.pending.len()
-    }
-
-    /// Something of so many parts is posted; its name.
+    /// Adds a post of `parts` parts, and returns its sequence number.
     pub(super) fn begin(&mut self, id: u64, parts: u32) -> u64 {
-        if self.pending.is_empty() {
-            self.progress = Instant::now();
+        if self.completions.pending() == 0 {
+            self.progress.posted();
         }
-        self.pending.push_back(Pending { id, left: parts });
-        self.first + self.pending.len() as u64 - 1
-    }
-
-    fn part_done(&mut self, sequence: u64) {
-        let at = sequence.wrapping_sub(self.first) as usize;
-        if let Some(pending) = self.pending.get_mut(at) {
-            pending.left -= 1;
-        }
-        while let Some(&Pending { id, left: 0 }) = self.pending.front() {
-            self.pending.pop_front();
-            self.first += 1;
-            self.inbox.push_back(Arrival::Done { id, succeeded: true });
-        }
+        self.completions.begin(id, parts)
     }
 
     /// When the peer has stood still for too long, if something is to come from it.
@@ -356,7 +305,7 @@ impl Core {
         match self.phase {
             // A connection that is held back cannot go on.
             Phase::Open if self.is_held() => None,
-            Phase::Open if !self.pending.is_empty() || self.blocked => Some(self.progress + stall),
+            Phase::Open if self.completions.pending() > 0 || self.blocked => Some(self.progress.last() + stall),
             Phase::Parting { until } => Some(until),
             _ => None,
         }
@@ -364,8 +313,7 @@ impl Core {
 
     /// When the peer is to be probed, if it is.
     pub(super) fn nudges_at(&self) -> Option<Instant> {
-        let probe = self.probe.filter(|probe| probe.spoken && self.phase == Phase::Open && !self.blocked)?;
-        Some(self.progress + probe.after)
+        self.progress.probe_at().filter(|_| self.phase == Phase::Open && !self.blocked)
     }
 
     /// Probes the peer if it is time.
@@ -373,14 +321,7 @@ impl Core {
         if self.nudges_at().is_none_or(|at| at > Instant::now()) {
             return;
         }
-        self.probe = self.probe.and_then(|probe| {
-            Some(Probe {
-                after: probe.after * 4,
-                left: probe.left.checked_sub(1).filter(|&left| left > 0)?,
-                spoken: true,
-            })
-        });
-        self.probes_sent += 1;
+        self.progress.probed();
         // No post waits for it: its name is of nothing that is pending.
         self.outbound.post(Post::Write { sequence: u64::MAX, pieces: SmallVec::new(), tag: 0, at: 0 });
         self.flush(connection);
@@ -397,6 +338,20 @@ impl Core {
         }
     }
 
+    /// Receives into the parts of an open connection.
+    fn receive(
+        &mut self,
+        connection: &Connection,
+        buffer: &mut Buffer,
+        slept: Option<io::Result<usize>>,
+    ) -> Result<(), Stop> {
+        if self.phase != Phase::Open {
+            return Ok(());
+        }
+        let Self { receiver, outbound, completions, progress, .. } = self;
+        receiver.receive(connection, buffer, slept, &mut Effects { outbound, completions, progress })
+    }
+
     /// Reads what is there and does what it says, then sends what is to be sent.
     pub(super) fn serve(&mut self, connection: &Connection) {
         let received = Buffer::with(|buffer| self.receive(connection, buffer, None));
@@ -404,7 +359,7 @@ impl Core {
     }
 
     /// Does what follows from what was received.
-    fn received(&mut self, connection: &Connection, received: std::io::Result<Result<(), Stop>>) {
+    fn received(&mut self, connection: &Connection, received: io::Result<Result<(), Stop>>) {
         match received {
             Ok(Ok(())) => {}
             Ok(Err(Stop::Breach(breach))) => self.breach(connection, breach),
@@ -430,7 +385,7 @@ impl Core {
             }
             // Nothing may come of a read before it was asked for.
             for reading in self.outbound.asked.drain(..) {
-                self.inbound.expect(reading);
+                self.receiver.expect(reading);
             }
             let mut vector = SmallVec::new();
             let mut pins = SmallVec::new();
@@ -446,15 +401,12 @@ impl Core {
             match unsafe { socket::send(connection.socket.as_fd(), &vector) } {
                 Ok(sent) => {
                     drop(pins);
-                    self.progress = Instant::now();
-                    if let Some(probe) = &mut self.probe {
-                        probe.spoken = true;
-                    }
+                    self.progress.sent();
                     let mut ended: SmallVec<[Ends; 8]> = SmallVec::new();
                     self.outbound.sent(sent, |ends| ended.push(ends));
                     for ends in ended {
                         match ends {
-                            Ends::Write { sequence } => self.part_done(sequence),
+                            Ends::Write { sequence } => self.completions.end_part(sequence),
                             Ends::Connection => drop(connection.socket.shutdown(Shutdown::Write)),
                             Ends::Answer | Ends::Nothing => {}
                         }
@@ -515,12 +467,8 @@ impl Core {
     /// Tells the application of the end. Nothing is placed any more: that happens in the open phase only, under the lock that
     /// is held.
     fn told(&mut self, connection: &Connection, why: IwarpEnd) {
-        self.vetting.leave(&connection.common);
+        self.receiver.leave(&connection.common);
         self.why = Some(why);
-        self.inbox.push_back(Arrival::Lost);
-        for Pending { id, .. } in self.pending.drain(..) {
-            self.inbox.push_back(Arrival::Done { id, succeeded: false });
-        }
-        self.inbox.push_back(Arrival::Flushed);
+        self.completions.end();
     }
 }

@@ -45,7 +45,7 @@ impl IwarpEndpoint {
     /// How often the peer that was connected to was probed, with an empty write, because nothing came of it at first. Some peers
     /// overlook what comes while they are still accepting: Linux's siw does.
     pub fn probes_sent(&self) -> u32 {
-        self.connection.lock().probes_sent
+        self.connection.lock().probes_sent()
     }
 
     /// Returns whether frames carry CRCs: at least one side asked for them.
@@ -171,7 +171,7 @@ unsafe impl Endpoint for IwarpEndpoint {
             return Err(io::ErrorKind::NotConnected.into());
         }
         let mut core = self.connection.lock();
-        core.receives = core.receives.saturating_add(more.into());
+        core.add_receives(more.into());
         Ok(())
     }
 
@@ -187,7 +187,7 @@ unsafe impl Endpoint for IwarpEndpoint {
             return Err(io::Error::new(io::ErrorKind::Unsupported, text));
         }
         self.post(|core| {
-            if core.outbound.waiting() >= QUEUE || core.pending() >= QUEUE {
+            if core.outbound.waiting() >= QUEUE || core.completions.pending() >= QUEUE {
                 return core.blocks();
             }
             let mut left = usize::try_from(to.length).unwrap_or(usize::MAX);
@@ -240,7 +240,7 @@ unsafe impl Endpoint for IwarpEndpoint {
                 let (source_tag, source_offset) = (from.key, from.address);
                 requests.push((ReadRequest { sink_tag, sink_offset: 0, length: 0, source_tag, source_offset }, 0));
             }
-            if core.outbound.waiting() + requests.len() > QUEUE || core.pending() >= QUEUE {
+            if core.outbound.waiting() + requests.len() > QUEUE || core.completions.pending() >= QUEUE {
                 return core.blocks();
             }
             let sequence = core.begin(id, requests.len() as u32);
@@ -272,7 +272,7 @@ unsafe impl Endpoint for IwarpEndpoint {
         let connection = &*self.connection;
         let mut core = connection.lock();
         core.claim.active = true;
-        if core.inbox.is_empty() {
+        if core.completions.is_empty() {
             self.empty_polls += 1;
             if !core.claim.held || core.corked || self.empty_polls < EMPTY {
                 return None;
@@ -281,7 +281,7 @@ unsafe impl Endpoint for IwarpEndpoint {
             core.serve(connection);
             self.provider.shared.arm(connection, &mut core);
         }
-        let arrival = core.inbox.pop_front()?;
+        let arrival = core.completions.next()?;
         self.empty_polls = 0;
         Some(match arrival {
             Arrival::Message(bytes) => {
@@ -309,7 +309,7 @@ unsafe impl Endpoint for IwarpEndpoint {
         let mut is_idle = false;
         let mut core = connection.lock();
         self.let_go(&mut core);
-        while core.inbox.is_empty() && core.is_open() && !core.room_came() {
+        while core.completions.is_empty() && core.is_open() && !core.room_came() {
             let now = Instant::now();
             if core.stalls_at(stall).is_some_and(|at| at <= now) {
                 core.expire(connection);
@@ -366,7 +366,7 @@ unsafe impl Endpoint for IwarpEndpoint {
         self.empty_polls = 0;
         let mut core = self.connection.lock();
         self.let_go(&mut core);
-        core.armed = core.inbox.is_empty() && !core.room_came();
+        core.armed = core.completions.is_empty() && !core.room_came();
         core.wants_room &= !core.room_came();
         if core.armed { Armed::Quiet { until: None } } else { Armed::News }
     }

@@ -8,12 +8,26 @@
 //! The buffer is the thread's and not the connection's. So a thousand connections need no thousand buffers. A thread may
 //! sleep in the receiving call itself without holding a connection's lock.
 
+use super::super::IwarpEnd;
+use super::super::common::Common;
 use super::super::ddp::{ReadRequest, TAGGED};
+use super::super::inbound::{Breach, Denied, Event, Gate, Inbound, Landing, Next, Reading};
+use super::super::memory::{self, Buffer};
+use super::super::mpa;
+use super::super::outbound::Outbound;
 use super::super::since_start;
-use super::super::terminate::AtFault;
-use super::super::{memory, mpa};
-use super::*;
-use std::io;
+use super::super::socket::{self, Room};
+use super::super::tags::Wish;
+use super::super::terminate::{AtFault, Terminate};
+use super::Connection;
+use super::completions::Completions;
+use super::progress::Progress;
+use super::vetting::Vetting;
+use smallvec::SmallVec;
+use std::io::{self, ErrorKind};
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
 
 /// The place of received bytes in a thread's buffer; before it lie those that a connection holds over.
 const FRONT: usize = 1024;
@@ -41,52 +55,110 @@ impl From<Breach> for Stop {
 /// Payload that is to come.
 type Wanted = Option<(Landing, usize)>;
 
-impl Connection {
-    /// Sleeps without the lock until something comes, receives it and does what it says, or until the socket's time is over.
-    /// The core, and whether anything came.
-    ///
-    /// For one thread at a time, and where [`Core::may_sleep`] says so.
-    pub(in super::super) fn sleep(&self) -> (MutexGuard<'_, Core>, bool) {
-        let slept = Buffer::with(|buffer| {
-            let slept = (&self.socket).read(&mut buffer[FRONT..FRONT + AHEAD]);
-            let came = slept.is_ok();
-            let mut core = self.lock();
-            let received = core.receive(self, buffer, Some(slept));
-            (core, came, received)
-        });
-        let (mut core, came, received) = match slept {
-            Ok((core, came, received)) => (core, came, Ok(received)),
-            Err(error) => (self.lock(), false, Err(error)),
-        };
-        core.received(self, received);
-        (core, came)
+/// The other parts of a connection that received frames change.
+pub(super) struct Effects<'a> {
+    pub(super) outbound: &'a mut Outbound,
+    pub(super) completions: &'a mut Completions,
+    pub(super) progress: &'a mut Progress,
+}
+
+/// Decides on a frame's accesses for [`Inbound`].
+struct Guard<'a> {
+    connection: &'a Connection,
+    receives: &'a mut u32,
+    vetting: &'a mut Vetting,
+}
+
+impl Gate for Guard<'_> {
+    fn may_write(&mut self, tag: u32, at: u64, length: u64) -> Result<(), Denied> {
+        let access = || self.connection.pin(tag, at, length, Wish::Write).map(drop);
+        self.vetting.access(&self.connection.common, tag, access)
+    }
+
+    fn take_receive(&mut self) -> bool {
+        let left = self.receives.checked_sub(1);
+        *self.receives = left.unwrap_or(0);
+        left.is_some()
     }
 }
 
-impl Core {
-    /// Returns whether what comes next belongs in the thread's buffer, so that [`Connection::sleep`] may receive it.
-    pub(in super::super) fn may_sleep(&self) -> bool {
-        self.phase == Phase::Open && !self.blocked && !self.is_held() && self.inbound.is_between()
+/// Returns the part of the thread's buffer that [`Receiver::receive`] expects received bytes in.
+pub(super) fn room(buffer: &mut Buffer) -> &mut [u8] {
+    &mut buffer[FRONT..FRONT + AHEAD]
+}
+
+/// The receiving half of a connection.
+pub(super) struct Receiver {
+    inbound: Inbound,
+    /// The bytes of the next header, or of the end of a frame, that have come.
+    held: SmallVec<[u8; 64]>,
+    /// The message that is being received.
+    message: Vec<u8>,
+    /// Messages that the application takes.
+    receives: u32,
+    vetting: Vetting,
+}
+
+impl Receiver {
+    /// Makes the receiving half, with bytes that came after the start frames.
+    pub(super) fn new(inbound: Inbound, vetting: Vetting, receives: u32, came: &[u8]) -> Self {
+        Self { inbound, held: came.into(), message: Vec::new(), receives, vetting }
     }
 
-    /// Looks at what came in sleep, or reads what is there, and does what it says.
+    /// Returns whether frames carry CRCs.
+    pub(super) fn checksums(&self) -> bool {
+        self.inbound.checksums()
+    }
+
+    /// Returns whether what the peer wants waits, because its source has guessed too much.
+    pub(super) fn is_held(&self) -> bool {
+        self.vetting.again().is_some()
+    }
+
+    /// Returns when the access that waits is looked at again.
+    pub(super) fn held_until(&self) -> Option<Duration> {
+        self.vetting.again().map(Duration::from_nanos)
+    }
+
+    /// Returns whether what comes next belongs in the thread's buffer, at its [room](room).
+    pub(super) fn is_between(&self) -> bool {
+        !self.is_held() && self.inbound.is_between()
+    }
+
+    /// Lets the peer send `more` messages.
+    pub(super) fn add_receives(&mut self, more: u32) {
+        self.receives = self.receives.saturating_add(more);
+    }
+
+    /// Expects the answer to a read.
+    pub(super) fn expect(&mut self, reading: Reading) {
+        self.inbound.expect(reading);
+    }
+
+    /// Drops the access that waits: the connection ends.
+    pub(super) fn leave(&mut self, common: &Common) {
+        self.vetting.leave(common);
+    }
+
+    /// Does what the bytes say that came in sleep, or that the socket has.
+    ///
+    /// # Errors
+    /// The peer broke a rule, or the connection is lost.
     pub(super) fn receive(
         &mut self,
         connection: &Connection,
         buffer: &mut Buffer,
         slept: Option<io::Result<usize>>,
+        effects: &mut Effects<'_>,
     ) -> Result<(), Stop> {
-        if self.phase != Phase::Open {
-            return Ok(());
-        }
         let has_slept = slept.is_some();
         let came = match slept {
-            Some(slept) => self.came(slept)?,
-            None if self.is_held() => self.look_again(connection, buffer)?,
+            Some(slept) => came(slept, effects)?,
+            None if self.is_held() => self.look_again(connection, buffer, effects)?,
             None => Some(0),
         };
         let Some(came) = came else { return Ok(()) };
-        let mut wanted = self.digest(connection, buffer, came)?;
+        let mut wanted = self.digest(connection, buffer, came, effects)?;
         if has_slept && came < AHEAD {
             return Ok(());
         }
@@ -94,8 +166,8 @@ impl Core {
             if self.is_held() {
                 break;
             }
-            let Some((came, more)) = self.read(connection, buffer, wanted)? else { break };
-            wanted = self.digest(connection, buffer, came)?;
+            let Some((came, more)) = self.read(connection, buffer, wanted, effects)? else { break };
+            wanted = self.digest(connection, buffer, came, effects)?;
             // Emptied: the socket's next readiness brings the rest.
             if !more {
                 break;
@@ -105,12 +177,17 @@ impl Core {
     }
 
     /// Looks again at what waited, if its time has come. The bytes in the buffer that were put aside, unless it waits still.
-    fn look_again(&mut self, connection: &Connection, buffer: &mut Buffer) -> Result<Option<usize>, Stop> {
+    fn look_again(
+        &mut self,
+        connection: &Connection,
+        buffer: &mut Buffer,
+        effects: &mut Effects<'_>,
+    ) -> Result<Option<usize>, Stop> {
         if self.held_until().is_some_and(|at| at.as_nanos() as u64 > since_start(Instant::now())) {
             return Ok(None);
         }
         if let Some(event) = self.vetting.begin()
-            && !self.happened(connection, event)?
+            && !self.happened(connection, event, effects)?
         {
             return Ok(None);
         }
@@ -129,6 +206,7 @@ impl Core {
         connection: &Connection,
         buffer: &mut Buffer,
         wanted: Wanted,
+        effects: &mut Effects<'_>,
     ) -> Result<Option<(usize, bool)>, Stop> {
         let mut pin = None;
         let (target, left) = match wanted {
@@ -162,7 +240,7 @@ impl Core {
             // Memory that is not mapped any more is as good as not registered.
             return Err(Breach { terminate: Terminate::DDP_INVALID_TAG, at_fault: self.inbound.at_fault() }.into());
         }
-        let Some(came) = self.came(received)? else { return Ok(None) };
+        let Some(came) = came(received, effects)? else { return Ok(None) };
         let placed = came.min(left);
         if pin.is_some() {
             // Without CRCs.
@@ -174,23 +252,14 @@ impl Core {
         Ok(Some((came - placed, came == left + ahead)))
     }
 
-    /// How much came, if anything did.
-    fn came(&mut self, received: io::Result<usize>) -> Result<Option<usize>, Stop> {
-        match received {
-            Ok(0) => Err(Stop::Lost(IwarpEnd::Closed)),
-            Ok(came) => {
-                self.progress = Instant::now();
-                self.probe = None;
-                Ok(Some(came))
-            }
-            // An interrupted event is reported again.
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(None),
-            Err(error) => Err(Stop::Lost(IwarpEnd::Broken(error.kind()))),
-        }
-    }
-
     /// Looks at what was held over and at so many bytes in the buffer. Gives the payload that is to come, if one has begun.
-    fn digest(&mut self, connection: &Connection, buffer: &mut Buffer, came: usize) -> Result<Wanted, Stop> {
+    fn digest(
+        &mut self,
+        connection: &Connection,
+        buffer: &mut Buffer,
+        came: usize,
+        effects: &mut Effects<'_>,
+    ) -> Result<Wanted, Stop> {
         let mut at = FRONT - self.held.len();
         let end = FRONT + came;
         buffer[at..FRONT].copy_from_slice(&self.held);
@@ -214,8 +283,8 @@ impl Core {
                     self.inbound.landed(&buffer[now]);
                 }
                 Next::Event(event) => {
-                    self.outbound.may_speak = true;
-                    if !self.happened(connection, event)? {
+                    effects.outbound.may_speak = true;
+                    if !self.happened(connection, event, effects)? {
                         self.vetting.put_aside(&buffer[at..end]);
                         return Ok(None);
                     }
@@ -258,7 +327,7 @@ impl Core {
     }
 
     /// Does what a complete frame says; false if it waits, and is looked at [again](Self::look_again).
-    fn happened(&mut self, connection: &Connection, event: Event) -> Result<bool, Stop> {
+    fn happened(&mut self, connection: &Connection, event: Event, effects: &mut Effects<'_>) -> Result<bool, Stop> {
         let breach = |inbound: &Inbound, terminate| Breach { terminate, at_fault: inbound.at_fault() };
         match event {
             Event::Placed => {}
@@ -275,10 +344,10 @@ impl Core {
                         }
                     }
                 }
-                let buffer = self.outbound.buffer();
+                let buffer = effects.outbound.buffer();
                 let mut message = std::mem::replace(&mut self.message, buffer);
                 message.truncate(length);
-                self.inbox.push_back(Arrival::Message(message));
+                effects.completions.deliver(message);
             }
             Event::Request(request) => {
                 // An empty read looks at no tag (RFC 5040, section 5.2).
@@ -300,16 +369,30 @@ impl Core {
                     }
                 }
                 // More at a time than was agreed: the queue of read requests has no buffer (RFC 5041, section 8).
-                if !self.outbound.answer(request, bound) {
+                if !effects.outbound.answer(request, bound) {
                     return Err(breach(&self.inbound, Terminate::NO_BUFFER).into());
                 }
             }
             Event::Read { sequence } => {
-                self.outbound.read_ended();
-                self.part_done(sequence);
+                effects.outbound.read_ended();
+                effects.completions.end_part(sequence);
             }
             Event::Terminated(why) => return Err(Stop::Lost(IwarpEnd::Terminated(why))),
         }
         Ok(true)
+    }
+}
+
+/// Returns how many bytes came, or `None` if nothing did.
+fn came(received: io::Result<usize>, effects: &mut Effects<'_>) -> Result<Option<usize>, Stop> {
+    match received {
+        Ok(0) => Err(Stop::Lost(IwarpEnd::Closed)),
+        Ok(came) => {
+            effects.progress.received();
+            Ok(Some(came))
+        }
+        // An interrupted event is reported again.
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(None),
+        Err(error) => Err(Stop::Lost(IwarpEnd::Broken(error.kind()))),
     }
 }
