@@ -11,8 +11,8 @@ use mrrc::registrar::{Limits, Registered, Registrar};
 use mrrc::testing::{Event, Fault, Gate};
 use mrrc::{Access, AcquireError, Cache, PAGE, PageRange};
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -53,6 +53,61 @@ fn hits_and_other_misses_go_on_while_one_registers() {
     });
     assert!(is_hit(&cache, 100, 4));
     assert!(device.counts().peak_pages <= 64);
+}
+
+/// Returns how often this thread went to sleep.
+#[cfg(target_os = "linux")]
+fn sleeps() -> i64 {
+    // SAFETY: zeroes are a value of the C structure, which the call fills in.
+    unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        assert_eq!(libc::getrusage(libc::RUSAGE_THREAD, &mut usage), 0);
+        usage.ru_nvcsw
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn registration_wakes_those_that_wait_for_it() {
+    const THREADS: u64 = 24;
+    let (device, opened) = (device(), Arc::new((Mutex::new(0), Condvar::new())));
+    let gate = opened.clone();
+    device.on_call(move |event: &Event| {
+        if let Event::Registering { range: asked, .. } = event {
+            let nth = (asked.start() - range(0, 1).start()) / 100;
+            drop(gate.1.wait_while(gate.0.lock().unwrap(), |opened| *opened < nth).unwrap());
+        }
+    });
+    let cache = cache(&device, 1024);
+    let slept: i64 = thread::scope(|threads| {
+        let cache = &cache;
+        let misses: Vec<_> = (1..=THREADS).map(|nth| threads.spawn(move || drop(take(cache, nth * 100, 4)))).collect();
+        while cache.usage().regions < THREADS {
+            thread::yield_now();
+        }
+        let waiting = |nth| {
+            let before = sleeps();
+            drop(take(cache, nth * 100, 4));
+            sleeps() - before
+        };
+        let waiters: Vec<_> = (1..=THREADS).map(|nth| threads.spawn(move || waiting(nth))).collect();
+        await_wait(cache, THREADS);
+        for (nth, miss) in (1..).zip(misses) {
+            *opened.0.lock().unwrap() = nth;
+            opened.1.notify_all();
+            miss.join().unwrap();
+        }
+        waiters.into_iter().map(|waiter| waiter.join().unwrap()).sum()
+    });
+    println!("{THREADS} threads slept {slept} times");
+    // Once each, and now and then for the lock.
+    assert!(slept < 4 * THREADS as i64, "{THREADS} threads slept {slept} times");
+}
+
+#[test]
+fn builders_are_shared_between_threads() {
+    fn shared<T: Send + Sync>(_: &T) {}
+    shared(&builder(&device(), 1));
 }
 
 #[test]

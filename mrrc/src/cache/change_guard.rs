@@ -18,8 +18,9 @@ impl<'cache, R: Registrar> ChangeGuard<'cache, R> {
         let range = crate::range::PageRange::of_bytes(address as u64, length as u64)?;
         let mut state = shared.lock()?;
         let change = state.begin_change(&shared.tables, range);
+        let wakes = state.in_flight.take_all_waiters();
         drop(state);
-        shared.wake_waiters();
+        shared.wake(wakes);
         shared.wake_background();
         Ok(Self { shared, change })
     }

@@ -317,8 +317,9 @@ impl<R: Registrar> Cache<R> {
         let range = PageRange::of_bytes(address as u64, length as u64)?;
         let mut state = self.shared.lock()?;
         state.invalidate(&self.shared.tables, range);
+        let wakes = state.in_flight.take_all_waiters();
         drop(state);
-        self.shared.wake_waiters();
+        self.shared.wake(wakes);
         self.shared.wake_background();
         Ok(())
     }

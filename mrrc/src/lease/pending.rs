@@ -8,6 +8,7 @@ use crate::miss::{self, AcquireRequest, Context, Event, Gap, Miss, Step};
 use crate::range::PageRange;
 use crate::reclaim;
 use crate::registrar::Registrar;
+use crate::state::Wakes;
 use crate::state::shared::{Lock, Shared};
 use crate::thread_id;
 use smallvec::SmallVec;
@@ -165,31 +166,25 @@ impl<'cache, R: Registrar> PendingLease<'cache, R> {
         loop {
             let ends_registration = matches!(event, Event::Registered { .. } | Event::Unwatched);
             let step = self.miss.advance(&mut state, &context, event);
-            let wakes = ends_registration && state.in_flight.take_waiters();
+            let wakes = if ends_registration { state.in_flight.take_waiters() } else { Wakes::default() };
             if let Ok(Step::Wait(longest)) = step {
                 // The wait lets the lock go.
-                if wakes {
-                    shared.wake_waiters();
-                }
+                shared.wake(wakes);
                 let begun = Instant::now();
-                (state, event) = (shared.wait(state, longest)?, Event::Waited(begun.elapsed()));
+                (state, event) = (shared.wait(state, longest, self.miss.awaited())?, Event::Waited(begun.elapsed()));
                 continue;
             }
             if let Ok(Step::Deregister) = step {
                 let batch = self.miss.take_batch(&mut state, &context);
                 drop(state);
-                if wakes {
-                    shared.wake_waiters();
-                }
+                shared.wake(wakes);
                 let begun = Instant::now();
                 state = reclaim::deregister_then_lock(shared, batch)?;
                 event = Event::Deregistered(begun.elapsed());
                 continue;
             }
             drop(state);
-            if wakes {
-                shared.wake_waiters();
-            }
+            shared.wake(wakes);
             (state, event) = match step? {
                 Step::Register => self.register_gaps()?,
                 Step::Probe(range) => {
@@ -234,8 +229,9 @@ impl<'cache, R: Registrar> PendingLease<'cache, R> {
             match shared.lock_now() {
                 Ok((mut state, _)) => {
                     self.miss.abandon(&mut state, &shared.tables);
+                    let wakes = state.in_flight.take_all_waiters();
                     drop(state);
-                    shared.wake_waiters();
+                    shared.wake(wakes);
                 }
                 Err(_) => self.miss.forget(),
             }
@@ -309,9 +305,7 @@ impl<'a, R: Registrar> Lone<'a, R> {
             let wakes = state.in_flight.take_waiters();
             drop(state);
             std::mem::forget(self);
-            if wakes {
-                shared.wake_waiters();
-            }
+            shared.wake(wakes);
             return Ok(Lease::one(&shared.tables, request.address, request.length, hold));
         }
         let event = if failed.is_some() { Event::Registered { failed, sure } } else { Event::Unwatched };

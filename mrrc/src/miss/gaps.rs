@@ -198,7 +198,7 @@ impl<T> Gaps<T> {
             gap.uncached = Some(Uncached::Unwatched);
             state.core.withdraw(gap.id);
             // Requests that wait for the old ticket find that it is gone.
-            state.in_flight.begin(gap.id, thread);
+            state.in_flight.begin_anew(gap.id, thread);
         }
     }
 

@@ -426,6 +426,12 @@ impl<T> Miss<T> {
         Ok(None)
     }
 
+    /// Returns the region whose ticket the request waits for, if it waits for one.
+    pub(crate) fn awaited(&self) -> Option<RegionId> {
+        let awaited = self.awaited.last().filter(|_| self.stage == Stage::Waiting);
+        awaited.map(|awaited| awaited.id)
+    }
+
     /// Returns whether nothing of the request is held or left in the state.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {

@@ -122,7 +122,7 @@ pub(crate) fn await_others<R: Registrar>(shared: &Shared<R>) -> Result<(), Unusa
         else {
             break;
         };
-        state = shared.wait(state, left)?;
+        state = shared.wait(state, left, None)?;
     }
     Ok(())
 }
@@ -176,9 +176,10 @@ impl<'a, R: Registrar> Deregistering<'a, R> {
         if let Some(seat) = shared.seat.get() {
             seat.give_back(pages);
         }
-        if state.in_flight.take_waiters() {
+        let wakes = state.in_flight.take_waiters();
+        if !wakes.is_empty() {
             drop(state);
-            shared.wake_waiters();
+            shared.wake(wakes);
             return None;
         }
         Some((state, sure))

@@ -1,6 +1,7 @@
 //! Registrations in progress: their tickets, their owners, and the threads that wait for them.
 
 use crate::regions::RegionId;
+use rustc_hash::FxHashMap;
 
 /// The state of a region: a [`RegionState`](crate::RegionState), with the facts that the core does not know. The states that
 /// follow are the reclaimer's.
@@ -35,15 +36,49 @@ impl Entry {
     }
 }
 
-/// Registrations in progress. Owns an entry for each region, the numbers of tickets, the count of threads that wait, and
-/// the list of threads that began a request and do something else before they finish it.
+/// Groups of threads that wait for tickets, by their regions; those that wait for anything are in the first. So the end of a
+/// registration wakes those that wait for it, and few others. A power of two.
+pub(super) const GROUPS: usize = if cfg!(any(loom, shuttle)) { 2 } else { 64 };
+
+/// Groups of threads to be woken, a bit for each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[must_use = "threads sleep until they are woken"]
+pub(crate) struct Wakes(u64);
+
+impl Wakes {
+    /// The group of threads that wait for anything.
+    const ANYTHING: Self = Self(1);
+
+    /// Returns the group of threads that wait for a ticket of this region.
+    fn of(id: RegionId) -> Self {
+        Self(1 << (id.index() % GROUPS))
+    }
+
+    pub(crate) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Returns the numbers of the groups.
+    pub(super) fn groups(self) -> impl Iterator<Item = usize> {
+        (0..GROUPS).filter(move |group| self.0 & 1 << group != 0)
+    }
+
+    fn add(&mut self, other: Self) {
+        self.0 |= other.0;
+    }
+}
+
+/// Registrations in progress. Owns an entry for each region, the numbers of tickets, the groups of threads that wait, and
+/// the threads that began a request and do something else before they finish it.
 #[derive(Default)]
 pub(crate) struct InFlight {
     entries: Vec<Entry>,
     next: u64,
-    waiting: u32,
-    /// One entry a request.
-    beginners: Vec<u32>,
+    waiting: Wakes,
+    /// The groups of tickets that ended since threads were last woken.
+    ended: Wakes,
+    /// How many requests each has begun.
+    beginners: FxHashMap<u32, u32>,
 }
 
 impl InFlight {
@@ -65,18 +100,29 @@ impl InFlight {
 
     /// Removes the entry of a region, and returns it.
     pub(super) fn remove(&mut self, id: RegionId) -> Entry {
-        self.entries.get_mut(id.index()).map_or(Entry::Absent, |entry| std::mem::replace(entry, Entry::Absent))
+        let Some(entry) = self.entries.get_mut(id.index()) else { return Entry::Absent };
+        let before = std::mem::replace(entry, Entry::Absent);
+        if let Entry::Registering { .. } = before {
+            self.ended.add(Wakes::of(id));
+        }
+        before
     }
 
-    /// Issues a ticket for a region that this thread registers. It replaces the one before: threads that wait for that find that it
-    /// is gone.
+    /// Issues a ticket for a region that this thread registers.
     pub(crate) fn begin(&mut self, id: RegionId, owner: u32) {
         self.next += 1;
         self.set(id, Entry::Registering { ticket: self.next, owner, changed: false });
     }
 
+    /// Issues a ticket in the place of the one before: threads that wait for that find that it is gone.
+    pub(crate) fn begin_anew(&mut self, id: RegionId, owner: u32) {
+        self.ended.add(Wakes::of(id));
+        self.begin(id, owner);
+    }
+
     /// Notes that a region is registered: for look-ups, or for one lease.
     pub(super) fn set_registered(&mut self, id: RegionId, is_cached: bool, watched: bool) {
+        self.ended.add(Wakes::of(id));
         self.set(id, if is_cached { Entry::Cached { watched } } else { Entry::Retired { watched, is_final: true } });
     }
 
@@ -118,27 +164,81 @@ impl InFlight {
 
     /// Notes a request that a thread began and does not finish yet.
     pub(crate) fn add_beginner(&mut self, thread: u32) {
-        self.beginners.push(thread);
+        *self.beginners.entry(thread).or_default() += 1;
     }
 
     pub(crate) fn remove_beginner(&mut self, thread: u32) {
-        if let Some(place) = self.beginners.iter().position(|&other| other == thread) {
-            self.beginners.swap_remove(place);
+        if let Some(begun) = self.beginners.get_mut(&thread) {
+            *begun -= 1;
+            if *begun == 0 {
+                self.beginners.remove(&thread);
+            }
         }
     }
 
     /// Returns whether the thread has begun a request that it does not finish yet: then it must wait for no other.
     pub(crate) fn is_beginner(&self, thread: u32) -> bool {
-        self.beginners.contains(&thread)
+        self.beginners.contains_key(&thread)
     }
 
-    /// Notes a thread that waits for progress.
-    pub(super) fn add_waiter(&mut self) {
-        self.waiting += 1;
+    /// Notes a thread that waits, for a ticket of this region or for anything. Returns its group.
+    pub(super) fn add_waiter(&mut self, ticket_of: Option<RegionId>) -> usize {
+        let group = ticket_of.map_or(Wakes::ANYTHING, Wakes::of);
+        self.waiting.add(group);
+        group.0.trailing_zeros() as usize
     }
 
-    /// Returns whether threads wait for progress. The caller wakes them all.
-    pub(crate) fn take_waiters(&mut self) -> bool {
-        std::mem::take(&mut self.waiting) > 0
+    /// Returns the groups of threads that wait for anything, or for a ticket that ended. The caller wakes them.
+    #[inline]
+    pub(crate) fn take_waiters(&mut self) -> Wakes {
+        let wakes = self.waiting.0 & (self.ended.0 | Wakes::ANYTHING.0);
+        self.ended = Wakes::default();
+        self.waiting.0 &= !wakes;
+        Wakes(wakes)
+    }
+
+    /// Returns all groups of threads that wait. The caller wakes them.
+    pub(crate) fn take_all_waiters(&mut self) -> Wakes {
+        self.ended = Wakes::default();
+        std::mem::take(&mut self.waiting)
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ended_tickets_wake_those_that_wait_for_them() {
+        let mut in_flight = InFlight::default();
+        let [one, other] = [3, 4].map(RegionId::of_index);
+        in_flight.begin(one, 0);
+        in_flight.begin(other, 0);
+        let _ = in_flight.take_waiters();
+        let groups = [Some(one), Some(other), None].map(|ticket| in_flight.add_waiter(ticket));
+        let woken = |wakes: Wakes| groups.map(|group| wakes.groups().any(|woken| woken == group));
+        in_flight.set_registered(one, true, true);
+        assert_eq!(woken(in_flight.take_waiters()), [true, false, true]);
+        assert!(in_flight.take_waiters().is_empty(), "they were woken");
+        in_flight.begin_anew(other, 1);
+        assert_eq!(woken(in_flight.take_waiters()), [false, true, false], "the old ticket is gone");
+        for ticket in [Some(one), None] {
+            in_flight.add_waiter(ticket);
+        }
+        in_flight.begin(one, 0);
+        in_flight.remove(one);
+        assert_eq!(woken(in_flight.take_waiters()), [true, false, true]);
+        in_flight.add_waiter(Some(other));
+        assert_eq!(woken(in_flight.take_all_waiters()), [false, true, false]);
+    }
+
+    #[test]
+    fn thread_is_a_beginner_until_all_is_finished() {
+        let mut in_flight = InFlight::default();
+        (0..2).for_each(|_| in_flight.add_beginner(7));
+        in_flight.remove_beginner(7);
+        assert!(in_flight.is_beginner(7) && !in_flight.is_beginner(8));
+        in_flight.remove_beginner(7);
+        assert!(!in_flight.is_beginner(7));
     }
 }

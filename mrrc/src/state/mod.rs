@@ -22,7 +22,7 @@ mod reclaimer;
 pub(crate) mod shared;
 pub(crate) mod stats;
 
-pub(crate) use in_flight::{Entry, InFlight};
+pub(crate) use in_flight::{Entry, InFlight, Wakes};
 pub(crate) use reclaimer::{Batch, PendingUnmap, Reclaimer, of_batch};
 
 use crate::core::{Core, Leaving};

@@ -15,10 +15,12 @@ use crate::invalidation::OwnMonitor;
 #[cfg(target_os = "linux")]
 use crate::invalidation::mappings::Mappings;
 use crate::range::PageRange;
+use crate::regions::RegionId;
 use crate::registrar::Registrar;
 use crate::shim::sync::atomic::{AtomicBool, Ordering};
 use crate::shim::sync::{Condvar, Mutex, MutexGuard};
-use crate::state::CacheState;
+use crate::state::in_flight::GROUPS;
+use crate::state::{CacheState, Wakes};
 use crate::times::Times;
 use std::io;
 use std::sync::OnceLock;
@@ -35,8 +37,8 @@ pub(crate) struct Shared<R: Registrar> {
     /// Its place in the budget that it shares with other caches, if it does.
     pub(crate) seat: OnceLock<Seat>,
     pub(super) state: Mutex<CacheState<R::Registration>>,
-    /// A registration, a deregistration or a retirement is done.
-    progress: Condvar,
+    /// A registration, a deregistration or a retirement is done; one for each group of waiting threads.
+    progress: [Condvar; GROUPS],
     stopping: AtomicBool,
     /// Opened when first needed; none where the system does not tell.
     #[cfg(target_os = "linux")]
@@ -74,7 +76,7 @@ impl<R: Registrar> Shared<R> {
             seat: OnceLock::new(),
             state: Mutex::new(CacheState::new(core, settings.capacity)),
             settings,
-            progress: Condvar::new(),
+            progress: std::array::from_fn(|_| Condvar::new()),
             stopping: AtomicBool::new(false),
             #[cfg(target_os = "linux")]
             mappings: OnceLock::new(),
@@ -143,15 +145,29 @@ impl<R: Registrar> Shared<R> {
         self.seat.get().map(|seat| seat.claim(range.pages())).transpose()
     }
 
-    /// Waits for progress, at most so long; the lock is let go meanwhile. Earlier findings are out of date.
-    pub(crate) fn wait<'a>(&'a self, mut state: Lock<'a, R>, longest: Duration) -> Result<Lock<'a, R>, Unusable> {
-        state.in_flight.add_waiter();
-        if crate::shim::wait(&self.progress, state, longest) { self.lock() } else { Err(self.broken()) }
+    /// Waits for progress, at most so long; the lock is let go meanwhile. Earlier findings are out of date. The progress is the end
+    /// of a ticket of this region, or anything.
+    pub(crate) fn wait<'a>(
+        &'a self,
+        mut state: Lock<'a, R>,
+        longest: Duration,
+        ticket_of: Option<RegionId>,
+    ) -> Result<Lock<'a, R>, Unusable> {
+        let group = state.in_flight.add_waiter(ticket_of);
+        if crate::shim::wait(&self.progress[group], state, longest) { self.lock() } else { Err(self.broken()) }
     }
 
-    /// Wakes the threads that [wait](Shared::wait) for progress. With no lock held, which they take next.
-    pub(crate) fn wake_waiters(&self) {
-        self.progress.notify_all();
+    /// Wakes threads that [wait](Shared::wait) for progress. With no lock held, which they take next.
+    #[inline]
+    pub(crate) fn wake(&self, wakes: Wakes) {
+        if !wakes.is_empty() {
+            self.wake_groups(wakes);
+        }
+    }
+
+    #[cold]
+    fn wake_groups(&self, wakes: Wakes) {
+        wakes.groups().for_each(|group| self.progress[group].notify_all());
     }
 
     /// Wakes the background, which has something to deregister or to look at.

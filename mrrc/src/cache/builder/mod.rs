@@ -24,7 +24,7 @@ use crate::state::listener;
 use crate::state::shared::Shared;
 use crate::times::Times;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use strength::{Given, Program};
 
@@ -59,7 +59,8 @@ pub struct Builder<R: Registrar> {
     monitor: Option<Given>,
     budget: Option<Budget>,
     /// Makes a policy that has no name here.
-    policy_from: Option<Box<NewPolicy>>,
+    /// In a mutex that is never locked: it makes builders `Sync`.
+    policy_from: Option<Mutex<Box<NewPolicy>>>,
     reads_environment: bool,
 }
 
@@ -139,7 +140,7 @@ impl<R: Registrar> Builder<R> {
     /// ```
     pub fn policy_from(mut self, new: impl FnOnce(&PolicyParams) -> Box<dyn Policy + Send> + Send + 'static) -> Self {
         self.settings.policy = None;
-        self.policy_from = Some(Box::new(new));
+        self.policy_from = Some(Mutex::new(Box::new(new)));
         self
     }
 
@@ -333,7 +334,10 @@ impl<R: Registrar> Builder<R> {
         config.max_region_pages = least([config.max_region_pages, limits.region_pages])
             .map(|pages| if pages == 0 { 0 } else { (pages - pages % unit).max(unit) });
         let core = match policy_from.filter(|_| settings.policy.is_none()) {
-            Some(new) => Core::with_policy(&config, new(&config.params()))?,
+            Some(new) => {
+                let new = new.into_inner().unwrap_or_else(PoisonError::into_inner);
+                Core::with_policy(&config, new(&config.params()))?
+            }
             None => Core::new(&config)?,
         };
 
