@@ -17,7 +17,8 @@ pub enum NoMove {
 
 impl Store {
     /// Empties a page: items move to free chunks of their class, those that were asked for also to chunks of items that
-    /// are the next to go; the rest leaves. A held or leased chunk follows when it is released.
+    /// are the next to go; the rest leaves. A held or leased chunk follows when it is released, and an unpublished one when it
+    /// is published.
     pub(super) fn drain(&mut self, page: usize, now: u64) {
         self.counts.whole.slabs_moved += 1;
         for id in self.slabs.begin_drain(page) {
@@ -30,20 +31,26 @@ impl Store {
             }
             // A leased chunk is read, though the store does not see it.
             let chunk = self.slabs.chunk(id);
-            let class = chunk.class();
             let asked_for = chunk.frequency() > 0 || chunk.queue() == MAIN || chunk.marked(LEASED);
-            if asked_for
-                && !self.slabs.is_pinned(id)
-                && !self.slabs.has_free(class)
-                && let Some(victim) = self.eviction.victim(&self.slabs, class, &mut self.counts.classes[class])
-            {
-                self.counts.whole.move_evictions += 1;
-                self.evict(victim, now);
-            }
-            if self.is_alive(id) && (self.slabs.is_pinned(id) || !self.rescue(id, class)) {
-                self.counts.whole.move_evictions += 1;
-                self.evict(id, now);
-            }
+            self.vacate(id, asked_for, now);
+        }
+    }
+
+    /// Takes an item off a page that drains: it moves, or leaves where there is no chunk for it. For one that was asked for
+    /// another item leaves.
+    pub(super) fn vacate(&mut self, id: Id, asked_for: bool, now: u64) {
+        let class = self.slabs.chunk(id).class();
+        if asked_for
+            && !self.slabs.is_pinned(id)
+            && !self.slabs.has_free(class)
+            && let Some(victim) = self.eviction.victim(&self.slabs, class, &mut self.counts.classes[class])
+        {
+            self.counts.whole.move_evictions += 1;
+            self.evict(victim, now);
+        }
+        if self.is_alive(id) && (self.slabs.is_pinned(id) || !self.rescue(id, class)) {
+            self.counts.whole.move_evictions += 1;
+            self.evict(id, now);
         }
     }
 

@@ -157,6 +157,10 @@ impl Store {
         } else if was_listed && !over {
             self.table.list(&self.slabs, new);
         }
+        // Its page began to drain while the chunk was not published.
+        if self.slabs.drains(new) && self.is_alive(new) {
+            self.vacate(new, true, now);
+        }
         version
     }
 

@@ -97,6 +97,35 @@ fn delayed_flush_spares_later_items() {
 }
 
 #[test]
+fn walks_begin_a_flush_that_is_due() {
+    let walks: [fn(&mut Store) -> usize; 3] = [
+        |store| {
+            let mut seen = 0;
+            store.walk(None, NOW + 10, |_| {
+                seen += 1;
+                true
+            });
+            seen
+        },
+        |store| {
+            let mut seen = 0;
+            while !store.walk_on(&mut Place::default(), 100, NOW + 10, |_| seen += 1) {}
+            seen
+        },
+        |store| {
+            while !store.crawl(100, NOW + 10) {}
+            store.len()
+        },
+    ];
+    for walk in walks {
+        let mut store = store(4 << 20);
+        set(&mut store, b"before", b"x");
+        store.flush(Some(NOW + 10), NOW);
+        assert_eq!(walk(&mut store), 0, "`get` would find nothing in this second");
+    }
+}
+
+#[test]
 fn an_item_that_can_be_held_no_more_still_changes() {
     let mut store = store(4 << 20);
     set(&mut store, b"n", b"41");
@@ -308,6 +337,34 @@ fn items_move_along_when_their_page_does() {
     for n in (0..40_000_u32).step_by(4) {
         assert_eq!(value(&mut store, &n.to_le_bytes(), NOW).unwrap(), n.to_le_bytes());
     }
+    store.check().unwrap();
+}
+
+#[test]
+fn unpublished_chunks_leave_a_draining_page() {
+    let mut store = store(8 << 20);
+    // Every page has chunks that are published and chunks that are not.
+    let mut writers = Vec::new();
+    for n in 0..30_000_u32 {
+        set(&mut store, &n.to_le_bytes(), b"out");
+        let key = n + 100_000;
+        let mut writer = store.reserve(&key.to_le_bytes(), 4, 0, 0, NOW).unwrap();
+        writer.value().copy_from_slice(&key.to_le_bytes());
+        writers.push((key, writer));
+    }
+    for n in 0..30_000_u32 {
+        store.delete(&n.to_le_bytes(), None, NOW);
+    }
+    let class = store.report(NOW).classes[0].class;
+    for _ in 0..3 {
+        store.reassign(Some(class), class + 5, NOW).unwrap();
+    }
+    assert_eq!(store.slabs.draining(), 3, "unpublished chunks hold their pages");
+    for (n, writer) in writers {
+        assert!(matches!(store.publish(writer, Terms::default(), NOW), Outcome::Stored(_)));
+        assert_eq!(value(&mut store, &n.to_le_bytes(), NOW).unwrap(), n.to_le_bytes());
+    }
+    assert_eq!(store.slabs.draining(), 0, "published elsewhere, they hold none");
     store.check().unwrap();
 }
 

@@ -10,6 +10,7 @@ impl Store {
     /// Looks at this many chunks and takes out what is over, though nothing asks for it; returns whether it came to the end of the
     /// arena.
     pub fn crawl(&mut self, chunks: usize, now: u64) -> bool {
+        self.flush_if_due(now);
         for _ in 0..chunks {
             let Some(id) = self.slabs.crawl() else { return true };
             if self.is_alive(id) {
@@ -26,6 +27,7 @@ impl Store {
 
     /// Shows every living item, of one class or of all, until `see` says enough.
     pub fn walk(&mut self, class: Option<usize>, now: u64, mut see: impl FnMut(Entry<'_>) -> bool) {
+        self.flush_if_due(now);
         let mut place = Place::default();
         while let Some(id) = self.slabs.next_chunk(&mut place, class) {
             if self.is_shown(id, now) && !see(self.view(id)) {
@@ -37,6 +39,7 @@ impl Store {
     /// Shows every living item of the next so many chunks; returns whether that was the end. A chunk that comes or moves
     /// meanwhile may be missed or seen twice.
     pub fn walk_on(&mut self, place: &mut Place, chunks: usize, now: u64, mut see: impl FnMut(Entry<'_>)) -> bool {
+        self.flush_if_due(now);
         for _ in 0..chunks {
             let Some(id) = self.slabs.next_chunk(place, None) else { return true };
             if self.is_shown(id, now) {

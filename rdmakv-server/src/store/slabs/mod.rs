@@ -411,6 +411,11 @@ impl Slabs {
         self.pages[page].leased
     }
 
+    /// Returns whether the chunk's page drains.
+    pub(super) fn drains(&self, id: Id) -> bool {
+        self.classes[self.chunk(id).class()].draining > 0 && self.pages[self.page_of(id)].draining
+    }
+
     /// Gives out nothing more from this page. Returns the chunks that have to leave it, none if it is in the pool already.
     pub(super) fn begin_drain(&mut self, page: usize) -> Vec<Id> {
         self.unlist(page);
