@@ -9,6 +9,7 @@ use mrrc_core::policy::{Policy, PolicyKind, PolicyParams, Scheme};
 use mrrc_core::{Config, ConfigError, Core};
 use std::fmt;
 use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::FromStr;
 use std::sync::Arc;
 use traces::Process;
@@ -113,6 +114,9 @@ impl PolicyEntry {
     }
 
     /// Replays a process through a cache with a new policy.
+    ///
+    /// # Errors
+    /// Those of the replay; [`ReplayError::Policy`] with the policy's name if it broke its contract, or panicked itself.
     pub(crate) fn replay_process(
         &self,
         process: &Process,
@@ -120,7 +124,13 @@ impl PolicyEntry {
         recency: Recency,
         watch: Option<&Watch<'_>>,
     ) -> Result<Replayed, ReplayError> {
-        self.replays.replay(process, config, recency, watch)
+        let replay = || self.replays.replay(process, config, recency, watch);
+        // All that a panic may leave half changed is dropped with the replay.
+        catch_unwind(AssertUnwindSafe(replay)).unwrap_or_else(|panic| {
+            let texts = [panic.downcast_ref::<String>().map(String::as_str), panic.downcast_ref::<&str>().copied()];
+            let message = texts.into_iter().flatten().next().unwrap_or("it panicked").to_owned();
+            Err(ReplayError::Policy { name: self.name, message })
+        })
     }
 }
 
@@ -220,6 +230,8 @@ pub fn find(policies: &[PolicyEntry], name: &str) -> Result<PolicyEntry, Unknown
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mrrc_core::{Access, PageRange, RegionId, Regions};
+    use traces::{Kind, Step};
 
     #[test]
     fn every_name_is_found() {
@@ -229,6 +241,44 @@ mod tests {
         }
         let error = "mine".parse::<PolicyEntry>().unwrap_err().to_string();
         assert!(error.contains("`mine`") && error.contains("mrrc, none, pindown"), "{error}");
+    }
+
+    /// Proposes the first region always, whatever became of it; or one that never was.
+    #[derive(Default)]
+    struct Wrong {
+        first: Option<RegionId>,
+        is_unknown: bool,
+    }
+
+    impl Policy for Wrong {
+        fn insert(&mut self, _: &mut Regions, id: RegionId) {
+            self.first.get_or_insert(id);
+        }
+
+        fn touch(&mut self, _: &mut Regions, _: RegionId) {}
+
+        fn remove(&mut self, _: &mut Regions, _: RegionId) {}
+
+        fn victim(&mut self, _: &mut Regions) -> Option<RegionId> {
+            if self.is_unknown { Some(RegionId::of_index(1 << 20)) } else { self.first }
+        }
+
+        fn put_back(&mut self, _: &mut Regions, _: RegionId) {}
+    }
+
+    #[test]
+    fn policy_that_breaks_its_contract_is_named() {
+        // The third needs the room of the two before it.
+        let steps = [(0, 4), (100, 4), (200, 8)].map(|(start, pages)| {
+            Step::new(Kind::Request, PageRange::new(start, pages).unwrap(), Access::LOCAL_READ, false)
+        });
+        let process = Process { steps: steps.to_vec() };
+        for is_unknown in [false, true] {
+            let entry = PolicyEntry::of("mine", "wrong", move |_| Wrong { first: None, is_unknown });
+            let failed = entry.replay_process(&process, &Config::new(8), Recency::Exact, None).unwrap_err();
+            assert!(matches!(failed, ReplayError::Policy { name: "mine", .. }), "{failed:?}");
+            assert!(failed.to_string().starts_with("policy `mine`: "), "{failed}");
+        }
     }
 
     #[test]

@@ -92,6 +92,14 @@ pub enum ReplayError {
     /// It was told to stop.
     #[error("interrupted")]
     Interrupted,
+    /// The policy broke its contract: it proposed a region that is not cached, or panicked itself.
+    #[error("policy `{name}`: {message}: propose each cached region once, as `Policy::victim` says")]
+    Policy {
+        /// Its name.
+        name: &'static str,
+        /// The message of the panic.
+        message: String,
+    },
 }
 
 /// Acquires in use at once, at most: a region counts so many holders.
