@@ -33,7 +33,7 @@ pub fn mutate(random: &mut StdRng, bytes: &mut Vec<u8>, others: &[&[u8]]) {
         }
         let at = random.random_range(0..bytes.len());
         let to = (at + random.random_range(1..=64)).min(bytes.len());
-        match random.random_range(0..8) {
+        match random.random_range(0..9) {
             0 => bytes[at] ^= 1 << random.random_range(0..8),
             1 => bytes[at] = random.random(),
             2 => drop(bytes.drain(at..to)),
@@ -51,6 +51,13 @@ pub fn mutate(random: &mut StdRng, bytes: &mut Vec<u8>, others: &[&[u8]]) {
                 drop(bytes.splice(start..end.max(start), ODD.choose(random).expect("some").iter().copied()));
             }
             6 => bytes.truncate(at),
+            // A value becomes empty: a line, or what stands on one side of a `=` in it.
+            7 => {
+                let ends = |byte: &u8| matches!(byte, b'\n' | b'=');
+                let start = bytes[..at].iter().rposition(ends).map_or(0, |at| at + 1);
+                let end = bytes[at..].iter().position(ends).map_or(bytes.len(), |end| at + end);
+                drop(bytes.drain(start..end));
+            }
             _ => {
                 let other = others.choose(random).copied().unwrap_or_default();
                 let from = random.random_range(0..=other.len());
