@@ -303,7 +303,7 @@ fn a_flush_ends_all_that_no_lease_has() {
     fill(&cache, 8, 2);
     let lease = take(&cache, 2, 2);
     assert_eq!(cache.flush().unwrap(), reaped(7, 14));
-    assert_eq!((device.counts().regions, cache.usage().lent), (1, 1));
+    assert_eq!((device.counts().regions, cache.usage().retired), (1, 1));
     drop(lease);
     assert_eq!(cache.reap().unwrap(), reaped(1, 2));
     assert_eq!(cache.usage().pages, 0);

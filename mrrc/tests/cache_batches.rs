@@ -198,5 +198,5 @@ fn memory_of_an_arena_waits_for_its_batch() {
     cache.invalidate(common::address(0), 100 * PAGE as usize).unwrap();
     drop(arena);
     let usage = cache.usage();
-    assert_eq!((usage.regions, usage.leaving, usage.lent, device.counts().regions), (0, 0, 0, 0));
+    assert_eq!((usage.regions, usage.leaving, usage.retired, device.counts().regions), (0, 0, 0, 0));
 }

@@ -122,7 +122,7 @@ fn background_retries_failed_deregistration() {
     cache.flush().unwrap();
     // No call of ours but this reading of the device's books.
     soon("all is deregistered", || device.counts().regions == 0);
-    // Not before the last batch has ended: what it had is neither parked nor counted as deregistered until then.
+    // Not before the last batch has ended: what it had is neither refused nor counted as deregistered until then.
     soon("nothing is registered", || cache.usage().regions == 0);
     assert_eq!((cache.counters().failed_deregs, cache.counters().deregistered), (6, 4));
 }

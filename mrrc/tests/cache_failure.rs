@@ -139,7 +139,7 @@ fn failed_deregistration_is_pending_and_retried() {
     fill(&cache, 4, 4);
     device.fail_deregister(Fault::within(range(0, 4), libc::EBUSY));
     cache.flush().unwrap();
-    assert_eq!((cache.usage().parked, cache.usage().pages, device.counts().pages), (1, 4, 4));
+    assert_eq!((cache.usage().refused, cache.usage().pages, device.counts().pages), (1, 4, 4));
     assert_eq!((cache.counters().failed_deregs, cache.counters().deregistered), (1, 3));
     // It is not found any more, and its room is not given to others.
     let held = (take(&cache, 100, 12), cache.counters().attempts);
@@ -152,20 +152,20 @@ fn failed_deregistration_is_pending_and_retried() {
     assert_eq!(cache.counters().attempts, held.1);
     device.heal();
     drop(take(&cache, 0, 4));
-    assert_eq!((cache.usage().parked, cache.usage().pages), (0, 16));
+    assert_eq!((cache.usage().refused, cache.usage().pages), (0, 16));
 }
 
 #[test]
-fn a_reap_tries_what_is_parked() {
+fn reap_tries_refused_regions_again() {
     let device = device();
     let cache = cache(&device, 16);
     fill(&cache, 4, 4);
     device.fail_deregister(Fault::always(libc::EBUSY));
     assert_eq!(cache.flush().unwrap().regions, 0);
     assert_eq!(cache.reap().unwrap().regions, 0);
-    assert_eq!((cache.usage().parked, cache.counters().failed_deregs), (4, 8));
+    assert_eq!((cache.usage().refused, cache.counters().failed_deregs), (4, 8));
     device.heal();
-    assert_eq!((cache.reap().unwrap().regions, cache.usage().parked, device.counts().pages), (4, 0, 0));
+    assert_eq!((cache.reap().unwrap().regions, cache.usage().refused, device.counts().pages), (4, 0, 0));
 }
 
 #[test]
@@ -176,14 +176,14 @@ fn untold_failures_are_detected_by_effect() {
     // All is well, it says, and it leaves one.
     device.fail_deregister(Fault::within(range(0, 4), libc::EIO).untold());
     assert_eq!(cache.flush().unwrap().regions, 3);
-    assert_eq!((cache.usage().parked, cache.usage().pages), (1, 4));
+    assert_eq!((cache.usage().refused, cache.usage().pages), (1, 4));
     device.heal();
     assert_eq!(cache.reap().unwrap().regions, 1);
     // All went wrong, it says, and nothing is left.
     fill(&cache, 4, 4);
     device.fail_deregister(Fault::always(libc::EIO).false_alarm());
     assert_eq!(cache.flush().unwrap().regions, 4);
-    assert_eq!((cache.usage().parked, cache.usage().pages, device.counts().pages), (0, 0, 0));
+    assert_eq!((cache.usage().refused, cache.usage().pages, device.counts().pages), (0, 0, 0));
     assert_eq!(cache.counters().failed_deregs, 2);
 }
 
@@ -272,10 +272,10 @@ fn panic_in_deregister_leaves_cache_working() {
     device.on_call(|event| assert!(!matches!(event, Event::Deregistering { .. }), "told to"));
     assert!(quietly(|| cache.flush()).is_err());
     device.on_call(|_| {});
-    // The batch that it panicked in is parked; the rest was in none.
-    assert_eq!((cache.usage().parked, cache.usage().leaving, cache.usage().pages), (1, 3, 16));
+    // The batch that it panicked in is tried again; the rest was in none.
+    assert_eq!((cache.usage().refused, cache.usage().leaving, cache.usage().pages), (1, 3, 16));
     drop(take(&cache, 100, 16));
-    assert_eq!((device.counts().peak_pages, cache.usage().parked), (16, 0));
+    assert_eq!((device.counts().peak_pages, cache.usage().refused), (16, 0));
 }
 
 /// Panics in the first calls to deregister, so many.

@@ -35,7 +35,7 @@ fn long_leases_of_retired_regions_are_left_alone() {
     let mut held: Vec<_> = (0..REGIONS).map(|page| take(&cache, page, 1)).collect();
     cache.invalidate(address(0), (REGIONS * mrrc::PAGE) as usize).unwrap();
     come_to_rest(&cache);
-    assert_eq!((device.counts().regions, cache.usage().lent), (REGIONS, REGIONS));
+    assert_eq!((device.counts().regions, cache.usage().retired), (REGIONS, REGIONS));
     // Every end reports, whether it had a slot or not: there is no other look.
     for (left, place) in [(REGIONS - 1, 0), (REGIONS - 2, REGIONS as usize - 2)] {
         drop(held.swap_remove(place));
@@ -47,7 +47,7 @@ fn long_leases_of_retired_regions_are_left_alone() {
     while device.counts().regions > 0 {
         thread::yield_now();
     }
-    assert_eq!(cache.usage().lent, 0);
+    assert_eq!(cache.usage().retired, 0);
 }
 
 #[test]
@@ -59,10 +59,10 @@ fn victims_that_are_in_use_are_left_alone() {
     for page in 200..260 {
         drop(take(&cache, page, 1));
     }
-    let lent = cache.usage().lent;
-    assert!(lent > 0);
+    let retired = cache.usage().retired;
+    assert!(retired > 0);
     come_to_rest(&cache);
-    assert_eq!(cache.usage().lent, lent);
+    assert_eq!(cache.usage().retired, retired);
     // They go on to serve, and hits of one that is awaited are hits.
     assert!((0..90).all(|page| is_hit(&cache, page, 1)));
     // Awaited already, and now to leave.
@@ -70,7 +70,7 @@ fn victims_that_are_in_use_are_left_alone() {
     come_to_rest(&cache);
     let registered = device.counts().regions;
     drop(held);
-    while cache.usage().lent > 0 || device.counts().regions > registered - 90 {
+    while cache.usage().retired > 0 || device.counts().regions > registered - 90 {
         thread::yield_now();
     }
 }
@@ -102,7 +102,7 @@ fn a_victim_always_in_use_is_looked_at_rarely() {
     // Eight leases of it at each time, of which one after the other ends and begins anew.
     let mut held: VecDeque<_> = (0..8).map(|_| take(&cache, 0, 1)).collect();
     (0..16).for_each(|page| drop(take(&cache, 100 + page, 1)));
-    assert_eq!(cache.usage().lent, 1, "it was proposed, and stays");
+    assert_eq!(cache.usage().retired, 1, "it was proposed, and stays");
     let (begun, before) = (Instant::now(), cache.counters().barriers);
     // Also where the background seldom runs, it runs some times.
     while begun.elapsed() < Duration::from_millis(200) || cache.counters().barriers < before + 3 {
@@ -111,5 +111,5 @@ fn a_victim_always_in_use_is_looked_at_rarely() {
     }
     let (barriers, most) = (cache.counters().barriers - before, begun.elapsed().as_millis() / 14 + 2);
     assert!(u128::from(barriers) <= most, "{barriers} barriers, of {most} at most");
-    assert_eq!(cache.usage().lent, 1);
+    assert_eq!(cache.usage().retired, 1);
 }

@@ -133,11 +133,11 @@ fn a_long_wait_for_room_holds_each_region_once() {
     for _ in 0..3 {
         let error = ask(&cache, 0, 64, Access::LOCAL).unwrap_err();
         assert!(matches!(error, AcquireError::AllInUse { .. }), "{error}");
-        assert_eq!(cache.usage().lent, 16);
+        assert_eq!(cache.usage().retired, 16);
     }
     drop(held);
     drop(ask(&cache, 0, 64, Access::LOCAL).unwrap());
-    assert_eq!(cache.usage().lent, 0);
+    assert_eq!(cache.usage().retired, 0);
 }
 
 #[test]
@@ -194,7 +194,7 @@ fn more_leases_than_slots_hold_their_regions_too() {
     drop(again);
     drop(take(&cache, 1000, 256));
     cache.flush().unwrap();
-    assert_eq!((device.counts().pages, cache.usage().lent), (0, 0));
+    assert_eq!((device.counts().pages, cache.usage().retired), (0, 0));
 }
 
 #[test]

@@ -183,7 +183,7 @@ fn held_victims(regions: u64) {
         held.clear();
         drop(take(&cache, 2 * regions, 1));
     });
-    assert_eq!(cache.usage().lent, 0);
+    assert_eq!(cache.usage().retired, 0);
 }
 
 #[test]

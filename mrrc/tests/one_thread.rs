@@ -253,7 +253,7 @@ fn invalidated_region_outlives_lookup_for_its_lease() {
     assert_ne!(keys(&old), keys(&new));
     assert_eq!(device.counts().regions, 2);
     drop(old);
-    assert_eq!((device.counts().regions, cache.usage().lent), (2, 1), "a lease does not deregister");
+    assert_eq!((device.counts().regions, cache.usage().retired), (2, 1), "a lease does not deregister");
     assert_eq!(cache.reap().unwrap().regions, 1);
     assert_eq!(device.counts().regions, 1);
     assert_eq!(keys(&acquire(&cache, pages(10, 4)).unwrap()), keys(&new));
@@ -438,9 +438,9 @@ fn refused_deregistration_counts_and_is_retried() {
     device.fail_deregister(Fault::next(2, libc::EIO));
     let error = acquire(&cache, pages(30, 8)).unwrap_err();
     assert!(matches!(error, AcquireError::DeregistrationFailed { pages: 8, regions: 1, .. }), "{error}");
-    assert_eq!((cache.usage().parked, cache.usage().pages, cache.counters().failed_deregs), (1, 8, 2));
+    assert_eq!((cache.usage().refused, cache.usage().pages, cache.counters().failed_deregs), (1, 8, 2));
     drop(acquire(&cache, pages(30, 8)).unwrap());
-    assert_eq!((cache.usage().parked, device.counts().pages, device.counts().peak_pages), (0, 8, 8));
+    assert_eq!((cache.usage().refused, device.counts().pages, device.counts().peak_pages), (0, 8, 8));
 }
 
 #[test]
@@ -482,7 +482,7 @@ fn panic_in_deregistration_loses_no_region() {
     device.on_call(|event| assert!(!matches!(event, Event::Deregistering { .. }), "bang"));
     assert!(catch_unwind(AssertUnwindSafe(|| acquire(&cache, pages(30, 8)))).is_err());
     assert!(catch_unwind(AssertUnwindSafe(|| cache.reap())).is_err());
-    assert_eq!((cache.usage().parked, cache.usage().pages), (1, 8));
+    assert_eq!((cache.usage().refused, cache.usage().pages), (1, 8));
     device.on_call(|_| ());
     drop(acquire(&cache, pages(30, 8)).unwrap());
     assert_eq!(device.counts().pages, 8);
@@ -555,7 +555,11 @@ fn a_registrar_may_use_the_cache_that_calls_it() {
     });
     let lease = acquire(&cache, pages(10, 4)).unwrap();
     assert_eq!(SERVED.get(), 3);
-    assert_eq!(cache.usage().lent, 2, "both regions were invalidated, and no request has looked for ended leases yet");
+    assert_eq!(
+        cache.usage().retired,
+        2,
+        "both regions were invalidated, and no request has looked for ended leases yet"
+    );
     let again = acquire(&cache, pages(10, 4)).unwrap();
     assert_ne!(keys(&lease), keys(&again), "the pages changed while they were registered");
     drop((lease, again));

@@ -350,16 +350,16 @@ typedef struct {
 
 /** The current registrations. Fields may be added at the end. */
 typedef struct {
-    /** Pages (of 4096 bytes) registered, being registered, being deregistered, or parked. Never above the capacity. */
+    /** Pages (of 4096 bytes) registered, being registered, being deregistered, or refused by the registrar. Never above the capacity. */
     uint64_t pages;
     /** Regions, counted likewise. */
     uint64_t regions;
     /** Regions that left and wait to be deregistered. */
     uint64_t leaving;
     /** Regions that the registrar refused to deregister. They are tried again. */
-    uint64_t parked;
+    uint64_t refused;
     /** Regions that leave when their leases end. */
-    uint64_t lent;
+    uint64_t retired;
     /** The capacity in pages. */
     uint64_t capacity_pages;
     /** The capacity in regions. */
@@ -590,7 +590,7 @@ void mrrc_change_end(mrrc_change_t *change);
 
 /**
  * Deregisters all that has left the cache and that no lease has, and nothing else. Waits for what others are deregistering. When it
- * has returned, and mrrc_usage_t.parked is 0, keys of what was invalidated before, and is in no lease, work no more. `regions`, how
+ * has returned, and mrrc_usage_t.refused is 0, keys of what was invalidated before, and is in no lease, work no more. `regions`, how
  * many this call deregistered, may be NULL.
  */
 mrrc_status_t mrrc_reap(const mrrc_cache_t *cache,

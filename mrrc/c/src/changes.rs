@@ -69,7 +69,7 @@ pub unsafe extern "C" fn mrrc_change_end(change: *mut mrrc_change_t) {
 }
 
 /// Deregisters all that has left the cache and that no lease has, and nothing else. Waits for what others are deregistering. When it
-/// has returned, and mrrc_usage_t.parked is 0, keys of what was invalidated before, and is in no lease, work no more. `regions`, how
+/// has returned, and mrrc_usage_t.refused is 0, keys of what was invalidated before, and is in no lease, work no more. `regions`, how
 /// many this call deregistered, may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mrrc_reap(

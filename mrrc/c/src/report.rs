@@ -64,16 +64,16 @@ pub struct mrrc_counters_t {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct mrrc_usage_t {
-    /// Pages (of 4096 bytes) registered, being registered, being deregistered, or parked. Never above the capacity.
+    /// Pages (of 4096 bytes) registered, being registered, being deregistered, or refused by the registrar. Never above the capacity.
     pub pages: u64,
     /// Regions, counted likewise.
     pub regions: u64,
     /// Regions that left and wait to be deregistered.
     pub leaving: u64,
     /// Regions that the registrar refused to deregister. They are tried again.
-    pub parked: u64,
+    pub refused: u64,
     /// Regions that leave when their leases end.
-    pub lent: u64,
+    pub retired: u64,
     /// The capacity in pages.
     pub capacity_pages: u64,
     /// The capacity in regions.
@@ -144,8 +144,8 @@ pub unsafe extern "C" fn mrrc_usage(
             pages: used.pages,
             regions: used.regions,
             leaving: used.leaving,
-            parked: used.parked,
-            lent: used.lent,
+            refused: used.refused,
+            retired: used.retired,
             capacity_pages: used.capacity_pages,
             capacity_regions: used.capacity_regions,
         };

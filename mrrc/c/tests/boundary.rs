@@ -111,7 +111,7 @@ fn panicking_callback_fails_only_its_request() {
         assert_eq!(status, MRRC_OK, "{text}");
         let mut usage = mrrc_usage_t::default();
         assert_eq!(mrrc_usage(cache, &mut usage, size_of::<mrrc_usage_t>()), MRRC_OK);
-        assert_eq!((usage.parked, usage.regions), (1, 1));
+        assert_eq!((usage.refused, usage.regions), (1, 1));
         card.deregister.store(false, Ordering::SeqCst);
         let mut regions = 0;
         assert_eq!(mrrc_reap(cache, &mut regions, ptr::null_mut()), MRRC_OK);

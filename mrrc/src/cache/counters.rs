@@ -46,7 +46,7 @@ pub struct CacheCounters {
     pub dereg_batches: u64,
     /// Regions that were deregistered.
     pub deregistered: u64,
-    /// Deregistrations that failed: those regions are parked, and tried again.
+    /// Deregistrations that failed: those regions are tried again.
     pub failed_deregs: u64,
     /// Requests refused because what had left could not be deregistered and took the room
     /// ([`AcquireError::DeregistrationFailed`](crate::AcquireError::DeregistrationFailed)).
@@ -61,16 +61,16 @@ pub struct CacheCounters {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Usage {
-    /// Pages registered, being registered, being deregistered, or parked. Never above the capacity.
+    /// Pages registered, being registered, being deregistered, or refused by the registrar. Never above the capacity.
     pub pages: u64,
     /// Regions, counted likewise.
     pub regions: u64,
     /// Regions that left and wait to be deregistered.
     pub leaving: u64,
     /// Regions that could not be deregistered.
-    pub parked: u64,
+    pub refused: u64,
     /// Held regions that are looked at again: retired, or registered for a lease.
-    pub lent: u64,
+    pub retired: u64,
     /// The capacity in pages.
     pub capacity_pages: u64,
     /// The capacity in regions.
@@ -143,8 +143,8 @@ impl fmt::Display for Usage {
             ("pages", self.pages, of(self.capacity_pages)),
             ("regions", self.regions, of(self.capacity_regions)),
             ("leaving", self.leaving, "wait to be deregistered".into()),
-            ("parked", self.parked, "could not be deregistered".into()),
-            ("lent", self.lent, "leave when their leases end".into()),
+            ("refused", self.refused, "could not be deregistered".into()),
+            ("retired", self.retired, "leave when their leases end".into()),
         ];
         table(f, &lines)
     }
@@ -198,8 +198,8 @@ pub(super) fn usage<R: Registrar>(shared: &Shared<R>) -> Usage {
         pages: used.pages,
         regions: used.regions,
         leaving: state.reclaimer.pending_regions() as u64,
-        parked: state.reclaimer.refused().0.regions,
-        lent: state.lease_holds.len() as u64,
+        refused: state.reclaimer.refused().0.regions,
+        retired: state.lease_holds.len() as u64,
         capacity_pages: limit.pages,
         capacity_regions: limit.regions,
     }

@@ -127,7 +127,7 @@ impl<R: Registrar> Cache<R> {
     /// peer that was given a key with remote rights can use it until the region is *deregistered*. Give such keys to
     /// peers that you trust with the memory, or take the rights back before the memory is used for something else. To
     /// do so end the leases of the range, [`Cache::invalidate`] it, and [`Cache::reap`]. When that has returned and
-    /// [`Usage::parked`] is 0 (the registrar refused nothing), no key of the range works any more. Invalidating alone
+    /// [`Usage::refused`] is 0 (the registrar refused nothing), no key of the range works any more. Invalidating alone
     /// keeps *requests* from finding the region, and peers from nothing.
     #[inline]
     #[expect(unsafe_code, reason = "the contract of registering memory by hand, stated once")]
@@ -327,8 +327,8 @@ impl<R: Registrar> Cache<R> {
     /// Deregisters all that has left the cache, and nothing else: what was evicted, invalidated and is in no lease any
     /// more. For programs with idle time and no [background](Builder::background), and for those that need to know
     /// that an [invalidated](Cache::invalidate) range is deregistered. It waits for batches that other threads are
-    /// deregistering, too, though no longer than [`Builder::wait_timeout`]. Regions that the registrar refuses are
-    /// [parked](Usage::parked).
+    /// deregistering, too, though no longer than [`Builder::wait_timeout`]. [`Usage::refused`]
+    /// counts regions that the registrar refuses.
     ///
     /// # Errors
     /// [`Unusable`] where the cache is of no use any more.

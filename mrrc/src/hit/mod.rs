@@ -416,11 +416,11 @@ mod tests {
         let Some(slot) = held.and_then(|hold| hold.slot()) else { panic!("there is a slot") };
         cache.invalidate((16 * PAGE) as *const u8, PAGE as usize).unwrap();
         shared.lock().unwrap().await_leases(&shared.tables);
-        assert_eq!((cache.usage().lent, cache.reap().unwrap().regions), (1, 0));
+        assert_eq!((cache.usage().retired, cache.reap().unwrap().regions), (1, 0));
         shared.lock().unwrap().await_leases(&shared.tables);
         // As if it had looked for the wish before that came.
         slot.hold(0);
-        assert_eq!((cache.reap().unwrap().regions, cache.usage().lent), (1, 0));
+        assert_eq!((cache.reap().unwrap().regions, cache.usage().retired), (1, 0));
     }
 
     #[test]

@@ -123,7 +123,7 @@ pub(crate) fn tend<R: Registrar>(shared: &Shared<R>) {
             state.reclaimer.retry();
         }
         if state.reclaimer.has_work() {
-            // A registrar that panics has its batch parked; the background lives on.
+            // A registrar that panics has its batch tried again; the background lives on.
             _ = std::panic::catch_unwind(AssertUnwindSafe(|| deregister_batch(shared, state)));
             continue;
         }

@@ -15,10 +15,10 @@ const LONGEST_NAP: Duration = Duration::from_millis(100);
 
 /// Returns whether no region is registered and no lease left.
 fn is_done<R: Registrar>(shared: &Shared<R>) -> bool {
-    // This runs where a cache is dropped: what a registrar that panics was given is parked, and tried again.
+    // This runs where a cache is dropped: what a registrar that panics was given is tried again.
     _ = std::panic::catch_unwind(AssertUnwindSafe(|| flush(shared)));
     shared.lock_now().is_ok_and(|(state, _)| {
-        // A region that is being registered for an arena's owner is used, and not yet lent.
+        // A region that is being registered for an arena's owner is used, and not leased yet.
         state.occupancy.used() == Footprint::default()
             && state.lease_holds.is_empty()
             && state.core.used_regions() == 0

@@ -77,7 +77,7 @@ fn hand_over<R: Registrar>(batch: &mut Deregistering<'_, R>) -> usize {
     count
 }
 
-/// Deregisters all that can go without an eviction, parked ones too. Returns how much that was.
+/// Deregisters all that can go without an eviction, refused ones too. Returns how much that was.
 pub(crate) fn reap<R: Registrar>(shared: &Shared<R>) -> Result<Footprint, Unusable> {
     let mut state = shared.lock()?;
     let before = state.stats.deregistered;

@@ -255,7 +255,7 @@ fn last_lease_ends_the_hold() {
                 field.hit(HERE);
             })
         };
-        // Not only once: what is lent is looked after again and again.
+        // Not only once: what leases have is looked after again and again.
         let is_retired = owner.try_retire() || owner.try_retire();
         thread.join().unwrap();
         owner.retire(is_retired);

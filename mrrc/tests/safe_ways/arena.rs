@@ -140,7 +140,7 @@ fn a_lease_keeps_the_memory_of_an_arena_that_is_gone() {
     std::thread::spawn(move || drop(hit)).join().unwrap();
     cache.reap().unwrap();
     assert!(!is_mapped(address));
-    assert_eq!((registered(&model), cache.usage().lent), (0, 0));
+    assert_eq!((registered(&model), cache.usage().retired), (0, 0));
 }
 
 /// Memory in use is looked at again when a batch has ended, all of it in one go: to compare each arena with each region at each look
@@ -193,11 +193,11 @@ fn memory_stays_mapped_until_deregistered() {
     model.fail_deregister(Fault::within(kept, libc::EBUSY));
     drop(other);
     assert!(is_mapped(address), "whatever else leaves");
-    assert_eq!((registered(&model), cache.usage().parked), (1, 1));
+    assert_eq!((registered(&model), cache.usage().refused), (1, 1));
     model.heal();
     cache.reap().unwrap();
     assert!(!is_mapped(address));
-    assert_eq!((registered(&model), cache.usage().parked), (0, 0));
+    assert_eq!((registered(&model), cache.usage().refused), (0, 0));
 }
 
 #[test]

@@ -118,7 +118,7 @@ fn a_list_is_acquired_whole_or_not_at_all() {
     let refused = acquire_list(&cache, &asked, Access::LOCAL);
     assert!(matches!(refused, Err(AcquireError::Register { attempts: 1, .. })), "{refused:?}");
     cache.flush().unwrap();
-    assert_eq!((registered(&model), cache.usage().lent), (0, 0));
+    assert_eq!((registered(&model), cache.usage().retired), (0, 0));
     let empty = acquire_list(&cache, &[asked[0], (asked[1].0, 0)], Access::LOCAL);
     assert!(matches!(empty, Err(AcquireError::Range(_))));
     assert_eq!(registered(&model), 0, "looked at before anything is done");

@@ -67,7 +67,7 @@ fn a_panic_ends_the_lease() {
     let buffer = vec![0_u8; 5000];
     let result = catch_unwind(AssertUnwindSafe(|| cache.with_slice(&buffer, |_| panic!("on purpose"))));
     assert!(result.is_err());
-    assert_eq!((registered(&model), cache.usage().lent, cache.usage().pages), (0, 0, 0));
+    assert_eq!((registered(&model), cache.usage().retired, cache.usage().pages), (0, 0, 0));
 }
 
 #[test]

@@ -114,7 +114,7 @@ impl Field {
             cache.flush().unwrap();
         }
         let usage = cache.usage();
-        assert_eq!((usage.pages, usage.regions, usage.leaving, usage.parked, usage.lent), (0, 0, 0, 0, 0));
+        assert_eq!((usage.pages, usage.regions, usage.leaving, usage.refused, usage.retired), (0, 0, 0, 0, 0));
         assert_eq!(ledger.pages(), 0, "registered still");
         let cache = Arc::into_inner(cache).expect("the threads are through");
         drop(cache);

@@ -169,7 +169,7 @@ static void what_changed_is_registered_anew(void)
     CHECK(regions == 0 && card.regions == 1); /* the lease has it */
     CHECK(mrrc_release(&lease) == MRRC_OK);
     DONE(mrrc_reap(cache, &regions, &error));
-    CHECK(regions == 1 && card.regions == 0 && used(cache).parked == 0);
+    CHECK(regions == 1 && card.regions == 0 && used(cache).refused == 0);
     DONE(mrrc_acquire(cache, memory, 4 * PAGE, MRRC_LOCAL, &lease, &error));
     CHECK(card.calls == 2 && mrrc_release(&lease) == MRRC_OK);
     mrrc_change_t *change;

@@ -244,11 +244,11 @@ static void errors_of_callbacks_are_the_callers(void)
     card.keeping = EBUSY;
     DONE(mrrc_invalidate(cache, memory, 2 * PAGE, &error));
     DONE(mrrc_reap(cache, NULL, &error));
-    CHECK(used(cache).parked == 1 && card.regions == 1 && counted(cache).failed_deregistrations > 0);
+    CHECK(used(cache).refused == 1 && card.regions == 1 && counted(cache).failed_deregistrations > 0);
     FAILS(mrrc_acquire(cache, memory + 4 * PAGE, PAGE, MRRC_LOCAL, &lease, &error), MRRC_ERROR_DEREGISTRATION_FAILED, "test card");
     card.keeping = 0;
     DONE(mrrc_acquire(cache, memory + 4 * PAGE, PAGE, MRRC_LOCAL, &lease, &error));
-    CHECK(mrrc_release(&lease) == MRRC_OK && used(cache).parked == 0);
+    CHECK(mrrc_release(&lease) == MRRC_OK && used(cache).refused == 0);
     mrrc_cache_free(cache);
     CHECK(card.bytes == 0 && card.done == 1);
     free(memory);
