@@ -1,11 +1,16 @@
 //! Deregistration by batches: each is bounded, and frees what it had when it ends.
 
+#![allow(unsafe_code, reason = "a registrar around another")]
+
 mod common;
 
 use common::{Device, ask, builder, device, fill, gate_at, range, take};
 use mrrc::cache::Obstacle;
+use mrrc::invalidation::Explicit;
+use mrrc::registrar::{Limits, Registered, Registrar};
 use mrrc::testing::Event;
-use mrrc::{Access, AcquireError, PAGE};
+use mrrc::{Access, AcquireError, Cache, PAGE, PageRange};
+use std::io;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -123,6 +128,51 @@ fn a_request_deregisters_a_bounded_part() {
     // Later requests do the rest.
     (0..20_000).take_while(|&nth| (cache.usage().leaving > 0, drop(take(&cache, 200_000 + nth, 1))).0).count();
     assert_eq!(cache.usage().leaving, 0);
+}
+
+/// A device whose calls take no time by its own clock.
+struct Clocked(Device);
+
+// SAFETY: registrations are those of the device.
+unsafe impl Registrar for Clocked {
+    type Registration = <Device as Registrar>::Registration;
+
+    fn register(&self, range: PageRange, access: Access) -> io::Result<Self::Registration> {
+        self.0.register(range, access)
+    }
+
+    fn deregister(&self, batch: &mut Vec<Registered<Self::Registration>>) -> io::Result<()> {
+        self.0.deregister(batch)
+    }
+
+    fn clock(&self) -> Option<Duration> {
+        Some(Duration::ZERO)
+    }
+
+    fn limits(&self) -> Limits {
+        self.0.limits()
+    }
+
+    fn name(&self) -> &'static str {
+        "clocked"
+    }
+}
+
+#[test]
+fn batches_follow_the_registrars_own_clock() {
+    let device = device();
+    // Batches would stay small by the system's clock: they are slow, and single regions are not.
+    device.on_call(|event| {
+        if matches!(event, Event::Deregistering { regions: 2.., .. }) {
+            thread::sleep(Duration::from_millis(5));
+        }
+    });
+    let cache = Cache::builder(Clocked(device.clone())).capacity_pages(REGIONS).monitor(Explicit).ignore_environment();
+    let cache = cache.build().unwrap();
+    fill(&cache, REGIONS, 1);
+    assert_eq!(cache.flush().unwrap().regions, REGIONS);
+    let batches = device.counts().dereg_batches;
+    assert!(batches < REGIONS / 256 + 16, "{batches} batches");
 }
 
 #[test]

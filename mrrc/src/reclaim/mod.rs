@@ -66,10 +66,15 @@ fn hand_over<R: Registrar>(batch: &mut Deregistering<'_, R>) -> usize {
         *refusal = None;
         return 0;
     }
-    let begun = (*timed || shared.times.is_some()).then(Instant::now);
-    *refusal = shared.registrar.deregister(regions).err().map(|error| error.to_string().into());
-    // Under a checker time does not pass.
-    let elapsed = begun.map(|begun| if cfg!(any(loom, shuttle)) { Duration::ZERO } else { begun.elapsed() });
+    let registrar = &shared.registrar;
+    let begun = (*timed || shared.times.is_some()).then(|| (Instant::now(), registrar.clock()));
+    *refusal = registrar.deregister(regions).err().map(|error| error.to_string().into());
+    let elapsed = begun.map(|begun| match (begun, registrar.clock()) {
+        ((_, Some(begun)), Some(now)) => now.saturating_sub(begun),
+        // Under a checker time does not pass.
+        _ if cfg!(any(loom, shuttle)) => Duration::ZERO,
+        ((begun, _), _) => begun.elapsed(),
+    });
     *took = elapsed.filter(|_| *timed);
     if let (Some(times), Some(elapsed)) = (&shared.times, elapsed) {
         times.deregistered(elapsed);

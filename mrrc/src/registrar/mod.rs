@@ -25,6 +25,7 @@ pub fn pinnable_pages(locked: u64) -> Option<u64> {
 use crate::access::Access;
 use crate::range::PageRange;
 use std::io;
+use std::time::Duration;
 
 /// Registers ranges of memory with a device, and takes them back.
 ///
@@ -79,6 +80,12 @@ pub unsafe trait Registrar: Send + Sync + 'static {
     /// # Errors
     /// The error of the system. The cache keeps what was left, counts it, and tries it again later.
     fn deregister(&self, batch: &mut Vec<Registered<Self::Registration>>) -> io::Result<()>;
+
+    /// Returns the time by which the cache measures deregistrations, to choose the sizes of batches; `None`, the default, is the
+    /// system's. A simulated registrar has a clock of its own, so that decisions do not depend on the machine's load.
+    fn clock(&self) -> Option<Duration> {
+        None
+    }
 
     /// How much can be registered.
     fn limits(&self) -> Limits;

@@ -12,6 +12,7 @@ use crate::range::PageRange;
 use crate::registrar::{Limits, Registered, Registrar};
 use crate::shim::sync::Mutex;
 use std::sync::Arc;
+use std::time::Duration;
 use std::{fmt, io, mem};
 
 /// A registrar on a virtual clock, with exact books, limits and faults.
@@ -304,6 +305,10 @@ unsafe impl<R: Registrar> Registrar for Model<R> {
         }
         self.call(hook.as_ref(), Event::Deregistered { regions: gone.0, pages: gone.1 });
         result
+    }
+
+    fn clock(&self) -> Option<Duration> {
+        self.inner.device.clock()
     }
 
     fn limits(&self) -> Limits {

@@ -8,6 +8,7 @@ use mrrc::registrar::{Limits, Registered, Registrar};
 use mrrc::{Access, PageRange};
 use std::fmt;
 use std::io;
+use std::time::Duration;
 
 /// Registers memory of one node.
 #[derive(Clone)]
@@ -52,6 +53,10 @@ unsafe impl Registrar for SimDomain {
         let gone = batch.drain(..).map(|registered| (registered.registration.0, registered.range.pages()));
         self.world.lock().deregister(self.node, gone);
         Ok(())
+    }
+
+    fn clock(&self) -> Option<Duration> {
+        Some(Duration::from_nanos(*self.world.lock().node_clock(self.node)))
     }
 
     fn limits(&self) -> Limits {
