@@ -12,6 +12,7 @@
 //!
 //! [cargo-fuzz]: https://rust-fuzz.github.io/book/cargo-fuzz.html
 
+mod flash;
 mod frrwp;
 mod mrrc;
 pub mod mutate;
@@ -76,6 +77,10 @@ pub const TARGETS: &[Target] = &[
     Target { name: "rdmakv_reply", about: "replies over a fabric", run: rdmakv::reply },
     Target { name: "rdmakv_fragments", about: "fragments of messages over a fabric", run: rdmakv::fragments },
     Target { name: "rdmakv_item", about: "items that one-sided readers find in memory", run: rdmakv::item },
+    Target { name: "flash_record", about: "records of the flash tier", run: flash::record },
+    Target { name: "flash_segment", about: "directories of the flash tier's segments", run: flash::segment },
+    Target { name: "flash_superblock", about: "superblocks of the flash tier's files", run: flash::superblock },
+    Target { name: "flash_manifest", about: "manifests of the flash tier", run: flash::manifest },
 ];
 
 /// Returns the target of that name.
