@@ -29,6 +29,7 @@
 //! [`mrrc`]: ../mrrc/index.html
 //! [`frrwp`]: ../frrwp/index.html
 
+pub mod disk;
 pub mod fabric;
 mod http;
 pub mod log;

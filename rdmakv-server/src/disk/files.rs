@@ -1,0 +1,133 @@
+//! Files of a log: made, locked, and known for what they are.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rdmakv_flash::superblock::{Superblock, SuperblockError};
+use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, StatxFlags, fallocate, flock, statx};
+
+/// Why a file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// The system refuses.
+    #[error("{doing} {path}: {source}: give a path and a size that its file system allows")]
+    System {
+        /// The operation.
+        doing: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// Another server uses it.
+    #[error("lock {path}: another server uses it: stop that one or name another file")]
+    Locked {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It is not one of a log, and not empty.
+    #[error("{path}: {source}")]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: SuperblockError,
+    },
+    /// No regular file.
+    #[error("open {path}: not a regular file: name a file")]
+    NoFile {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// A file of a log, locked by this process.
+#[derive(Debug)]
+pub struct FlashFile {
+    /// The file.
+    pub file: File,
+    /// The multiple that offsets, lengths and memory of transfers have to be of.
+    pub unit: u32,
+    /// Whether transfers go by the page cache, because the file system has no direct ones.
+    pub is_buffered: bool,
+    /// The description that it has, if it is not empty.
+    pub superblock: Option<Superblock>,
+}
+
+/// Opens a file of the log, makes it where there is none, and gives it its size. Waits for its lock, `wait` at most: the requests of a
+/// killed server hold it until they end.
+///
+/// # Errors
+///
+/// [`FileError`]: nothing of the file was changed.
+pub fn open(path: &Path, size: u64, wait: Duration) -> Result<FlashFile, FileError> {
+    let failed = |doing, source: io::Error| FileError::System { doing, path: path.to_owned(), source };
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    // Buffered first: a superblock is shorter than what a direct read may need.
+    let plain = options.open(path).map_err(|error| failed("open", error))?;
+    let about = plain.metadata().map_err(|error| failed("open", error))?;
+    if !about.is_file() {
+        return Err(FileError::NoFile { path: path.to_owned() });
+    }
+    let mut direct = OpenOptions::new();
+    direct.read(true).write(true).custom_flags(rustix::fs::OFlags::DIRECT.bits() as i32);
+    let (file, is_buffered) = match direct.open(path) {
+        Ok(file) => (file, false),
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => {
+            (plain.try_clone().map_err(|error| failed("open", error))?, true)
+        }
+        Err(error) => return Err(failed("open", error)),
+    };
+    let opened = file.metadata().map_err(|error| failed("open", error))?;
+    let until = Instant::now() + wait;
+    while let Err(error) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        if error != rustix::io::Errno::WOULDBLOCK && error != rustix::io::Errno::INTR {
+            return Err(failed("lock", error.into()));
+        }
+        if Instant::now() >= until {
+            return Err(FileError::Locked { path: path.to_owned() });
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // Another process may have put another file there meanwhile.
+    if (opened.dev(), opened.ino()) != (about.dev(), about.ino()) {
+        return Err(FileError::Locked { path: path.to_owned() });
+    }
+    let superblock = superblock(&plain).map_err(|error| failed("read", error))?;
+    let superblock = match superblock {
+        Ok(block) => Some(block),
+        Err(SuperblockError::Empty) => None,
+        Err(source) => return Err(FileError::Foreign { path: path.to_owned(), source }),
+    };
+    match fallocate(&file, FallocateFlags::empty(), 0, size) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(size).map_err(|error| failed("size", error))?,
+        Err(error) => return Err(failed("allocate", error.into())),
+    }
+    Ok(FlashFile { unit: if is_buffered { 512 } else { unit(&file) }, file, is_buffered, superblock })
+}
+
+fn superblock(file: &File) -> io::Result<Result<Superblock, SuperblockError>> {
+    let mut bytes = vec![0; 4096];
+    let mut len = 0;
+    while len < bytes.len() {
+        match file.read_at(&mut bytes[len..], len as u64)? {
+            0 => break,
+            more => len += more,
+        }
+    }
+    Ok(Superblock::decode(&bytes[..len]))
+}
+
+/// Returns the alignment that direct transfers need, 4096 where the system does not tell.
+fn unit(file: &File) -> u32 {
+    let told = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok();
+    let told = told
+        .filter(|told| told.stx_dio_mem_align != 0)
+        .map(|told| told.stx_dio_mem_align.max(told.stx_dio_offset_align));
+    told.filter(|unit| unit.is_power_of_two() && *unit <= 4096).unwrap_or(4096).max(512)
+}
