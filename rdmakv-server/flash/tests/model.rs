@@ -409,8 +409,13 @@ impl World {
     }
 }
 
+/// Returns how many histories are tried: `NOISE=1000` times as many as usual.
+fn cases() -> u32 {
+    std::env::var("NOISE").map_or(1, |times| times.parse().expect("NOISE is a number")) * 256
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(), max_shrink_iters: 20_000, ..ProptestConfig::default() })]
     #[test]
     fn no_old_or_wrong_value_is_returned(noise: u64, faults: bool, ops in prop::collection::vec(any::<(u8, u8, u8)>(), 100..1500)) {
         let mut world = World::new(noise);
