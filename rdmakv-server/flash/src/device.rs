@@ -14,6 +14,9 @@ pub enum DeviceError {
     /// Fewer bytes came or went than were asked for.
     #[error("transfer flash: fewer bytes than asked for: check that the file was not truncated")]
     Short,
+    /// The driver no longer waits for it.
+    #[error("transfer flash: no answer: check the device")]
+    Silent,
     /// The device reports an error; the number is the system's.
     #[error("transfer flash: error {0} of the system: check the device")]
     Failed(i32),

@@ -60,6 +60,7 @@ const NO_SLOT: u16 = u16::MAX;
 
 #[derive(Debug)]
 struct Block {
+    /// Without stubs there are none.
     bytes: Box<[u8]>,
     /// Bytes of a slot; 0: in no use.
     size: u16,
@@ -186,7 +187,7 @@ impl Stubs {
         if is_empty {
             let unused = self.unused;
             let block = &mut self.blocks[at as usize];
-            (block.size, block.next) = (0, unused);
+            (block.size, block.next, block.bytes) = (0, unused, Box::default());
             self.unused = at;
             self.used_blocks -= 1;
         }
@@ -196,7 +197,7 @@ impl Stubs {
         let at = match self.unused {
             NO_BLOCK if self.blocks.len() >= self.limit => return None,
             NO_BLOCK => {
-                let bytes = vec![0; BLOCK].into_boxed_slice();
+                let bytes = Box::default();
                 self.blocks.push(Block {
                     bytes,
                     size: 0,
@@ -215,6 +216,7 @@ impl Stubs {
         };
         let block = &mut self.blocks[at as usize];
         (block.size, block.used, block.fresh, block.free) = (class as u16 * 2, 0, 0, NO_SLOT);
+        block.bytes = vec![0; BLOCK].into_boxed_slice();
         self.used_blocks += 1;
         self.link(at, class);
         Some(at)

@@ -121,7 +121,7 @@ impl World {
         }
         match how {
             _ if !self.faults => Ok(bytes),
-            0..3 => Err([DeviceError::Short, DeviceError::Failed(5)][usize::from(how % 2)]),
+            0..3 => Err([DeviceError::Silent, DeviceError::Failed(5)][usize::from(how % 2)]),
             3..6 => {
                 let at = self.random() as usize % bytes.len();
                 bytes[at] ^= 1 << (how % 8);

@@ -70,6 +70,9 @@ impl Settings {
 pub struct Ticket(u64);
 
 /// A transfer that the driver is to do. Both end by a call with the ticket.
+///
+/// For a transfer that it waits for no longer, a driver reports [`DeviceError::Silent`]. A later end is ignored, and a buffer is used
+/// again only when the driver has dropped it.
 #[derive(Clone, Debug)]
 pub enum Action {
     /// Write the first bytes of the buffer, as many as the area has; then [`Flash::written`]. Drop the buffer before.
