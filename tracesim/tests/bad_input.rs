@@ -22,6 +22,32 @@ fn a_missing_trace_is_named() {
 }
 
 #[test]
+fn inputs_are_never_overwritten() {
+    let folder = folder();
+    let (trace, link) = (path(&folder, "in.csv"), path(&folder, "link.csv"));
+    let before = std::fs::read(golden("overlaps.csv")).unwrap();
+    std::fs::write(&trace, &before).unwrap();
+    std::fs::hard_link(&trace, &link).unwrap();
+    for output in [&trace, &link] {
+        for arguments in [
+            &["compare", "-p", "mrrc", "-c", "10%", "-o", output, &trace][..],
+            &["compare", "-p", "mrrc", "-c", "10%", "--report", output, &trace],
+            &["compare", "-p", "mrrc", "-c", "10%", "--shard", "1/2", "-o", output, &trace],
+            &["replay", "-o", output, &trace],
+            &["info", "-o", output, &trace],
+            &["advise", "-o", output, &trace],
+            &["mrc", "-o", output, &trace],
+            &["bound", "-c", "10%", "-o", output, &trace],
+            &["merge", "-o", output, &trace],
+            &["convert", &trace, output],
+        ] {
+            assert_says(&complaint(arguments, 2), &[output, "this command reads it"]);
+        }
+    }
+    assert_eq!(std::fs::read(&trace).unwrap(), before);
+}
+
+#[test]
 fn bad_sizes_and_names_are_usage_errors() {
     let trace = &golden("overlaps.csv");
     for (option, value, words) in [

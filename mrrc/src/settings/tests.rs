@@ -191,5 +191,8 @@ fn the_documentation_has_the_table() {
         std::fs::write(place, &made).unwrap();
     }
     assert_eq!(std::fs::read_to_string(place).unwrap(), made, "MRRC_SETTINGS=write cargo test -p mrrc --lib writes it");
-    assert!(include_str!("../../README.md").contains(&table()), "README.md has the table of src/settings.md");
+    assert!(
+        include_str!("../../README.md").contains(&table()),
+        "the table of mrrc/README.md is old: copy that of mrrc/src/settings.md"
+    );
 }

@@ -38,7 +38,7 @@ pub struct Plan {
     #[arg(short = 't', long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u32).range(1..100))]
     pub threads: u32,
     /// Paths that clients take; each thread of a process takes the next one
-    #[arg(long, value_delimiter = ',', default_value = "tcp", value_name = "FACE")]
+    #[arg(long, value_delimiter = ',', default_value = "tcp", value_name = "TRANSPORT")]
     pub transports: Vec<Transport>,
     /// Memory of the server, in megabytes
     #[arg(short = 'm', long, default_value_t = 8, value_name = "MB")]

@@ -30,8 +30,8 @@ pub(crate) trait End: Send {
     /// Reads `from.length` bytes of the server's before it returns: none where the fabric cannot, or not now, else whether they were read.
     ///
     /// # Safety
-    /// As [`Engine::fetch_now`]: no other code uses so many bytes from `memory` on until this returns.
-    unsafe fn fetch_now(&mut self, memory: *mut u8, from: RemoteSegment) -> Option<bool>;
+    /// As [`Engine::read_remote_now`]: no other code uses so many bytes from `memory` on until this returns.
+    unsafe fn read_now(&mut self, memory: *mut u8, from: RemoteSegment) -> Option<bool>;
 
     /// Asks for a transfer.
     ///
@@ -117,7 +117,7 @@ where
     }
 
     #[inline]
-    unsafe fn fetch_now(&mut self, memory: *mut u8, from: RemoteSegment) -> Option<bool> {
+    unsafe fn read_now(&mut self, memory: *mut u8, from: RemoteSegment) -> Option<bool> {
         // SAFETY: the caller promises that the memory stays, with no other user, until the read has ended.
         unsafe { self.engine.read_remote_now(memory, from.length as usize, named(from)) }.ok().flatten()
     }

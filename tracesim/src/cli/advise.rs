@@ -101,7 +101,7 @@ fn of_the_cache() -> Vec<PolicyEntry> {
 
 impl Advise {
     pub(crate) fn run(&self) -> Result<(), Failure> {
-        let mut out = Output::open(self.output.as_deref())?;
+        let mut out = Output::open(self.output.as_deref(), std::slice::from_ref(&self.trace))?;
         let (trace, footprint) = self.source.load(&self.trace)?;
         let cost = match self.cost {
             Costs::Model(cost) => cost,

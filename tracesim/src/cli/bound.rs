@@ -64,7 +64,7 @@ struct Row<'a> {
 
 impl Bound {
     pub(crate) fn run(&self) -> Result<(), Failure> {
-        let mut out = self.form.open()?;
+        let mut out = self.form.open(std::slice::from_ref(&self.trace))?;
         let (trace, footprint) = self.source.load(&self.trace)?;
         let capacities: Vec<u64> =
             self.capacity.iter().map(|size| size.pages(footprint.largest_process_pages)).collect();

@@ -62,7 +62,7 @@ impl Calibrate {
         if self.device.is_some() && self.registrar != Registering::Verbs {
             return Err(Failure::usage("calibrate: --device is for --registrar verbs"));
         }
-        let mut out = Output::open(self.output.as_deref())?;
+        let mut out = Output::open(self.output.as_deref(), &[])?;
         let calibration = measure(self.registrar, self.device.as_deref(), self.rounds)?;
         out.write(|out| {
             if self.json {

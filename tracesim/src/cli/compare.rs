@@ -96,9 +96,12 @@ impl Compare {
             // It was not made before, so this can only fail for lack of threads.
             rayon::ThreadPoolBuilder::new().num_threads(threads).build_global().map_err(Failure::work)?;
         }
-        let mut out = self.form.open()?;
-        let mut page =
-            self.report.as_deref().map(|file| ReportFile::open(file, self.form.output.as_deref())).transpose()?;
+        let mut out = self.form.open(&self.traces)?;
+        let mut page = self
+            .report
+            .as_deref()
+            .map(|file| ReportFile::open(file, self.form.output.as_deref(), &self.traces))
+            .transpose()?;
         let described = self.describe(&sweep);
         let (finished, failure) = self.replay(&sweep, page.as_mut())?;
         let unfinished = interrupt::came() || failure.is_some();

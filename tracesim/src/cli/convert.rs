@@ -2,6 +2,7 @@
 
 use super::failure::{Failure, note};
 use super::hanging::hanging;
+use super::output::refuse_input;
 use super::source::{ABOUT_TRACES, Reading, failed, tell};
 use std::path::{Path, PathBuf};
 use traces::write::{Form, Written, copy, create};
@@ -41,6 +42,7 @@ fn help() -> String {
 
 impl Convert {
     pub(crate) fn run(&self) -> Result<(), Failure> {
+        refuse_input(&self.file, std::slice::from_ref(&self.trace))?;
         let mut reader = self.reading.open(&self.trace)?;
         let writer = create(&self.file, self.to).map_err(failed)?;
         let written = copy(&mut reader, writer).map_err(failed)?;

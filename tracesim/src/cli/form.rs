@@ -22,9 +22,9 @@ pub(crate) struct Form {
 }
 
 impl Form {
-    /// Opens the destination of results.
-    pub(crate) fn open(&self) -> Result<Output, Failure> {
-        Output::open(self.output.as_deref())
+    /// Opens the destination of results, which is none of the inputs.
+    pub(crate) fn open(&self, inputs: &[PathBuf]) -> Result<Output, Failure> {
+        Output::open(self.output.as_deref(), inputs)
     }
 
     /// Writes rows as they were asked for; `table` makes the form for people.

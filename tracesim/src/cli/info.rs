@@ -39,7 +39,7 @@ ranges ago is a hit of an LRU cache of C pages: `tracesim mrc` has that curve.";
 
 impl InfoCommand {
     pub(crate) fn run(&self) -> Result<(), Failure> {
-        let mut out = Output::open(self.output.as_deref())?;
+        let mut out = Output::open(self.output.as_deref(), std::slice::from_ref(&self.trace))?;
         let (trace, footprint) = self.source.load(&self.trace)?;
         let info = look_at(&trace, &footprint)?;
         out.write(|out| {

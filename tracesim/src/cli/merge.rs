@@ -34,7 +34,7 @@ Kubernetes and GNU parallel.";
 
 impl Merge {
     pub(crate) fn run(&self) -> Result<(), Failure> {
-        let mut out = self.form.open()?;
+        let mut out = self.form.open(&self.files)?;
         let read = |path: &PathBuf| -> Result<Part, ShardError> {
             let file = File::open(path).map_err(|error| ShardError::Io { file: path.clone(), error })?;
             shard::read(path, BufReader::new(file))

@@ -80,7 +80,7 @@ struct Row<'a> {
 
 impl Mrc {
     pub(crate) fn run(&self) -> Result<(), Failure> {
-        let mut out = self.form.open()?;
+        let mut out = self.form.open(std::slice::from_ref(&self.trace))?;
         let (trace, footprint) = self.source.load(&self.trace)?;
         let most = footprint.largest_process_pages;
         let points = self.points;

@@ -17,12 +17,40 @@ pub(crate) enum Output {
     Replace(PathBuf, BufWriter<NamedTempFile>),
 }
 
+/// Refuses a file that the command reads, by whatever name: its bytes would be lost.
+pub(crate) fn refuse_input(path: &Path, inputs: &[PathBuf]) -> Result<(), Failure> {
+    if inputs.iter().any(|input| is_same_file(path, input)) {
+        let what = format_args!("{}: this command reads it: name another file for the output", path.display());
+        return Err(Failure::usage(what));
+    }
+    Ok(())
+}
+
+/// Returns whether two names are of one regular file that is there. Pipes and devices can be read and written.
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    let (Ok(one_there), Ok(other_there)) = (one.metadata(), other.metadata()) else { return false };
+    if !one_there.is_file() {
+        return false;
+    }
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt as _;
+        (one_there.dev(), one_there.ino()) == (other_there.dev(), other_there.ino())
+    }
+    #[cfg(not(unix))]
+    {
+        other_there.is_file()
+            && one.canonicalize().is_ok_and(|one| other.canonicalize().is_ok_and(|other| one == other))
+    }
+}
+
 impl Output {
-    /// `-` and nothing are standard output.
-    pub(crate) fn open(path: Option<&Path>) -> Result<Self, Failure> {
+    /// Opens the destination. `-` and nothing are standard output. What the command reads is refused.
+    pub(crate) fn open(path: Option<&Path>, inputs: &[PathBuf]) -> Result<Self, Failure> {
         let Some(path) = path.filter(|path| path.as_os_str() != "-") else {
             return Ok(Self::Standard(BufWriter::new(io::stdout())));
         };
+        refuse_input(path, inputs)?;
         let fail = |error: io::Error| Failure::work(format_args!("{}: write: {error}", path.display()));
         match path.metadata() {
             Ok(there) if there.is_dir() => {

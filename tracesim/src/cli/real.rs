@@ -44,7 +44,7 @@ mod on_linux {
         if !(0.0..=100.0).contains(&tolerance) {
             return Err(Failure::usage("--tolerance: give percent, from 0 to 100"));
         }
-        let mut out = form.open()?;
+        let mut out = form.open(&[file.to_owned()])?;
         let (trace, footprint) = source.load(file)?;
         let capacity = capacity.pages(footprint.largest_process_pages);
         let config = Config { capacity, ..sweep.base.clone() };

@@ -102,7 +102,10 @@ impl Record {
 
     /// Returns the libraries to preload. By itself either of them will do.
     fn libraries(&self) -> Result<Vec<PathBuf>, Failure> {
-        let named = self.library.clone().or_else(|| std::env::var_os(VARIABLE).map(PathBuf::from));
+        let named = self
+            .library
+            .clone()
+            .or_else(|| std::env::var_os(VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from));
         let find = |library: Library| library.find(named.as_deref());
         let missing = |error: LibraryError| Failure::work(format_args!("record: {error}"));
         match self.what {

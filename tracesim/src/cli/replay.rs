@@ -73,7 +73,7 @@ impl Replay {
         if self.real.is_some() {
             return super::real::run(&sweep, &self.source, &self.trace, &self.form, self.tolerance);
         }
-        let mut out = self.form.open()?;
+        let mut out = self.form.open(std::slice::from_ref(&self.trace))?;
         let (trace, footprint) = self.source.load(&self.trace)?;
         let finished = run(&sweep, &trace, &footprint, &sweep.cells())?;
         let mut rows: Vec<Row> = finished.into_iter().flatten().map(|finished| finished.row).collect();

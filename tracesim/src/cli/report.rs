@@ -19,7 +19,7 @@ pub(super) struct ReportFile {
 
 impl ReportFile {
     /// Begins a file, so that what cannot be written fails at once. `output` is where else something is written.
-    pub(super) fn open(file: &Path, output: Option<&Path>) -> Result<Self, Failure> {
+    pub(super) fn open(file: &Path, output: Option<&Path>, inputs: &[PathBuf]) -> Result<Self, Failure> {
         if file.as_os_str() == "-" {
             return Err(Failure::usage(
                 "a report is a file, as the tables go to standard output: give --report page.html",
@@ -30,7 +30,7 @@ impl ReportFile {
             return Err(Failure::usage(format_args!("{file}: the report and the output are two files: name another")));
         }
         let (infos, origins) = (BTreeMap::new(), Vec::new());
-        Ok(Self { file: file.to_owned(), out: Output::open(Some(file))?, infos, origins })
+        Ok(Self { file: file.to_owned(), out: Output::open(Some(file), inputs)?, infos, origins })
     }
 
     /// A trace more, at its place.

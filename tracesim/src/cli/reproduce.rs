@@ -75,7 +75,7 @@ impl Reproduce {
                 "the page is a file, as the claims go to standard output: give --out reproduce.html",
             ));
         }
-        let mut out = Output::open(Some(&file))?;
+        let mut out = Output::open(Some(&file), &[])?;
         let logs = self.logs()?;
         let scale = if self.quick { Scale::Sixteenth } else { Scale::Whole };
         let mut origins = Vec::new();
@@ -127,7 +127,7 @@ impl Reproduce {
 
     fn print(&self, claims: &[Claim], compared: &[Compared], caution: &str) -> Result<(), Failure> {
         let printed = if self.json { json(claims)? } else { text(claims, compared, caution) };
-        let mut standard = Output::open(None)?;
+        let mut standard = Output::open(None, &[])?;
         standard.write(|out| out.write_all(printed.as_bytes()))?;
         standard.finish()
     }

@@ -115,7 +115,7 @@ impl Table {
     #[inline]
     fn read_words(&mut self, end: &mut dyn End, words: RemoteSegment) -> bool {
         // SAFETY: the slot has a bucket's bytes and is this table's alone; what is read has no more.
-        unsafe { end.fetch_now(self.scratch.as_ptr(), words) == Some(true) }
+        unsafe { end.read_now(self.scratch.as_ptr(), words) == Some(true) }
     }
 
     /// Reads an item. With the fault `no-crc` the second half comes later, so that it is seen what the sum is for.
@@ -127,14 +127,14 @@ impl Table {
             let half = item.length / 2;
             // SAFETY: both parts lie within the slot, which is the caller's alone.
             return unsafe {
-                let first = end.fetch_now(memory, RemoteSegment { length: half, ..item });
+                let first = end.read_now(memory, RemoteSegment { length: half, ..item });
                 std::thread::sleep(std::time::Duration::from_millis(1));
                 let rest = RemoteSegment { address: item.address + half, length: item.length - half, ..item };
-                first == Some(true) && end.fetch_now(memory.add(half as usize), rest) == Some(true)
+                first == Some(true) && end.read_now(memory.add(half as usize), rest) == Some(true)
             };
         }
         // SAFETY: the slot is as long as the item and the caller's alone.
-        unsafe { end.fetch_now(memory, item) == Some(true) }
+        unsafe { end.read_now(memory, item) == Some(true) }
     }
 
     /// Reads until when the table holds, and the clock that items expire by. The report counts for later reads.
