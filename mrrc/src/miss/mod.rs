@@ -345,10 +345,35 @@ impl<T> Miss<T> {
     /// Asks the core, and takes in its answer: holds what is registered, notes what others register, and issues tickets for its
     /// own gaps.
     fn plan(&mut self, state: &mut CacheState<T>, context: &Context<'_, T>) -> Next {
-        let step = self.question.put(state, context, &mut self.waits)?;
-        if step.is_some() {
-            return Ok(step);
+        let mut is_held = true;
+        if let Some(gap) = self.question.put_lone(state, context) {
+            self.gaps.add(state, context, &self.request, gap);
+        } else if let Some(step) = self.question.put(state, context, &mut self.waits)? {
+            return Ok(Some(step));
+        } else {
+            is_held = self.take_answer(state, context);
         }
+        let &Context { thread, .. } = context;
+        self.gaps.begin(state, thread);
+        keep_headroom(state, context);
+        self.room.begin(state, context);
+        self.stage = Stage::MakingRoom;
+        if std::mem::take(&mut self.begins) {
+            self.stage = Stage::Begun;
+            if !self.gaps.is_empty() {
+                self.gaps.set_beginner(state, thread);
+                // Mostly there is room, and nothing to deregister first.
+                if context.settings.background || !state.reclaimer.has_work() {
+                    self.gaps.reserve(state);
+                }
+            }
+        }
+        // What is reserved is taken back with the request.
+        if is_held { Ok(None) } else { Err(AcquireError::TooManyLeases { range: self.question.range() }) }
+    }
+
+    /// Takes in the answer of the core. False where a region has too many leases.
+    fn take_answer(&mut self, state: &CacheState<T>, context: &Context<'_, T>) -> bool {
         let &Context { tables, thread, .. } = context;
         let mut is_held = true;
         for &part in state.core.outcome().parts() {
@@ -369,22 +394,7 @@ impl<T> Miss<T> {
                 Part::Gap { region: None, .. } => unreachable!("under a hard limit every gap becomes a region"),
             }
         }
-        self.gaps.begin(state, thread);
-        keep_headroom(state, context);
-        self.room.begin(state, context);
-        self.stage = Stage::MakingRoom;
-        if std::mem::take(&mut self.begins) {
-            self.stage = Stage::Begun;
-            if !self.gaps.is_empty() {
-                self.gaps.set_beginner(state, thread);
-                // Mostly there is room, and nothing to deregister first.
-                if context.settings.background || !state.reclaimer.has_work() {
-                    self.gaps.reserve(state);
-                }
-            }
-        }
-        // What is reserved is taken back with the request.
-        if is_held { Ok(None) } else { Err(AcquireError::TooManyLeases { range: self.question.range() }) }
+        is_held
     }
 
     fn make_room(&mut self, state: &mut CacheState<T>, context: &Context<'_, T>) -> Next {

@@ -1,5 +1,6 @@
 //! The question to the core, and the room that it lacks.
 
+use super::gaps::Gap;
 use super::waits::{Cause, Waits};
 use super::{Context, Next, Step};
 use crate::core::{AllInUse, Request, Sharing};
@@ -40,6 +41,16 @@ impl Question {
         *self = Self::new(Request { range, sharing, again: true, ..self.ask });
     }
 
+    /// Asks for a gap that nothing overlaps and for which there is room in the core. `None`, and nothing is done, for any other
+    /// request.
+    pub(super) fn put_lone<T>(&self, state: &mut CacheState<T>, context: &Context<'_, T>) -> Option<Gap<T>> {
+        if state.closed || !context.members.is_empty() {
+            return None;
+        }
+        let id = state.core.request_lone(&self.ask)?;
+        Some(Gap::new(id, self.ask.range, self.ask.access))
+    }
+
     /// Asks the core until it has an answer, which is in its outcome. Where all that is registered is in use, room is looked for,
     /// or waited for.
     pub(super) fn put<T>(&mut self, state: &mut CacheState<T>, context: &Context<'_, T>, waits: &mut Waits) -> Next {
@@ -47,11 +58,11 @@ impl Question {
         loop {
             check_open(state)?;
             let ask = self.ask;
-            if state.core.may_evict_for(&ask) {
+            if self.is_probed {
                 state.sweep(tables);
-                if !std::mem::replace(&mut self.is_probed, true) {
-                    return Ok(Some(Step::Probe(ask.range)));
-                }
+            } else if state.core.may_evict_for(&ask) {
+                self.is_probed = true;
+                return Ok(Some(Step::Probe(ask.range)));
             }
             let answer = state.with_core(tables, |core, leases| {
                 if members.is_empty() || ask.again {

@@ -124,13 +124,21 @@ impl Lookup {
     pub(super) fn for_each_overlap(&self, range: PageRange, regions: &Regions, mut found: impl FnMut(RegionId)) {
         let replacing = if self.has_replacements() { &self.replacing[..] } else { &[] };
         for places in self.published.iter().chain(replacing) {
-            match places {
-                Places::Contain(index) => index.for_each_overlap(range, regions, &mut found),
-                Places::Layers(layers) => layers.for_each_overlap(range, regions, &mut found),
-                Places::Exact(exact) => {
-                    exact.iter().filter(|(cached, _)| cached.overlaps(range)).for_each(|(_, &id)| found(id));
-                }
-            }
+            places.for_each_overlap(range, regions, &mut found);
+        }
+    }
+
+    /// As [`Lookup::for_each_overlap`], of one class.
+    pub(super) fn for_each_overlap_in(
+        &self,
+        class: usize,
+        range: PageRange,
+        regions: &Regions,
+        mut found: impl FnMut(RegionId),
+    ) {
+        self.published[class].for_each_overlap(range, regions, &mut found);
+        if self.has_replacements() {
+            self.replacing[class].for_each_overlap(range, regions, &mut found);
         }
     }
 
@@ -262,6 +270,17 @@ impl Places {
             Self::Contain(index) => index.find(range, regions),
             Self::Layers(layers) => layers.find(range, regions, |_| true),
             Self::Exact(exact) => exact.get(&range).copied(),
+        }
+    }
+
+    #[inline]
+    fn for_each_overlap(&self, range: PageRange, regions: &Regions, found: &mut impl FnMut(RegionId)) {
+        match self {
+            Self::Contain(index) => index.for_each_overlap(range, regions, found),
+            Self::Layers(layers) => layers.for_each_overlap(range, regions, found),
+            Self::Exact(exact) => {
+                exact.iter().filter(|(cached, _)| cached.overlaps(range)).for_each(|(_, &id)| found(id));
+            }
         }
     }
 

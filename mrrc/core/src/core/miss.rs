@@ -4,29 +4,33 @@ use super::contents::Contents;
 use super::holders::{Holders, Request, Sharing};
 use super::outcome::{Found, Part};
 use super::planner::Planner;
+use super::view::View;
 use super::{AllInUse, register, room};
 use crate::policy::{Keeps, Need, Policy};
 use crate::range::PageRange;
 use crate::regions::RegionId;
 
-/// Answers the request. One that overlaps nothing needs no plan.
-pub(super) fn answer<P: Policy>(
+/// Answers a request that overlaps nothing, and that nothing serves: it needs no plan. `None`, and nothing is done or counted,
+/// for any other. `may_be_served`: a region with other rights may contain it.
+#[inline]
+pub(super) fn answer_lone<P: Policy>(
     contents: &mut Contents<P>,
-    planner: &mut Planner,
+    planner: &Planner,
     request: &Request,
+    may_be_served: bool,
     holders: &mut impl Holders,
-) -> Result<(), AllInUse> {
-    let need = Planner::need_lone(contents.view(), request);
-    if planner.is_lone(contents.view(), request, need) {
-        answer_lone(contents, request, need, holders)
-    } else {
-        answer_by_plan(contents, planner, request, holders)
+) -> Option<Result<(), AllInUse>> {
+    let view = contents.view();
+    let need = Planner::need_lone(view, request);
+    if !planner.is_lone(view, request, need) || may_be_served && is_served_otherwise(view, request) {
+        return None;
     }
+    Some(make_lone(contents, request, need, holders))
 }
 
-/// Answers a request that overlaps nothing and becomes one region, once so much has left.
+/// Makes the region of a request that overlaps nothing, once so much has left.
 #[inline]
-fn answer_lone<P: Policy>(
+fn make_lone<P: Policy>(
     contents: &mut Contents<P>,
     request: &Request,
     need: Need,
@@ -48,18 +52,21 @@ pub(super) fn hold_lone<P: Policy>(
     planner: &Planner,
     request: &Request,
 ) -> Option<RegionId> {
-    let need = Planner::need_lone(contents.view(), request);
-    if !need.is_met() || !planner.is_lone(contents.view(), request, need) {
-        return None;
-    }
-    // A region of the other class that contains it may serve it.
     let view = contents.view();
-    let may_share = request.access.class() == 0 && request.sharing == Sharing::All && !view.lookup.is_empty(1);
-    if may_share && view.find_in(1, request.range).is_some() {
+    let need = Planner::need_lone(view, request);
+    if !need.is_met() || !planner.is_lone(view, request, need) || is_served_otherwise(view, request) {
         return None;
     }
     count_lone(contents, request);
     Some(register::admit_lone(contents, request))
+}
+
+/// Returns whether a request that overlaps nothing of its own class is served by a region of the other.
+#[inline]
+fn is_served_otherwise(view: View<'_>, request: &Request) -> bool {
+    let may_share = request.access.class() == 0 && request.sharing == Sharing::All;
+    let has_others = !view.lookup.is_empty(1) || view.lookup.has_replacements();
+    may_share && has_others && view.find_for(request).is_some()
 }
 
 #[inline]

@@ -154,7 +154,17 @@ impl<P: Policy> Core<P> {
     /// # Errors
     /// [`AllInUse`] when everything that could make room is held.
     pub fn request_with(&mut self, request: &Request, holders: &mut impl Holders) -> Result<&Outcome, AllInUse> {
-        let Some(id) = self.contents.view().find_for(request) else { return self.miss(request, holders) };
+        // A cache of many threads looks before it asks: mostly nothing overlaps what it asks for.
+        let lone = miss::answer_lone(&mut self.contents, &self.planner, request, true, holders);
+        if let Some(result) = lone {
+            self.debug_check_limits();
+            return result.map(|()| self.outcome());
+        }
+        let Some(id) = self.contents.view().find_for(request) else {
+            let result = miss::answer_by_plan(&mut self.contents, &mut self.planner, request, holders);
+            self.debug_check_limits();
+            return result.map(|()| self.outcome());
+        };
         if !request.again {
             self.contents.count_hit(id, request.range);
         }
@@ -165,11 +175,10 @@ impl<P: Policy> Core<P> {
 
     #[inline(never)]
     fn request_missed(&mut self, asked: PageRange) -> Result<&Outcome, AllInUse> {
-        self.miss(&Request::new(asked), &mut NoHolders)
-    }
-
-    fn miss(&mut self, request: &Request, holders: &mut impl Holders) -> Result<&Outcome, AllInUse> {
-        let result = miss::answer(&mut self.contents, &mut self.planner, request, holders);
+        let Self { contents, planner, .. } = self;
+        let request = Request::new(asked);
+        let lone = miss::answer_lone(contents, planner, &request, false, &mut NoHolders);
+        let result = lone.unwrap_or_else(|| miss::answer_by_plan(contents, planner, &request, &mut NoHolders));
         self.debug_check_limits();
         result.map(|()| self.outcome())
     }

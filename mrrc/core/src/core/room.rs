@@ -109,6 +109,7 @@ pub(super) fn refuse<P: Policy>(contents: &mut Contents<P>, asked: PageRange, ne
 }
 
 /// Runs of *full* where no other can hold what leaves, and so much can leave: every proposal goes at once.
+#[inline]
 fn full_unshared<P: Policy>(contents: &mut Contents<P>, mut need: Need) -> bool {
     let mut idle_runs = 0;
     while !need.is_met() && idle_runs < 2 {

@@ -40,13 +40,13 @@ impl Planner {
     // ---- Requests that need no plan ------------------------------------------------------------------
 
     /// Returns how much has to leave before there is room for the request as one more region.
-    #[inline]
+    #[inline(always)]
     pub(super) fn need_lone(view: View<'_>, request: &Request) -> Need {
         view.capacity.shortfall(Total { pages: request.range.pages(), regions: 1 }, Total::default())
     }
 
     /// Returns whether the request overlaps nothing and becomes one region, once so much has left.
-    #[inline]
+    #[inline(always)]
     pub(super) fn is_lone(&self, view: View<'_>, request: &Request, need: Need) -> bool {
         let &Request { range, access, sharing, .. } = request;
         let pages = range.pages();
@@ -219,6 +219,7 @@ impl Planner {
 
     /// Returns whether a region may have to leave before the request is served. A quick guess, which is no only where
     /// none has to.
+    #[inline]
     pub(super) fn may_evict_for(&self, view: View<'_>, request: &Request) -> bool {
         let wanted = self.wanted(request);
         let longest = piece_pages(&self.scheme, view);
@@ -237,7 +238,7 @@ impl Planner {
         }
         // Overlapping regions may be merged with it, or cut the gap between two pieces.
         let (mut hull, mut overlaps) = (wanted, 0);
-        view.lookup.for_each_overlap(wanted, view.regions, |id| {
+        view.lookup.for_each_overlap_in(request.access.class(), wanted, view.regions, |id| {
             hull = hull.hull(view.regions.get(id).range());
             overlaps += 1;
         });
@@ -254,6 +255,7 @@ impl Planner {
     }
 
     /// Returns the room to make, beside replaced regions, before the pieces fit.
+    #[inline]
     pub(super) fn need(&self, view: View<'_>) -> Need {
         view.capacity.shortfall(self.plan.piece_total, view.unheld_total(&self.plan.replaced))
     }
