@@ -86,7 +86,7 @@ impl FileReader {
         let name = source.name().to_path_buf();
         let opened = source.read().map_err(|error| TraceError::Io { file: name.clone(), doing: "open", error })?;
         let members = Members::of(opened).map_err(|error| unreadable(&name, "its beginning".into(), error))?;
-        let summary = Summary::new(format.name());
+        let summary = Summary { is_laid_out: format.is_laid_out(), ..Summary::new(format.name()) };
         let queue = VecDeque::new();
         Ok(Self {
             name,

@@ -69,6 +69,11 @@ impl Format {
         Self::Address,
     ];
 
+    /// Returns whether its objects have no addresses, or are numbered in the order of their first request.
+    pub const fn is_laid_out(self) -> bool {
+        matches!(self, Self::Httpd | Self::Mambo | Self::OracleGeneral | Self::Objects | Self::Mooncake)
+    }
+
     /// Returns the name, as `--format` takes it.
     pub const fn name(self) -> &'static str {
         match self {

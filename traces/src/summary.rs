@@ -24,6 +24,9 @@ pub struct Summary {
     pub untimed: u64,
     /// The first events.
     pub first: Vec<Event>,
+    /// Whether its objects have no addresses. They were laid out in the order of their first request then. So the place behind an
+    /// object tells what is requested next.
+    pub is_laid_out: bool,
 }
 
 /// Lines or records that were passed over for one reason.

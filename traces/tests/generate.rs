@@ -193,7 +193,7 @@ fn a_workload_makes_as_many_requests_as_it_says() {
 #[test]
 fn what_cannot_be_is_told_with_a_remedy() {
     for (workload, expected) in [
-        ("cello", "workload: `cello` is no workload; give one of httpd, cello92, zipf"),
+        ("cello", "workload: `cello` is no workload; give one of httpd, cello92, zipf, buffers"),
         ("zipf:seed=1,seed=2", "workload: `seed` is given twice; give it once"),
         ("zipf:objcts=1", "workload: `objcts` is no option of it; it has objects, pages, exponent, requests, seed"),
         ("zipf:objects", "workload: `objects` has no value; write objects=…"),

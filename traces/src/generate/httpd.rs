@@ -150,7 +150,7 @@ impl Httpd {
             places: vec![u64::MAX; files],
             free: 0,
             rest: None,
-            summary: Summary::new(format!("httpd, generated: {options}")),
+            summary: Summary { is_laid_out: true, ..Summary::new(format!("httpd, generated: {options}")) },
             stats,
             rng,
             plan,

@@ -2,11 +2,13 @@
 //!
 //! * [`httpd`] and [`cello`]: the two workloads of the paper's study.
 //! * [`zipf`]: objects of Zipf popularity, for speed and for experiments.
+//! * [`buffers`]: buffers of programs in six patterns, to evaluate policies on what they were not tuned on.
 //!
 //! Each is a [`Reader`] that makes its events on demand: the same options give the same events on every machine with a
 //! mathematical library that rounds alike. Each is calibrated to figures of the *workload* only, never to what a cache
 //! makes of it, and its [`Generator::checks`] measures on the events that it gave out whether it has them.
 
+pub mod buffers;
 pub mod cello;
 mod check;
 mod first_level;
@@ -53,12 +55,19 @@ pub enum Workload {
     Cello92(cello::Options),
     /// Zipf.
     Zipf(zipf::Options),
+    /// Buffers of programs.
+    Buffers(buffers::Options),
 }
 
 impl Workload {
     /// Returns the generators with the paper's options.
-    pub fn all() -> [Self; 3] {
-        [Self::Httpd(Default::default()), Self::Cello92(Default::default()), Self::Zipf(Default::default())]
+    pub fn all() -> [Self; 4] {
+        [
+            Self::Httpd(Default::default()),
+            Self::Cello92(Default::default()),
+            Self::Zipf(Default::default()),
+            Self::Buffers(Default::default()),
+        ]
     }
 
     /// Without the options.
@@ -67,6 +76,7 @@ impl Workload {
             Self::Httpd(_) => "httpd",
             Self::Cello92(_) => "cello92",
             Self::Zipf(_) => "zipf",
+            Self::Buffers(_) => "buffers",
         }
     }
 
@@ -76,6 +86,7 @@ impl Workload {
             Self::Httpd(options) => options.requests,
             Self::Cello92(options) => options.requests,
             Self::Zipf(options) => options.requests,
+            Self::Buffers(options) => options.requests,
         }
     }
 
@@ -88,6 +99,7 @@ impl Workload {
             Self::Httpd(options) => Box::new(httpd::Httpd::new(options.clone())?),
             Self::Cello92(options) => Box::new(cello::Cello::new(options.clone())?),
             Self::Zipf(options) => Box::new(zipf::Zipf::new(options.clone())?),
+            Self::Buffers(options) => Box::new(buffers::Buffers::new(options.clone())?),
         })
     }
 }
@@ -101,7 +113,13 @@ impl FromStr for Workload {
             "httpd" => Self::Httpd(rest.parse()?),
             "cello92" => Self::Cello92(rest.parse()?),
             "zipf" => Self::Zipf(rest.parse()?),
-            _ => return Err(options::wrong(format!("`{name}` is no workload"), "give one of httpd, cello92, zipf")),
+            "buffers" => Self::Buffers(rest.parse()?),
+            _ => {
+                return Err(options::wrong(
+                    format!("`{name}` is no workload"),
+                    "give one of httpd, cello92, zipf, buffers",
+                ));
+            }
         })
     }
 }
@@ -113,6 +131,7 @@ impl fmt::Display for Workload {
             Self::Httpd(options) => write!(f, "httpd:{options}"),
             Self::Cello92(options) => write!(f, "cello92:{options}"),
             Self::Zipf(options) => write!(f, "zipf:{options}"),
+            Self::Buffers(options) => write!(f, "buffers:{options}"),
         }
     }
 }

@@ -90,7 +90,8 @@ impl Zipf {
         within("requests", requests, 0, u32::MAX.into())?;
         let ranks = rand_distr::Zipf::new(f64::from(objects), exponent)
             .map_err(|error| super::options::wrong(error.to_string(), "give another exponent"))?;
-        let summary = Summary::new(format!("zipf, generated: {options}"));
+        let understood = format!("zipf, generated: {options}");
+        let summary = Summary { is_laid_out: true, ..Summary::new(understood) };
         let rng = Pcg64Mcg::seed_from_u64(seed);
         let objects = vec![Object::default(); objects as usize];
         Ok(Self { options, ranks, rng, objects, free: 0, seen: 0, left: requests, summary })
