@@ -1,7 +1,7 @@
 //! The settings of a cache before its first request, and the errors of wrong ones.
 
 use crate::cost::Linear;
-use crate::policy::{Granule, Matching, Overlap, PolicyKind, PolicyParams, Scheme};
+use crate::policy::{Granule, Keeps, Matching, Overlap, PolicyKind, PolicyParams, Scheme};
 
 /// Sizes and choices of one cache. Everything but the capacity has a default.
 ///
@@ -43,6 +43,9 @@ pub struct Config {
     pub group_extra: f64,
     /// References back that `lru-k` looks: 2.
     pub lru_k: u32,
+    /// Whether a miss may register more than was requested, within [`Request::mapping`](crate::core::Request::mapping), where that
+    /// was seen to pay: what the policy's scheme says, by default no. Regions have to split at overlaps and match by containment.
+    pub widen: Option<bool>,
 }
 
 impl Config {
@@ -65,6 +68,7 @@ impl Config {
             cache_entries,
             group_extra: 0.25,
             lru_k,
+            widen: None,
         }
     }
 
@@ -121,8 +125,20 @@ pub(crate) fn check_scheme(scheme: &Scheme) -> Result<(), ConfigError> {
     if scheme.max_regions == Some(0) {
         return Err(ConfigError::ZeroLimit { name: "max_regions" });
     }
+    if scheme.widens && !can_widen(scheme) {
+        return Err(ConfigError::Widen);
+    }
     let splits = scheme.overlap == Overlap::Split && scheme.matching == Matching::Contain;
     if scheme.granule == Granule::Region || splits { Ok(()) } else { Err(ConfigError::Granule) }
+}
+
+/// Returns whether regions split at overlaps, match by containment, and stay until they are evicted.
+pub(crate) fn can_widen(scheme: &Scheme) -> bool {
+    let is_plain = scheme.granule == Granule::Region && !scheme.groups;
+    is_plain
+        && scheme.overlap == Overlap::Split
+        && scheme.matching == Matching::Contain
+        && scheme.keeps == Keeps::UntilEvicted
 }
 
 /// Why a cache cannot be configured so.
@@ -157,6 +173,11 @@ pub enum ConfigError {
     /// Pages and buckets are neither merged nor matched exactly.
     #[error("the policy caches pages or buckets, which only split at overlaps and match by containment")]
     Granule,
+    /// Only plain regions are widened.
+    #[error(
+        "widening needs a policy that caches regions until they are evicted, splits them at overlaps and matches by containment: leave it off"
+    )]
+    Widen,
 }
 
 #[cfg(test)]

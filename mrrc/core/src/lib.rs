@@ -33,6 +33,7 @@ pub mod policy;
 mod range;
 mod regions;
 pub mod units;
+mod widen;
 
 pub use crate::core::{AllInUse, Core, Cost, Counters, Found, Leavers, Leaving, Outcome, Part};
 pub use access::Access;

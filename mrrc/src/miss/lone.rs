@@ -24,7 +24,7 @@ pub(crate) fn reserve_lone<T>(
     if !is_plain || !state.changes.allows_caching(range, false) || !state.occupancy.has_room(amount) {
         return None;
     }
-    let ask = Request { range, access, max_segments: settings.max_segments, again: counted, sharing };
+    let ask = Request { range, access, max_segments: settings.max_segments, again: counted, sharing, mapping: range };
     let id = state.core.request_lone(&ask)?;
     state.begin(id, thread);
     let is_reserved = state.reserve(amount);

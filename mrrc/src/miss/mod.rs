@@ -157,7 +157,7 @@ impl<T> Miss<T> {
             request,
             stage: Stage::Planning,
             begins,
-            question: Question::new(Request { range, access, max_segments, again: counted, sharing }),
+            question: Question::new(Request { range, access, max_segments, again: counted, sharing, mapping: range }),
             room: Room::default(),
             waits: Waits::default(),
             holds: SmallVec::new(),

@@ -23,6 +23,9 @@ pub struct Request {
     pub again: bool,
     /// The requests that may share its regions.
     pub sharing: Sharing,
+    /// The pages that a widened registration may take; those of the request alone keep it exact. Only where the configuration
+    /// [widens](crate::Config::widen), and only for local rights.
+    pub mapping: PageRange,
 }
 
 /// The sharing of a request's regions, in both directions.
@@ -38,9 +41,16 @@ pub enum Sharing {
 }
 
 impl Request {
-    /// Returns a request for local use.
+    /// Returns a request for local use, which is not widened.
     pub fn new(range: PageRange) -> Self {
-        Self { range, access: Access::LOCAL_READ, max_segments: usize::MAX, again: false, sharing: Sharing::All }
+        Self {
+            range,
+            access: Access::LOCAL_READ,
+            max_segments: usize::MAX,
+            again: false,
+            sharing: Sharing::All,
+            mapping: range,
+        }
     }
 }
 

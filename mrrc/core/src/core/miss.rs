@@ -90,7 +90,9 @@ pub(super) fn answer_by_plan<P: Policy>(
     let found = survey(contents, planner, request, planner.wanted(request));
     if !request.again {
         count(contents, planner, request.range);
+        planner.observe(request.range);
     }
+    planner.widen(contents.view(), request);
     execute(contents, planner, request, found, holders)
 }
 
@@ -195,6 +197,12 @@ fn execute<P: Policy>(
             if planner.plan().is_aside() {
                 return register::admit_aside(contents, planner, request, holders);
             }
+            room::make(contents, planner, asked, holders)?;
+        }
+        Err(_) if planner.plan().is_widened() => {
+            // The request without its neighbours may find room.
+            contents.record_mut().take_back_refusal();
+            planner.narrow();
             room::make(contents, planner, asked, holders)?;
         }
         result => result?,

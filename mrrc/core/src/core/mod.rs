@@ -15,15 +15,16 @@
 //! `Contents` owns the regions, the look-ups, the totals and the policy, and keeps them in step. `Planner` owns the plan, which
 //! it makes from a `View` of the contents. `miss.rs`, `room.rs`, `register.rs` and `publish.rs` carry plans out. A request
 //! that overlaps nothing needs none. Where each request is answered by one region, regions may overlap:
-//! `planner/one_key.rs` has the rules.
+//! `planner/one_key.rs` has the rules. A miss may register its neighbours as well: `planner/widening.rs`.
 
-use crate::config::{Config, ConfigError, check_scheme};
+use crate::config::{Config, ConfigError, can_widen, check_scheme};
 use crate::cost::Linear;
 use crate::index::IndexReader;
 use crate::policy::{Granule, Matching, Need, Policy, Scheme};
 use crate::range::PageRange;
 use crate::regions::{RegionId, RegionState};
 use crate::units::{Amounts, Count};
+use crate::widen::Widener;
 use std::fmt;
 
 mod capacity;
@@ -112,15 +113,17 @@ impl<P: Policy> Core<P> {
         let mut scheme = policy.scheme();
         scheme.overlap = config.overlap.unwrap_or(scheme.overlap);
         scheme.matching = config.matching.unwrap_or(scheme.matching);
+        scheme.widens = config.widen.unwrap_or(scheme.widens && can_widen(&scheme));
         check_scheme(&scheme)?;
         let capacity = Capacity::new(config, &scheme);
         if let Granule::Bucket(pages) = &mut scheme.granule {
             // A bucket is registered whole, so it is no larger than a region can be.
             *pages = capacity.region_pages().min(*pages);
         }
+        let widener = scheme.widens.then(|| Widener::new(config.capacity, &config.cost));
         Ok(Self {
             contents: Contents::new(policy, &scheme, capacity),
-            planner: Planner::new(scheme),
+            planner: Planner::new(scheme, widener),
             group_extra: config.group_extra,
             cost: config.cost,
         })
@@ -146,6 +149,7 @@ impl<P: Policy> Core<P> {
         let id = self.find(asked)?;
         self.contents.count_hit(id, asked);
         self.contents.touch(id);
+        self.planner.observe(asked);
         Some(id)
     }
 
@@ -167,6 +171,7 @@ impl<P: Policy> Core<P> {
         };
         if !request.again {
             self.contents.count_hit(id, request.range);
+            self.planner.observe(request.range);
         }
         self.contents.touch(id);
         self.contents.answer_hit(id, request.range);
@@ -176,7 +181,7 @@ impl<P: Policy> Core<P> {
     #[inline(never)]
     fn request_missed(&mut self, asked: PageRange) -> Result<&Outcome, AllInUse> {
         let Self { contents, planner, .. } = self;
-        let request = Request::new(asked);
+        let request = Request { mapping: PageRange::EVERYTHING, ..Request::new(asked) };
         let lone = miss::answer_lone(contents, planner, &request, false, &mut NoHolders);
         let result = lone.unwrap_or_else(|| miss::answer_by_plan(contents, planner, &request, &mut NoHolders));
         self.debug_check_limits();
@@ -278,6 +283,18 @@ impl<P: Policy> Core<P> {
     /// Regions that were asked for without the core's knowledge move up, in this order.
     pub fn apply_touches(&mut self, touched: impl IntoIterator<Item = RegionId>) {
         touched.into_iter().for_each(|id| self.contents.touch(id));
+    }
+
+    /// Learns from a hit that the core did not answer itself, where it widens.
+    #[inline]
+    pub fn observe(&mut self, range: PageRange) {
+        self.planner.observe(range);
+    }
+
+    /// Returns whether [`Core::observe`] learns from requests for this range.
+    #[inline]
+    pub fn learns_from(&self, range: PageRange) -> bool {
+        self.planner.learns_from(range)
     }
 
     /// A lease takes hold of a region: until it lets go, the region is no candidate for eviction.
@@ -405,6 +422,7 @@ impl<P: Policy> Core<P> {
         }
         self.cost = costs;
         self.contents.set_costs(&costs);
+        self.planner.set_costs(&costs);
         Ok(())
     }
 
@@ -523,8 +541,8 @@ impl<P: Policy> Core<P> {
         self.contents.view().capacity.held().pages
     }
 
-    /// Bytes allocated for regions, index and policy.
+    /// Bytes allocated for regions, index, policy, and what widening has learned.
     pub fn memory(&self) -> usize {
-        self.contents.memory()
+        self.contents.memory() + self.planner.memory()
     }
 }

@@ -228,6 +228,8 @@ pub struct Scheme {
     pub max_regions: Option<u64>,
     /// Whether the ranges of one request may be registered as one spanning region (as `ogr` of `tracesim-policies` does).
     pub groups: bool,
+    /// Whether a miss registers more than was requested where that was seen to pay.
+    pub widens: bool,
 }
 
 impl Default for Scheme {
@@ -241,6 +243,7 @@ impl Default for Scheme {
             keeps: Keeps::UntilEvicted,
             max_regions: None,
             groups: false,
+            widens: false,
         }
     }
 }

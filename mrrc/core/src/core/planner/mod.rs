@@ -7,24 +7,29 @@ use super::holders::{Request, Sharing};
 use super::outcome::Found;
 use super::view::View;
 use crate::access::Access;
+use crate::cost::Linear;
 use crate::coverage;
 use crate::policy::{Granule, Keeps, Matching, Need, Overlap, Scheme};
 use crate::range::PageRange;
 use crate::regions::{RegionId, RegionState};
+use crate::widen::Widener;
 pub(super) use plan::{Piece, Plan, Reason};
 
 mod one_key;
 mod plan;
+mod widening;
 
 /// Decides by the scheme. Owns the plan of the request at hand.
 pub(super) struct Planner {
     scheme: Scheme,
     plan: Plan,
+    /// None where registrations are exact.
+    widener: Option<Box<Widener>>,
 }
 
 impl Planner {
-    pub(super) fn new(scheme: Scheme) -> Self {
-        Self { scheme, plan: Plan::default() }
+    pub(super) fn new(scheme: Scheme, widener: Option<Widener>) -> Self {
+        Self { scheme, plan: Plan::default(), widener: widener.map(Box::new) }
     }
 
     pub(super) fn scheme(&self) -> &Scheme {
@@ -56,7 +61,8 @@ impl Planner {
             Keeps::Forever => need.is_met(),
         };
         let is_one = pages <= view.capacity.region_pages() && self.scheme.granule == Granule::Region;
-        if !stays || !is_one || sharing == Sharing::Nothing {
+        // What is widened needs a plan.
+        if !stays || !is_one || sharing == Sharing::Nothing || self.widener.is_some() {
             return false;
         }
         !view.lookup.has_overlap(access.class(), range, view.regions)
@@ -112,7 +118,7 @@ impl Planner {
     /// it.
     #[inline(always)]
     fn piece_together(&mut self, view: View<'_>, request: &Request, wanted: PageRange) {
-        let Self { scheme, plan } = self;
+        let Self { scheme, plan, .. } = self;
         if plan.overlaps.is_empty() {
             plan.hit_pages = 0;
             plan.gaps.push(wanted);
@@ -145,6 +151,44 @@ impl Planner {
         }
         cut_pieces(scheme, view, request, plan);
         plan.found = if plan.is_served() { Found::Covered } else { Found::Partial };
+    }
+
+    // ---- Widening ------------------------------------------------------------------------------------
+
+    /// Learns from a request, hit or miss, by how much to widen.
+    #[inline(always)]
+    pub(super) fn observe(&mut self, range: PageRange) {
+        if let Some(widener) = &mut self.widener {
+            widener.observe(range);
+        }
+    }
+
+    /// Returns whether requests for this range teach anything.
+    pub(super) fn learns_from(&self, range: PageRange) -> bool {
+        self.widener.as_ref().is_some_and(|widener| widener.is_sampled(range))
+    }
+
+    pub(super) fn set_costs(&mut self, costs: &Linear) {
+        if let Some(widener) = &mut self.widener {
+            widener.set_costs(costs);
+        }
+    }
+
+    /// Returns the bytes that widening takes.
+    pub(super) fn memory(&self) -> usize {
+        self.widener.as_ref().map_or(0, |widener| widener.memory())
+    }
+
+    /// Widens the pieces at the ends of the plan, where that was seen to pay and all still fits.
+    pub(super) fn widen(&mut self, view: View<'_>, request: &Request) {
+        if let Some(widener) = &self.widener {
+            widening::widen(widener, view, request, &mut self.plan);
+        }
+    }
+
+    /// Takes widening back: the pieces are the gaps again.
+    pub(super) fn narrow(&mut self) {
+        widening::narrow(&mut self.plan);
     }
 
     // ---- Changes of the plan -------------------------------------------------------------------------

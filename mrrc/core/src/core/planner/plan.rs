@@ -31,6 +31,8 @@ pub(in crate::core) struct Plan {
     pub(super) whole: bool,
     /// Whether one region cannot have what the pages have now and need: it is registered for the request alone.
     pub(super) aside: bool,
+    /// Pages of the pieces beyond the gaps.
+    pub(super) widened: u64,
 }
 
 /// A range to register as one region.
@@ -98,6 +100,11 @@ impl Plan {
         self.pieces.is_empty() && !self.aside
     }
 
+    /// Returns whether a piece has more pages than its gap.
+    pub(in crate::core) fn is_widened(&self) -> bool {
+        self.widened > 0
+    }
+
     /// Returns whether it is registered for the request alone, because one region cannot have all rights.
     pub(in crate::core) fn is_aside(&self) -> bool {
         self.aside
@@ -119,6 +126,7 @@ impl Plan {
         self.piece_total = Total::default();
         self.whole = false;
         self.aside = false;
+        self.widened = 0;
     }
 
     /// Returns the size of the overlapping regions that stay and of the pieces.

@@ -1,0 +1,126 @@
+//! Widening of a plan: its first and its last piece grow into free pages of the mapping.
+
+use super::{Plan, Request, Sharing, View};
+use crate::range::PageRange;
+use crate::widen::Widener;
+
+/// Widens the ends of a plan where that was seen to pay, if all of it still fits. Only a plan that registers its gaps, for
+/// local rights.
+pub(super) fn widen(widener: &Widener, view: View<'_>, request: &Request, plan: &mut Plan) {
+    let is_plain = plan.replaced.is_empty() && !plan.whole && !plan.aside && request.sharing != Sharing::Nothing;
+    let is_cut = plan.gaps.len() != plan.pieces.len();
+    if !is_plain || is_cut || request.access.class() != 0 || view.has_one_key() {
+        return;
+    }
+    // Gaps between regions of the request have no free neighbours.
+    let ends = [0, plan.pieces.len().saturating_sub(1)];
+    for &at in &ends[..plan.pieces.len().min(2)] {
+        let Some(exact) = plan.pieces.get(at).map(|piece| piece.range) else { return };
+        let Some(within) = request.mapping.intersection(widener.reach(exact)) else { return };
+        if !within.contains(exact) || within == exact {
+            continue;
+        }
+        let wide = widener.widen(exact, free_around(exact, within, view, plan, at));
+        let more = wide.pages() - exact.pages();
+        plan.piece_total.pages += more;
+        if more > 0 && wide.pages() <= view.capacity.region_pages() && view.capacity.allows(plan.total()) {
+            plan.pieces[at].range = wide;
+            plan.widened += more;
+        } else {
+            plan.piece_total.pages -= more;
+        }
+    }
+}
+
+/// Takes widening back: the pieces are the gaps again.
+pub(super) fn narrow(plan: &mut Plan) {
+    debug_assert_eq!(plan.pieces.len(), plan.gaps.len(), "each gap is a piece");
+    for (piece, &gap) in plan.pieces.iter_mut().zip(&plan.gaps) {
+        piece.range = gap;
+    }
+    plan.piece_total.pages -= std::mem::take(&mut plan.widened);
+}
+
+/// Returns the pages around a piece that neither a region nor another piece has, within a range.
+fn free_around(piece: PageRange, within: PageRange, view: View<'_>, plan: &Plan, at: usize) -> PageRange {
+    let (mut start, mut end) = (within.start(), within.end());
+    view.lookup.for_each_overlap(within, view.regions, |id| {
+        let region = view.regions.get(id).range();
+        if region.start() < piece.start() {
+            // One of the other class can share pages with it.
+            start = start.max(region.end().min(piece.start()));
+        }
+        if region.end() > piece.end() {
+            end = end.min(region.start().max(piece.end()));
+        }
+    });
+    if let Some(before) = at.checked_sub(1) {
+        start = start.max(plan.pieces[before].range.end());
+    }
+    if let Some(after) = plan.pieces.get(at + 1) {
+        end = end.min(after.range.start());
+    }
+    PageRange::between(start, end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::Access;
+    use crate::config::{Config, ConfigError};
+    use crate::core::{Core, NoHolders, Part};
+    use crate::policy::Overlap;
+
+    fn range(start: u64, end: u64) -> PageRange {
+        PageRange::between(start, end)
+    }
+
+    /// A core that was asked for many consecutive pages, none of which is cached any more.
+    fn taught() -> Core {
+        let mut core = Core::new(&Config { widen: Some(true), ..Config::new(1024) }).unwrap();
+        (0..20_033).for_each(|page| core.observe(range((1 << 30) + page, (1 << 30) + page + 1)));
+        core
+    }
+
+    fn registered(core: &mut Core, request: &Request) -> Vec<PageRange> {
+        let outcome = core.request_with(request, &mut NoHolders).unwrap();
+        let gap = |part: &Part| matches!(part, Part::Gap { .. }).then(|| part.range());
+        outcome.parts().iter().filter_map(gap).collect()
+    }
+
+    #[test]
+    fn widens_between_neighbours_and_in_the_mapping() {
+        let mut core = taught();
+        let within = |start, end, mapping| Request { mapping, ..Request::new(range(start, end)) };
+        assert_eq!(registered(&mut core, &within(70, 71, range(66, 1000))), [range(66, 128)]);
+        assert_eq!(registered(&mut core, &within(60, 62, PageRange::EVERYTHING)), [range(0, 64)]);
+        // What is left between two regions, and a request that overlaps one.
+        assert_eq!(registered(&mut core, &within(64, 65, PageRange::EVERYTHING)), [range(64, 66)]);
+        assert_eq!(registered(&mut core, &within(120, 130, PageRange::EVERYTHING)), [range(128, 192)]);
+        assert_eq!(core.used_pages(), 192);
+        let last = PageRange::EVERYTHING.end();
+        assert_eq!(registered(&mut core, &within(last - 2, last - 1, PageRange::EVERYTHING)).len(), 1);
+    }
+
+    #[test]
+    fn stays_exact_where_it_must() {
+        let mut core = taught();
+        let exact = Request::new(range(70, 71));
+        assert_eq!(registered(&mut core, &exact), [range(70, 71)]);
+        let remote = Request { access: Access::LOCAL | Access::REMOTE_READ, mapping: PageRange::EVERYTHING, ..exact };
+        assert_eq!(registered(&mut core, &remote), [range(70, 71)]);
+        // No room for more, as all else is held.
+        let id = core.request(range(2048, 3064)).unwrap().parts()[0].region().unwrap();
+        core.hold(id);
+        let pages = core.capacity() - core.used_pages();
+        let wide = Request { mapping: PageRange::EVERYTHING, ..Request::new(range(5000, 5001)) };
+        assert!(pages < 64 && registered(&mut core, &wide).iter().all(|gap| gap.pages() == 1));
+        assert_eq!(core.counters().all_in_use, 0);
+    }
+
+    #[test]
+    fn schemes_that_do_not_split_refuse() {
+        let config = Config { widen: Some(true), overlap: Some(Overlap::Merge), ..Config::new(8) };
+        assert_eq!(Core::new(&config).err(), Some(ConfigError::Widen));
+    }
+}

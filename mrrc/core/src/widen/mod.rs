@@ -1,0 +1,315 @@
+//! Widening: registering more than was requested, where that was seen to pay.
+//!
+//! A miss may register the aligned block of 2, 4, 16 or 64 pages around it: its neighbours are then hits. That pays where neighbours
+//! are asked for soon, and costs pages and room where they are not. A [`Widener`] learns which is the case, from the requests alone.
+//!
+//! **Shadows.** For each width a shadow plays all requests through a cache of blocks of that width and of the same capacity.
+//! It is first in, first out: a block is there if fewer pages than the capacity entered after it. So each request has a cost at each
+//! width:
+//!
+//! ```text
+//!   (a + a') · width · blocks missing  +  (b + b'/4) · runs of missing blocks
+//! ```
+//!
+//! with the cost model's constants. A batch is taken to hold four regions.
+//!
+//! **Choice.** These costs are summed up for the whole address space and for each context, which is an aligned 2 MiB. Both
+//! sums decay with each miss that they count: half of their weight is 1,400 and 23 misses old or less. A miss takes the width that cost least
+//! in its context, with a share of the whole in it. A context with few misses takes that of the whole. Wider than the request
+//! is taken only where that costs less than [`CLEARLY`] times the request alone.
+//!
+//! **Bounds.** A block takes no page outside of what the caller allows: the mapping, and between the neighbouring regions. It has at
+//! most an eighth of the capacity.
+//!
+//! **Memory.** The shadows have at most [`MOST_PAGES`] pages. Where the capacity is larger they sample contexts, one in a power of two, and
+//! other contexts go by the whole. All tables have a fixed size, at most 0.6 MB together. A request allocates nothing.
+
+mod shadow;
+
+use crate::cost::Linear;
+use crate::range::PageRange;
+use shadow::Shadow;
+
+/// The widths, in pages: powers of two.
+const WIDTHS: [u64; 5] = [1, 2, 4, 16, 64];
+
+/// A wider block has to cost less than this share of the request alone.
+const CLEARLY: f32 = 0.97;
+
+/// The decay of the sums for each miss that they count: of the whole, and of a context.
+const DECAY_ALL: f32 = 0.9995;
+const DECAY_CONTEXT: f32 = 0.97;
+
+/// Misses that a context has counted, decayed, before it is asked.
+const ENOUGH: f32 = 6.0;
+
+/// The weight of the whole in a context's choice, once both are scaled to cost the same without widening.
+const SHARE_OF_ALL: f32 = 0.125;
+
+/// A context is two to this power pages: 2 MiB.
+const CONTEXT_BITS: u32 = 9;
+
+/// The capacity of the shadows at most, in pages. Larger caches are sampled.
+const MOST_PAGES: u64 = 1 << 14;
+
+/// Pages of one request that the shadows play: its length beyond this tells nothing new.
+const PLAYED: u64 = 256;
+
+/// Learns from requests by how much a miss should be widened. Decides alike for alike sequences of calls.
+#[derive(Debug)]
+pub(crate) struct Widener {
+    costs: Linear,
+    /// The most pages of a widened range.
+    most: u64,
+    /// One context in two to this power is played.
+    sample_bits: u32,
+    shadows: [Shadow; WIDTHS.len()],
+    all: Sums,
+    contexts: Box<[Context]>,
+}
+
+/// The cost of each width, decayed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    costs: [f32; WIDTHS.len()],
+}
+
+impl Sums {
+    fn add(&mut self, decay: f32, costs: &Self) {
+        for (sum, cost) in self.costs.iter_mut().zip(costs.costs) {
+            *sum = *sum * decay + cost;
+        }
+    }
+
+    /// Returns the place of the cheapest of the first `widths`.
+    fn cheapest(&self, widths: usize) -> usize {
+        let exact = self.costs[0] * CLEARLY;
+        let wide = (1..widths).filter(|&at| self.costs[at] < exact);
+        wide.min_by(|&a, &b| self.costs[a].total_cmp(&self.costs[b])).unwrap_or(0)
+    }
+}
+
+/// The sums of one context. Contexts of one place in the table displace each other.
+#[derive(Clone, Copy, Debug, Default)]
+struct Context {
+    /// The upper bits of the hashed number.
+    tag: u32,
+    /// Misses, decayed.
+    misses: f32,
+    sums: Sums,
+}
+
+impl Widener {
+    /// Returns a widener that has seen nothing, for a cache of so many pages.
+    pub(crate) fn new(capacity: u64, costs: &Linear) -> Self {
+        let sample_bits = capacity.div_ceil(MOST_PAGES).next_power_of_two().ilog2();
+        let played = (capacity >> sample_bits).max(1);
+        let contexts = (played / 2).next_power_of_two().clamp(256, 4096);
+        Self {
+            costs: *costs,
+            most: capacity / 8,
+            sample_bits,
+            shadows: WIDTHS.map(|width| Shadow::new(played.div_ceil(width))),
+            all: Sums::default(),
+            contexts: vec![Context::default(); contexts as usize].into(),
+        }
+    }
+
+    /// Sets the costs of registrations from now on.
+    pub(crate) fn set_costs(&mut self, costs: &Linear) {
+        self.costs = *costs;
+    }
+
+    /// Returns whether requests for this range teach anything: the others need not be [observed](Self::observe).
+    #[inline]
+    pub(crate) fn is_sampled(&self, range: PageRange) -> bool {
+        hash_of(range).leading_zeros() >= self.sample_bits
+    }
+
+    /// Learns from a request, hit or miss.
+    pub(crate) fn observe(&mut self, range: PageRange) {
+        if !self.is_sampled(range) {
+            return;
+        }
+        let end = range.start() + range.pages().min(PLAYED);
+        let page = self.costs.reg_page + self.costs.dereg_page;
+        let call = self.costs.reg_call + self.costs.dereg_call / 4.0;
+        let mut costs = Sums::default();
+        let mut any_missed = false;
+        for ((shadow, width), cost) in self.shadows.iter_mut().zip(WIDTHS).zip(&mut costs.costs) {
+            let missing = shadow.request(range.start() / width, (end - 1) / width);
+            any_missed |= missing.blocks > 0;
+            *cost = (page * (missing.blocks * width) as f64 + call * missing.runs as f64) as f32;
+        }
+        if any_missed {
+            self.all.add(DECAY_ALL, &costs);
+            let (at, tag) = self.place_of(range);
+            let context = &mut self.contexts[at];
+            if context.tag != tag {
+                // It has to be displaced a few times, or once where it was not used for long.
+                context.misses -= 1.0;
+                if context.misses > 0.0 {
+                    return;
+                }
+                *context = Context { tag, ..Context::default() };
+            }
+            context.sums.add(DECAY_CONTEXT, &costs);
+            context.misses = context.misses * DECAY_CONTEXT + 1.0;
+        }
+    }
+
+    /// Returns the range to register for a gap: the gap, or a block around it that lies in `within`.
+    pub(crate) fn widen(&self, gap: PageRange, within: PageRange) -> PageRange {
+        let width = self.width_of(gap);
+        let Some(allowed) = gap.rounded_out(width).intersection(within) else { return gap };
+        if allowed.contains(gap) && allowed.pages() <= self.most { allowed } else { gap }
+    }
+
+    /// Returns the pages around a gap that a widened registration can take at most.
+    pub(crate) fn reach(&self, gap: PageRange) -> PageRange {
+        gap.rounded_out(self.width_of(gap))
+    }
+
+    /// Returns the bytes allocated. They do not change.
+    pub(crate) fn memory(&self) -> usize {
+        let shadows: usize = self.shadows.iter().map(Shadow::memory).sum();
+        size_of::<Self>() + shadows + size_of_val(&*self.contexts)
+    }
+
+    fn width_of(&self, gap: PageRange) -> u64 {
+        let widths = WIDTHS.iter().filter(|&&width| width <= self.most).count();
+        let (at, tag) = self.place_of(gap);
+        let context = &self.contexts[at];
+        let is_known = context.tag == tag && context.misses >= ENOUGH;
+        let sums = if is_known && self.all.costs[0] > 0.0 {
+            let share = SHARE_OF_ALL * context.sums.costs[0] / self.all.costs[0];
+            Sums { costs: std::array::from_fn(|width| context.sums.costs[width] + share * self.all.costs[width]) }
+        } else {
+            self.all
+        };
+        WIDTHS[sums.cheapest(widths)]
+    }
+
+    /// Returns the place of the context in the table, and its tag.
+    fn place_of(&self, range: PageRange) -> (usize, u32) {
+        let hash = hash_of(range);
+        (hash as usize & (self.contexts.len() - 1), (hash >> 16) as u32)
+    }
+}
+
+/// Returns the hash of the context in which a range begins.
+fn hash_of(range: PageRange) -> u64 {
+    mix(range.start() >> CONTEXT_BITS)
+}
+
+/// Returns a number of which each bit depends on all bits of this one (the finish of SplitMix64).
+fn mix(number: u64) -> u64 {
+    let number = (number ^ (number >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let number = (number ^ (number >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    number ^ (number >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn range(start: u64, pages: u64) -> PageRange {
+        PageRange::new(start, pages).unwrap()
+    }
+
+    fn taught(capacity: u64, starts: impl IntoIterator<Item = u64>) -> Widener {
+        let mut widener = Widener::new(capacity, &Linear::PAPER);
+        starts.into_iter().for_each(|start| widener.observe(range(start, 1)));
+        widener
+    }
+
+    #[test]
+    fn knows_nothing_and_widens_nothing() {
+        let widener = Widener::new(10_000, &Linear::PAPER);
+        assert_eq!(widener.widen(range(70, 2), PageRange::EVERYTHING), range(70, 2));
+    }
+
+    #[test]
+    fn widens_scans_to_whole_blocks() {
+        let widener = taught(10_000, 0..20_033);
+        assert_eq!(widener.widen(range(30_000, 1), PageRange::EVERYTHING), range(29_952, 64));
+    }
+
+    #[test]
+    fn leaves_lone_pages_exact() {
+        let widener = taught(1000, (0..20_000).map(|nth| nth * 7919 % 1_000_003));
+        assert_eq!(widener.widen(range(5, 1), PageRange::EVERYTHING), range(5, 1));
+    }
+
+    #[test]
+    fn learns_each_context_by_itself() {
+        // One part is scanned again and again, and single pages elsewhere are asked for once.
+        let starts = (0..40_000).flat_map(|nth| [nth % 512, (1 << 20) + nth * 7919 % 262_144]);
+        let widener = taught(1024, starts);
+        assert!(widener.widen(range(40, 1), PageRange::EVERYTHING).pages() > 1);
+        let single = range((1 << 20) + 77, 1);
+        assert_eq!(widener.widen(single, PageRange::EVERYTHING), single);
+    }
+
+    #[test]
+    fn forgets_what_no_longer_pays() {
+        let mut widener = taught(1000, 0..20_000);
+        assert_eq!(widener.widen(range(1, 1), PageRange::EVERYTHING).pages(), 64);
+        for nth in 0..20_000 {
+            widener.observe(range((1 << 30) + nth * 7919 % 1_000_003, 1));
+        }
+        assert_eq!(widener.widen(range(1 << 29, 1), PageRange::EVERYTHING), range(1 << 29, 1));
+    }
+
+    #[test]
+    fn small_caches_keep_to_an_eighth() {
+        for (capacity, pages) in [(7, 1), (15, 1), (31, 2), (32, 4), (127, 4), (128, 16), (512, 64)] {
+            let widener = taught(capacity, 0..20_000);
+            assert_eq!(widener.widen(range(64, 1), PageRange::EVERYTHING).pages(), pages, "{capacity}");
+        }
+    }
+
+    #[test]
+    fn cheap_calls_widen_nothing() {
+        let mut widener = Widener::new(1000, &Linear { reg_call: 0.0, dereg_call: 0.0, ..Linear::PAPER });
+        (0..20_033).for_each(|start| widener.observe(range(start, 1)));
+        assert_eq!(widener.widen(range(30_000, 1), PageRange::EVERYTHING).pages(), 1);
+    }
+
+    #[test]
+    fn memory_is_bounded_whatever_the_capacity() {
+        for capacity in [1, 1000, 1 << 14, 1 << 20, 1 << 40, u64::MAX] {
+            let memory = Widener::new(capacity, &Linear::PAPER).memory();
+            assert!(
+                memory <= 600_000 && memory as u64 <= capacity.saturating_mul(80).saturating_add(8192),
+                "{capacity}: {memory}"
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn stays_within_bounds(
+            capacity in 1_u64..5000,
+            requests in prop::collection::vec((0_u64..4000, 1_u64..80), 0..400),
+            gap in (0_u64..4000, 1_u64..200),
+            before in 0_u64..100,
+            after in 0_u64..100,
+            is_last in any::<bool>(),
+        ) {
+            let mut widener = Widener::new(capacity, &Linear::PAPER);
+            requests.iter().for_each(|&(start, pages)| widener.observe(range(start, pages)));
+            let memory = widener.memory();
+            // At the end of the address space, or somewhere.
+            let last = PageRange::EVERYTHING.end();
+            let gap = if is_last { range(last - gap.1, gap.1) } else { range(gap.0, gap.1) };
+            let within = PageRange::between(gap.start().saturating_sub(before), (gap.end() + after).min(last));
+            let wide = widener.widen(gap, within);
+            prop_assert!(wide.contains(gap) && within.contains(wide));
+            prop_assert!(wide == gap || wide.pages() <= capacity / 8);
+            prop_assert!(widener.reach(gap).contains(wide));
+            prop_assert_eq!(widener.memory(), memory);
+        }
+    }
+}
