@@ -88,8 +88,10 @@ pub struct Overall<'a> {
     pub cells: usize,
     /// The geometric mean of its costs, as a multiple of the lowest one of a policy.
     pub mean: f64,
-    /// Its costs as multiples of the lower bound: the geometric mean and the most. None where the bound does not hold.
+    /// Its costs as multiples of the lower bound: the geometric mean and the most. None where there is no bound.
     pub over_bound: Option<(f64, f64)>,
+    /// Whether the bound holds for it. It registers pages that no request names otherwise, and can fall below it.
+    pub is_bounded: bool,
     /// Its cost where it is worst, as a multiple of the cheapest policy's there.
     pub over_cheapest: f64,
     /// The cells in which it costs no more than [`CLOSE`] times the cheapest.
@@ -106,13 +108,16 @@ impl<'a> Overall<'a> {
             .iter()
             .flat_map(|one| (0..capacities).map(|at| one.at(at).map(cost).fold(f64::INFINITY, f64::min)))
             .collect();
+        let lowest: Vec<Option<f64>> =
+            traces.iter().flat_map(|one| (0..capacities).map(|at| one.lower_bound_us(at))).collect();
         let of = |policy: &'a str| {
             let rows = traces.iter().filter_map(|one| one.policies.iter().find(|(name, _)| *name == policy));
             let rows: Vec<&Row> = rows.flat_map(|(_, rows)| rows.iter().copied().flatten()).collect();
             let costs: Vec<f64> = rows.iter().copied().map(cost).collect();
             let mean = geometric(&costs).filter(|_| rows.len() == cells)?;
-            let bounds = rows.iter().map(|row| row.lower_bound_us.filter(|bound| *bound > 0.0).map(|b| cost(row) / b));
-            let bounds: Option<Vec<f64>> = bounds.collect();
+            let over =
+                |(cost, bound): (&f64, &Option<f64>)| bound.filter(|bound| *bound > 0.0).map(|bound| cost / bound);
+            let bounds: Option<Vec<f64>> = costs.iter().zip(&lowest).map(over).collect();
             let over_bound =
                 bounds.and_then(|over| geometric(&over).map(|mean| (mean, over.iter().copied().fold(0.0, f64::max))));
             let over: Vec<f64> = costs.iter().zip(&cheapest).map(|(cost, least)| cost / least).collect();
@@ -121,6 +126,7 @@ impl<'a> Overall<'a> {
                 cells,
                 mean,
                 over_bound,
+                is_bounded: rows.iter().all(|row| row.lower_bound_us.is_some()),
                 over_cheapest: over.iter().copied().fold(1.0, f64::max),
                 close: over.iter().filter(|over| **over <= CLOSE).count(),
             })
@@ -165,7 +171,10 @@ mod tests {
         assert_eq!(all.iter().map(|one| one.policy).collect::<Vec<_>>(), ["b", "a"]);
         let [b, a] = all[..] else { panic!("{all:?}") };
         let mean = (1.0f64 * 1.02 * 4.0 * 1.0).powf(0.25);
-        assert_eq!((b.mean, b.cells, b.over_bound, b.over_cheapest, b.close), (1.0, 4, None, 2.0, 3));
+        assert_eq!((b.mean, b.cells, b.is_bounded, b.over_cheapest, b.close), (1.0, 4, false, 2.0, 3));
+        let (over, most) = b.over_bound.expect("the other's bound is its yardstick");
+        assert!((over - 2.0 * 2f64.powf(0.25)).abs() < 1e-9 && most == 4.0, "{b:?}");
+        assert!(a.is_bounded);
         assert_eq!((a.cells, a.over_cheapest, a.close), (4, 4.0, 3));
         assert!((a.mean - mean / 2f64.powf(0.25)).abs() < 1e-9, "{a:?}");
         let (over, most) = a.over_bound.expect("it has a bound everywhere");

@@ -204,6 +204,7 @@ impl<P: Policy> Replayer<P> {
         let Deferred { marks, hits, .. } = self.deferred.as_mut()?;
         let id = self.core.find(asked)?;
         marks.mark(id);
+        self.core.observe(asked);
         let exact = self.core.range_of(id) == Some(asked);
         let kind = if exact { &mut hits.exact } else { &mut hits.subset };
         *kind += 1;
@@ -217,7 +218,8 @@ impl<P: Policy> Replayer<P> {
     /// Asks for what no region serves by itself.
     fn missed_deferred(&mut self, asked: PageRange) -> Option<&Outcome> {
         let Deferred { marks, .. } = self.deferred.as_mut()?;
-        let outcome = self.core.request_with(&Request::new(asked), marks).ok()?;
+        let request = Request { mapping: PageRange::EVERYTHING, ..Request::new(asked) };
+        let outcome = self.core.request_with(&request, marks).ok()?;
         marks.forget(outcome.batches());
         Some(outcome)
     }

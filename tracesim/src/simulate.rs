@@ -9,7 +9,8 @@ use traces::Trace;
 
 pub use crate::replayer::{Recency, ReplayError, Replayed, Watch};
 
-/// Replays a trace through caches of this configuration.
+/// Replays a trace through caches of this configuration. Objects that [have no addresses](traces::Summary::is_laid_out) are never
+/// widened.
 ///
 /// ```
 /// use mrrc_core::policy::PolicyKind;
@@ -34,6 +35,9 @@ pub fn replay(
     recency: Recency,
     watch: Option<&Watch<'_>>,
 ) -> Result<Replayed, ReplayError> {
+    // What lies behind an object would tell a policy the future.
+    let exact = Config { widen: Some(false), ..config.clone() };
+    let config = if trace.summary.is_laid_out { &exact } else { config };
     let mut all = Replayed::default();
     for process in &trace.processes {
         let one = policy.replay_process(process, config, recency, watch)?;

@@ -9,7 +9,7 @@ use crate::policies::PolicyEntry;
 use crate::row::{DeregCost, Label, Row};
 use crate::simulate::{Recency, ReplayError, Watch, replay};
 use crate::sizes::Capacity;
-use mrrc_core::policy::PolicyKind;
+use mrrc_core::policy::{PolicyKind, Scheme};
 use mrrc_core::{Config, ConfigError, PageRange};
 use rayon::prelude::*;
 use std::sync::atomic::Ordering;
@@ -132,10 +132,12 @@ impl Sweep {
     ) -> Result<Finished, ReplayError> {
         let base = self.base.clone();
         let (name, policy, config) = match cell {
-            Cell::NoCache => (PolicyKind::None.name(), &PolicyKind::None.into(), Config { capacity: 1, ..base }),
+            Cell::NoCache => {
+                (PolicyKind::None.name(), &PolicyKind::None.into(), Config { capacity: 1, widen: None, ..base })
+            }
             Cell::Infinite => {
                 let capacity = PageRange::EVERYTHING.pages();
-                (INFINITE, &PolicyKind::PinDown.into(), Config { capacity, max_regions: None, ..base })
+                (INFINITE, &PolicyKind::PinDown.into(), Config { capacity, max_regions: None, widen: None, ..base })
             }
             Cell::At { policy, .. } => {
                 let policy = &self.policies[policy];
@@ -147,7 +149,9 @@ impl Sweep {
         let label = Label { trace: &trace.name, policy: name, capacity_pages, resort, evict };
         let mut row = Row::new(&label, &replayed, &self.base.cost, self.dereg);
         row.processes = Some(trace.processes.len()).filter(|&processes| processes > 1);
-        row.lower_bound_us = bound.filter(|_| bound::holds_for(&policy.scheme(&config.params())));
+        let scheme = policy.scheme(&config.params());
+        let scheme = Scheme { widens: !trace.summary.is_laid_out && config.widen.unwrap_or(scheme.widens), ..scheme };
+        row.lower_bound_us = bound.filter(|_| bound::holds_for(&scheme));
         Ok(Finished { row, unmatched_releases: replayed.unmatched_releases })
     }
 }

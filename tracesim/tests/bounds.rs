@@ -176,6 +176,23 @@ proptest! {
 }
 
 proptest! {
+    #[test]
+    fn pages_alone_bound_policies_that_widen(trace in traces(40, 9, 60, false), costs in costs(), widen in any::<bool>()) {
+        let capacities = [1, 3, 8, 16, 30, 100];
+        let pages = Linear { reg_call: 0.0, dereg_call: 0.0, ..costs };
+        let lower = bound::lower(&trace, &capacities, &pages);
+        for (&capacity, lower) in capacities.iter().zip(lower) {
+            for policy in &builtin() {
+                let config = Config { widen: widen.then_some(true), cost: costs, ..Config::new(capacity) };
+                let Ok(replayed) = replay(&trace, policy, &config, Recency::Exact, None) else { continue };
+                let total = replayed.cost(&costs, DeregCost::Batch).total_us();
+                prop_assert!(lower <= total + 1e-9, "{policy} pays {total} at {capacity}, bound {lower}");
+            }
+        }
+    }
+}
+
+proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
     #[test]

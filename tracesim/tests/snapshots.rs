@@ -103,7 +103,9 @@ fn workloads_in_examples_are_workloads() {
     let mut seen = 0;
     for command in ["generate", "replay", "compare", "convert", "info"] {
         let help = stdout(&[command, "--help"]);
-        let names = |word: &&str| ["httpd", "cello92", "zipf"].iter().any(|name| word.starts_with(&format!("{name}:")));
+        let names = |word: &&str| {
+            ["httpd", "cello92", "zipf", "buffers"].iter().any(|name| word.starts_with(&format!("{name}:")))
+        };
         for word in help.split_whitespace().filter(names).filter(|word| !word.ends_with([':', ','])) {
             word.parse::<traces::generate::Workload>().unwrap_or_else(|error| panic!("{command}: {word}: {error}"));
             seen += 1;

@@ -8,6 +8,7 @@
 //! | [`pindown-page`](pindown_page), [`lazy`], [`firehose`], [`ogr`] | the paper's peers |
 //! | [`fifo`], [`lru-k`](lru_k), [`2q`](two_q), [`arc`], [`lirs`], [`w-tinylfu`](w_tinylfu) | general ones |
 //! | [`ucx`], [`libfabric`], [`nccl`] | today's registration caches |
+//! | [`widening`] | those of `probation`; misses may register their neighbours |
 //!
 //! Those that are least-recently-used underneath define only their scheme and leave the order to [`Lru`](mrrc_core::policy::parts::Lru).
 //! [`AnyPolicy`] names them all, and those of the cache.
@@ -32,6 +33,7 @@ mod references;
 pub mod two_q;
 pub mod ucx;
 pub mod w_tinylfu;
+pub mod widening;
 
 use mrrc_core::policy::{Policy, PolicyKind, PolicyParams};
 use mrrc_core::{Config, ConfigError, Core};
@@ -102,6 +104,7 @@ policies! {
     Libfabric, "libfabric", "libfabric's cache: as UCX's, with a bounded number of entries.", |params| libfabric::policy(params);
     Nccl, "nccl", "NCCL's cache: whole pages, nothing is ever evicted.", |params| nccl::policy();
     Probation, PolicyKind::Probation.name(), PolicyKind::Probation.about(), |params| PolicyKind::Probation.build(params);
+    Widening, "widening", "Ours: as probation, and misses register their neighbours where that was seen to pay.", |params| widening::Widening::new(params);
 }
 
 impl AnyPolicy {

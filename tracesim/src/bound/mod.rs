@@ -67,6 +67,9 @@ use mrrc_core::policy::{Granule, Scheme};
 /// Returns whether [`lower`] holds for policies of this scheme: not for those that register pages that no request names.
 ///
 /// Merging regions that overlap is no such case: their union holds only pages that were registered or are requested.
+///
+/// For those, the same bound with calls that cost nothing holds. They may register all pages in one call. But a page that is
+/// found was kept since its last use, or it was deregistered and registered again.
 pub fn holds_for(scheme: &Scheme) -> bool {
-    !scheme.groups && !matches!(scheme.granule, Granule::Bucket(_))
+    !scheme.groups && !scheme.widens && !matches!(scheme.granule, Granule::Bucket(_))
 }

@@ -7,9 +7,9 @@ use crate::simulate::Recency;
 use crate::sizes::Capacity;
 use crate::sweep::Sweep;
 use clap::ValueEnum;
-use mrrc_core::Config;
 use mrrc_core::cost::Linear;
 use mrrc_core::policy::{Matching, Overlap, PolicyKind};
+use mrrc_core::{Config, ConfigError};
 
 /// The options of every cache.
 #[derive(clap::Args, Clone, Debug)]
@@ -61,6 +61,9 @@ pub(crate) struct Choices {
     /// References back that lru-k looks
     #[arg(long, value_name = "K", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     lru_k: u32,
+    /// Register more than requested where that was seen to pay, whatever the policy; widening does so by itself
+    #[arg(long)]
+    widen: bool,
 }
 
 /// More microseconds than this, over eleven days, is a slip; sums of what is far more would not be numbers.
@@ -163,7 +166,7 @@ impl Choices {
                 let one = Sweep { policies: vec![policy.clone()], ..sweep.clone() };
                 match one.check() {
                     Ok(()) => sweep.policies.push(policy.clone()),
-                    Err((_, error)) if *is_named || !matches!(error, mrrc_core::ConfigError::Granule) => {
+                    Err((_, error)) if *is_named || !matches!(error, ConfigError::Granule | ConfigError::Widen) => {
                         return Err(Failure::usage(format_args!("policy {policy}: {error}")));
                     }
                     Err((_, error)) => note(&format!("{policy} is left out: {error}")),
@@ -194,6 +197,7 @@ impl Choices {
             cache_entries: self.cache_entries,
             group_extra: self.group_extra,
             lru_k: self.lru_k,
+            widen: self.widen.then_some(true),
             ..Config::new(1)
         }
     }

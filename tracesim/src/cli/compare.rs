@@ -23,8 +23,11 @@ use std::path::PathBuf;
 #[command(after_help = EXAMPLES, after_long_help = LONG)]
 pub(crate) struct Compare {
     /// The traces, each read once
-    #[arg(required = true, value_name = "TRACE")]
+    #[arg(required_unless_present = "held_out", value_name = "TRACE")]
     traces: Vec<PathBuf>,
+    /// Also compare on the workloads by which the default policy is chosen (docs/default-policy.md)
+    #[arg(long)]
+    held_out: bool,
     /// The policies, with commas, or all
     #[arg(short, long, value_name = "NAME", value_delimiter = ',', default_value = "all", value_parser = chosen_of(builtin()))]
     policy: Vec<Chosen>,
@@ -48,6 +51,22 @@ pub(crate) struct Compare {
     #[command(flatten)]
     form: Form,
 }
+
+/// The workloads by which the default policy is chosen: nothing was tuned to them.
+const HELD_OUT: [&str; 12] = [
+    "buffers:pattern=halo,seed=21",
+    "buffers:pattern=views,seed=21",
+    "buffers:pattern=log,seed=21",
+    "buffers:pattern=merge,seed=21",
+    "buffers:pattern=graph,seed=21",
+    "buffers:pattern=slabs,seed=21",
+    "buffers:pattern=views,pages=65536,requests=100000,seed=22",
+    "buffers:pattern=halo,pages=4096,seed=22",
+    "httpd:requests=200000,seed=21",
+    "zipf:objects=20000,requests=200000,seed=21",
+    "cello92:requests=100000,seed=21",
+    "cello92:requests=100000,client-cache=0MB,sequential=0.3,seed=22",
+];
 
 const EXAMPLES: &str = "\
 Examples:
@@ -88,7 +107,10 @@ A study that outgrows one machine:
     tracesim compare --shard $K/8 -o /results/$K.shard /traces/*.csv";
 
 impl Compare {
-    pub(crate) fn run(&self) -> Result<(), Failure> {
+    pub(crate) fn run(&mut self) -> Result<(), Failure> {
+        if self.held_out {
+            self.traces.extend(HELD_OUT.map(PathBuf::from));
+        }
         let sweep = self.choices.sweep(&self.policy, &self.capacity, true)?;
         if let Some(threads) = self.threads {
             // More than there are replays would only wait.
@@ -209,5 +231,25 @@ impl Compare {
             dereg: sweep.dereg,
             choices: format!("{} {:?} {:?}", env!("CARGO_PKG_VERSION"), sweep.base, sweep.recency),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn held_out_workloads_can_be_generated() {
+        for workload in HELD_OUT {
+            let workload: traces::generate::Workload = workload.parse().expect(workload);
+            let first = workload.generate().expect("the options go together").next();
+            assert!(matches!(first, Some(Ok(_))), "{workload}");
+        }
+    }
+
+    #[test]
+    fn the_rule_lists_what_is_compared() {
+        let rule = include_str!("../../../docs/default-policy.md");
+        assert!(HELD_OUT.iter().all(|workload| rule.contains(workload)));
     }
 }

@@ -31,13 +31,21 @@ pub(super) fn report(study: &Described, rows: &[(usize, Row)]) -> String {
     text
 }
 
+/// Explains the star.
+const STARRED: &str = "
+* registers pages that no request names. The bound of caches that do not is its yardstick, and it may fall below. Its own bound
+  is that of the pages alone: `tracesim bound` with a cost of 0 for calls, as in --cost 0.77,0,0.22,0.
+";
+
 /// Every policy over all traces.
 fn together(policies: &[Overall<'_>]) -> String {
     let Some(first) = policies.first() else { return String::new() };
     let within = format!("within {:.0}%", 100.0 * (CLOSE - 1.0));
     let header = ["all traces", "mean cost", "times bound", "at worst", "over the cheapest", &within];
     let line = |one: &Overall<'_>| {
-        let bound = |which: fn((f64, f64)) -> f64| or_dash(one.over_bound.map(|both| format!("{:.3}", which(both))));
+        let star = if one.is_bounded { "" } else { "*" };
+        let bound =
+            |which: fn((f64, f64)) -> f64| or_dash(one.over_bound.map(|both| format!("{star}{:.3}", which(both))));
         vec![
             one.policy.to_owned(),
             format!("{:.3}", one.mean),
@@ -47,9 +55,10 @@ fn together(policies: &[Overall<'_>]) -> String {
             format!("{} of {}", one.close, one.cells),
         ]
     };
+    let starred = if policies.iter().all(|one| one.is_bounded) { "" } else { STARRED };
     format!(
         "\nEach of {} cells, a trace at a capacity, counts alike: geometric means; then the worst of a policy over the\n\
-         cheapest of all in that cell, and in how many it is close to that.\n\n{}",
+         cheapest of all in that cell, and in how many it is close to that.\n\n{}{starred}",
         first.cells,
         table(&[Side::Left, Side::Right], &header, policies.iter().map(line))
     )

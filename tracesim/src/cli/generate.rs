@@ -16,7 +16,7 @@ use traces::write::{Form, create};
 #[derive(clap::Args, Debug)]
 #[command(after_help = help())]
 pub(crate) struct Generate {
-    /// httpd, cello92 or zipf; options after a colon: zipf:objects=1000,requests=5000
+    /// httpd, cello92, zipf or buffers; options after a colon: zipf:objects=1000,requests=5000
     workload: Workload,
     /// The file to write, compressed if it ends with .gz, .xz or .zst; it appears when it is whole
     #[arg(default_value = "-")]

@@ -105,7 +105,7 @@ pub fn main_with(policies: &[PolicyEntry]) -> ExitCode {
         #[cfg(target_os = "linux")]
         What::Record(_) => Ok(()),
         What::Replay(command) => command.run(),
-        What::Compare(command) => command.run(),
+        What::Compare(mut command) => command.run(),
         What::Advise(command) => command.run(),
         What::Merge(command) => command.run(),
         What::Info(command) => command.run(),

@@ -58,8 +58,8 @@ pub(crate) struct Source {
 /// The help on TRACE that every command shares.
 pub(crate) const ABOUT_TRACES: &str = "\
 A TRACE is a file in any of the formats that `tracesim convert --help` lists, also compressed
-(.gz, .xz, .zst) or in a .tar; - is standard input, and httpd:, cello92: and zipf: are workloads
-made on the spot (`tracesim generate --help`).";
+(.gz, .xz, .zst) or in a .tar; - is standard input, and httpd:, cello92:, zipf: and buffers: are
+workloads made on the spot (`tracesim generate --help`).";
 
 /// Events between two reports of how far it is.
 const REPORT: u64 = 1 << 14;

@@ -115,26 +115,32 @@ fn section(one: &OneTrace<'_>, cast: &Cast<'_>, info: Option<&Info>) -> Markup {
     }
 }
 
+/// Explains the star.
+const STARRED: &str = " * registers pages that no request names: the bound of caches that do not is its yardstick, and it may \
+    fall below.";
+
 /// Every policy over all traces.
 fn together(policies: &[Overall<'_>]) -> Markup {
     let Some(first) = policies.first() else { return html! {} };
     let note = format!(
         "Each of {} cells, a trace at a capacity, counts alike. The mean is geometric, as a multiple of the lowest; at worst is \
-         the cell in which a policy is farthest above.",
-        first.cells
+         the cell in which a policy is farthest above.{}",
+        first.cells,
+        if policies.iter().all(|one| one.is_bounded) { "" } else { STARRED }
     );
     let header = html! {
         th { "policy" } th { "mean cost" } th { "times the bound" } th { "at worst" } th { "over the cheapest, at worst" }
         th { "cells within " (percent(CLOSE - 1.0)) }
     };
     let times = |value: Option<f64>| value.map_or("–".into(), |value| format!("{value:.3}"));
+    let star = |one: &Overall<'_>| if one.is_bounded { "" } else { "*" };
     let rows = html! {
         @for one in policies {
             tr {
                 td { (one.policy) }
                 td { (times(Some(one.mean))) }
-                td { (times(one.over_bound.map(|(mean, _)| mean))) }
-                td { (times(one.over_bound.map(|(_, most)| most))) }
+                td { (star(one)) (times(one.over_bound.map(|(mean, _)| mean))) }
+                td { (star(one)) (times(one.over_bound.map(|(_, most)| most))) }
                 td { "+" (percent(one.over_cheapest - 1.0)) }
                 td { (one.close) }
             }
