@@ -119,6 +119,25 @@ mod tests {
     }
 
     #[test]
+    fn learns_alike_from_hits_that_it_is_told() {
+        let new = || Core::new(&Config { widen: Some(true), ..Config::new(4096) }).unwrap();
+        let (mut own, mut told) = (new(), new());
+        for nth in 0..4000 {
+            let asked = range(nth * 7 % 1501, nth * 7 % 1501 + 1 + nth % 3);
+            own.request(asked).unwrap();
+            if told.find(asked).is_some() {
+                told.observe(asked);
+            } else {
+                let request = Request { mapping: PageRange::EVERYTHING, ..Request::new(asked) };
+                told.request_with(&request, &mut NoHolders).unwrap();
+            }
+            assert_eq!(own.used_pages(), told.used_pages());
+        }
+        let (own, told) = (own.counters(), told.counters());
+        assert!(own.regs == told.regs && own.reg_pages == told.reg_pages && own.regs < 1000, "{}", own.regs);
+    }
+
+    #[test]
     fn schemes_that_do_not_split_refuse() {
         let config = Config { widen: Some(true), overlap: Some(Overlap::Merge), ..Config::new(8) };
         assert_eq!(Core::new(&config).err(), Some(ConfigError::Widen));
