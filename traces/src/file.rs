@@ -71,7 +71,6 @@ impl FileReader {
             first.is_first = true;
             while first.read_on()?.is_some() {}
             laid_out = first.noted;
-            laid_out.iter_mut().for_each(|parser| parser.lay_out());
         }
         Self::stand_before(&mut source, format, reason, options, laid_out)
     }
@@ -140,7 +139,7 @@ impl FileReader {
     }
 
     /// Ends a member: what was mostly unreadable is an error.
-    fn leave(&mut self, member: Current) -> Result<(), TraceError> {
+    fn leave(&mut self, mut member: Current) -> Result<(), TraceError> {
         self.judge(&member)?;
         if let Err(what) = member.parser.judge() {
             return Err(self.content(member.place("its end".into()), what, "name the right --format"));
@@ -153,6 +152,9 @@ impl FileReader {
             return Err(self.content("its beginning".into(), "it is empty".into(), "was it cut short?"));
         }
         if self.format.is_read_twice() {
+            if self.is_first {
+                member.parser.lay_out(member.frames.number());
+            }
             // Needed again after the first reading, and never after the second.
             self.noted.push_back(member.parser);
         }
@@ -308,11 +310,19 @@ impl Steps for FileReader {
             return None;
         }
         let member = self.member.as_mut()?;
-        let access = member.parser.requests(member.frames.whole(), &mut self.asked);
-        if self.asked.is_empty() {
-            return None;
+        let (mut access, is_more) = member.parser.recall(&mut self.asked);
+        if !self.asked.is_empty() {
+            member.frames.owe(self.asked.len());
+            if !is_more {
+                member.frames.end();
+            }
+        } else {
+            access = member.parser.requests(member.frames.whole(), &mut self.asked);
+            if self.asked.is_empty() {
+                return None;
+            }
+            member.frames.pass(self.asked.len());
         }
-        member.frames.pass(self.asked.len());
         self.summary.events += self.asked.len() as u64;
         steps.extend(self.asked.drain(..).map(|range| Step::new(Kind::Request, range, access, false)));
         Some(if member.name.is_some() { member.process } else { 0 })

@@ -53,6 +53,8 @@ pub(crate) struct Frames {
     offset: u64,
     /// Pieces handed out.
     count: u64,
+    /// The next pieces, so many, are to be passed over.
+    owed: u64,
     /// The range of the last one.
     last: Range<usize>,
 }
@@ -68,6 +70,7 @@ impl Frames {
             at_end: false,
             offset: 0,
             count: 0,
+            owed: 0,
             last: 0..0,
         }
     }
@@ -112,7 +115,7 @@ impl Frames {
 
     /// Returns the whole records that are in the buffer; none where pieces have no fixed size.
     pub(crate) fn whole(&self) -> &[u8] {
-        let Framing::Records(size) = self.framing else { return &[] };
+        let (Framing::Records(size), 0) = (self.framing, self.owed) else { return &[] };
         let bytes = (self.end - self.start) / size * size;
         &self.buffer[self.start..self.start + bytes]
     }
@@ -126,7 +129,27 @@ impl Frames {
         }
     }
 
+    /// Passes over the next pieces, so many. They are read only if one after them is.
+    pub(crate) fn owe(&mut self, pieces: usize) {
+        self.owed += pieces as u64;
+    }
+
+    /// Passes over all that is left, without reading it.
+    pub(crate) fn end(&mut self) {
+        self.count += std::mem::take(&mut self.owed);
+        self.start = self.end;
+        self.at_end = true;
+    }
+
     pub(crate) fn next(&mut self) -> io::Result<Frame> {
+        while self.owed > 0 {
+            self.owed -= 1;
+            self.piece()?;
+        }
+        self.piece()
+    }
+
+    fn piece(&mut self) -> io::Result<Frame> {
         match self.framing {
             Framing::Lines => self.line(),
             Framing::Records(size) => self.record(size),

@@ -13,7 +13,7 @@
 //! * [`Reader`]: events and the summary: what was read, what was skipped and why, and the first requests as parsed, so that
 //!   a wrong guess is seen at once.
 //! * [`open()`]: a reader of a file in any [`Format`], compressed or not, and [`Cut`] for requests of limited size.
-//! * [`Trace`]: events in 16 bytes a range, in pages, one list for each process.
+//! * [`Trace`]: events in 8 bytes a range, in pages, one list for each process.
 //!
 //! # Beside this crate
 //!
@@ -49,6 +49,7 @@ mod recordings;
 pub mod registrations;
 mod source;
 mod step;
+mod step_list;
 mod summary;
 mod times;
 mod trace;
@@ -65,6 +66,7 @@ pub use open::{open, read};
 pub use options::ReadOptions;
 pub use reader::Reader;
 pub use step::{Kind, Step};
+pub use step_list::{Iter as StepIter, StepList};
 pub use summary::{Skipped, Summary};
 pub use times::TimeUnit;
 pub use trace::{Process, Trace};

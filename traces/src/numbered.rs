@@ -1,10 +1,12 @@
 //! Addresses for objects that are known by number: a [`Layout`](crate::layout::Layout) for many millions of requests.
 //!
-//! The table has the place of an object beside a part of its hash. So a look-up reads one line of it and one of the list of
-//! objects. Requests are noted in batches, so that these reads overlap. The second reading finds most objects by the order of
-//! the first, without the table.
+//! The table has an object with its number and its size, so a look-up reads one line of memory. Requests are noted in batches,
+//! so that these reads overlap. The second reading finds most objects by the order of the first, without the table. Where the
+//! order has all requests with their pages, no second reading is needed.
 
 use crate::layout::{NO_ROOM, place};
+use mrrc_core::{PAGE, PageRange};
+use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 
@@ -14,50 +16,63 @@ pub(crate) const BATCH: usize = 64;
 /// Objects at most: slots have 32 bits for the number of one.
 const MOST_OBJECTS: usize = u32::MAX as usize - 1;
 
-/// Requests whose order is kept, at most, in 4 bytes each. Later ones are looked up.
+/// Requests whose order is kept, at most, in 8 bytes each. Later ones are looked up.
 const MOST_ORDERED: usize = 1 << 24;
 
 /// Requests in one block of the order, which is freed when they were read again.
 const BLOCK: usize = 1 << 16;
+
+/// Requests that are recalled at once, at most.
+const RECALLED: usize = 1 << 12;
 
 /// Objects in order of first appearance, each as large as it ever is: page aligned, one after the other.
 ///
 /// First all are [noted](Self::note), then [laid out](Self::lay_out), then [found](Self::find).
 #[derive(Debug)]
 pub(crate) struct Numbered {
-    objects: Vec<Object>,
-    /// By the hash of an object: the upper half of the hash, and the object's place in `objects` plus one; 0 where there is
-    /// none. At most half are in use.
-    slots: Vec<u64>,
+    ids: Vec<u64>,
+    /// Their starts, once they are laid out.
+    places: Vec<u64>,
+    /// By the hash of an object. At most half are in use.
+    slots: Vec<Slot>,
+    /// Bytes of the objects, by number, that have more pages than a slot can tell.
+    huge: FxHashMap<u32, u64>,
     seed: u64,
-    /// The objects of the first requests, in order, in blocks.
-    order: VecDeque<Vec<u32>>,
+    /// The objects of the first requests, in order, in blocks, and how many pages each request is for.
+    order: VecDeque<Vec<(u32, u32)>>,
     /// The next request in the first block of `order`.
     next: usize,
     ordered: usize,
+    /// Requests that were noted.
+    noted: u64,
     is_laid_out: bool,
+    /// The first page of each object, where all of the requests can be [recalled](Self::recall).
+    starts: Option<Vec<u32>>,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Object {
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
     id: u64,
-    /// Its size while it is noted, and then where it begins.
-    at: u64,
+    /// The number of the object plus one; 0 where there is none.
+    place: u32,
+    /// The most pages that a request was for.
+    pages: u32,
 }
-
-/// The bits of a slot besides the number.
-const MARK: u64 = !0 << 32;
 
 impl Default for Numbered {
     fn default() -> Self {
         Self {
-            objects: Vec::new(),
-            slots: vec![0; 1 << 8],
+            ids: Vec::new(),
+            places: Vec::new(),
+            slots: vec![Slot::default(); 1 << 8],
+            huge: FxHashMap::default(),
             seed: RandomState::new().hash_one(0),
             order: VecDeque::new(),
             next: 0,
             ordered: 0,
+            noted: 0,
             is_laid_out: false,
+            starts: None,
         }
     }
 }
@@ -68,7 +83,7 @@ impl Numbered {
     }
 
     pub(crate) fn objects(&self) -> usize {
-        self.objects.len()
+        self.ids.len()
     }
 
     fn hash(&self, id: u64) -> u64 {
@@ -76,96 +91,80 @@ impl Numbered {
         product as u64 ^ (product >> 64) as u64
     }
 
-    /// Returns the slot that has this mark, or the free one where it would be, from `slot` on.
-    fn probe(&self, hash: u64, mut slot: usize) -> (usize, u64) {
+    /// Returns the slot of the object, or the free one for it.
+    fn probe(&self, id: u64) -> usize {
         let last = self.slots.len() - 1;
-        loop {
-            slot &= last;
-            let found = self.slots[slot];
-            if found == 0 || (found ^ hash) & MARK == 0 {
-                return (slot, found);
-            }
-            slot += 1;
+        let mut slot = self.hash(id) as usize & last;
+        while self.slots[slot].place != 0 && self.slots[slot].id != id {
+            slot = (slot + 1) & last;
         }
+        slot
     }
 
-    /// Returns the number of the object, or the slot for it.
-    fn look_up(&self, id: u64) -> Result<usize, usize> {
-        let hash = self.hash(id);
-        let mut slot = hash as usize;
-        loop {
-            let (at, found) = self.probe(hash, slot);
-            match number(found) {
-                None => return Err(at),
-                Some(number) if self.objects[number].id == id => return Ok(number),
-                Some(_) => slot = at + 1,
-            }
-        }
+    /// Returns the number of the object, if it was noted.
+    fn look_up(&self, id: u64) -> Option<usize> {
+        (self.slots[self.probe(id)].place as usize).checked_sub(1)
     }
 
     /// Makes room for so many more objects.
     fn reserve(&mut self, more: usize) {
-        let needed = (self.objects.len() + more) * 2;
+        let needed = (self.ids.len() + more) * 2;
         if needed <= self.slots.len() {
             return;
         }
-        self.slots = vec![0; needed.next_power_of_two()];
-        for at in 0..self.objects.len() {
-            let hash = self.hash(self.objects[at].id);
-            let mut slot = hash as usize;
-            loop {
-                slot &= self.slots.len() - 1;
-                if self.slots[slot] == 0 {
-                    break;
-                }
-                slot += 1;
-            }
-            self.slots[slot] = hash & MARK | (at as u64 + 1);
+        let old = std::mem::replace(&mut self.slots, vec![Slot::default(); needed.next_power_of_two()]);
+        for slot in old.into_iter().filter(|slot| slot.place != 0) {
+            let place = self.probe(slot.id);
+            self.slots[place] = slot;
         }
     }
 
     /// Notes requests, at most [`BATCH`]: objects, and how large they are here.
     pub(crate) fn note(&mut self, batch: &[(u64, u64)]) {
         self.reserve(batch.len());
-        // A loop for each kind of read, so that reads of one kind do not wait for each other.
+        // In a loop of their own, so that these reads do not wait for each other.
         let last = self.slots.len() - 1;
-        let (mut hashes, mut found) = ([0; BATCH], [0; BATCH]);
-        for ((hash, found), &(id, _)) in hashes.iter_mut().zip(&mut found).zip(batch) {
-            *hash = self.hash(id);
-            *found = self.slots[*hash as usize & last];
+        let mut homes = [0; BATCH];
+        let mut read = 0;
+        for (home, &(id, _)) in homes.iter_mut().zip(batch) {
+            *home = self.hash(id) as usize & last;
+            read ^= self.slots[*home].id;
         }
-        for (found, &hash) in found.iter_mut().zip(&hashes).take(batch.len()) {
-            if *found != 0 && (*found ^ hash) & MARK != 0 {
-                (_, *found) = self.probe(hash, hash as usize + 1);
+        std::hint::black_box(read);
+        for (&home, &(id, size)) in homes.iter().zip(batch) {
+            let Slot { id: known, place, .. } = self.slots[home];
+            let slot = if known == id && place != 0 { home } else { self.probe(id) };
+            if self.slots[slot].place == 0 && !self.add(id, slot) {
+                continue;
             }
+            let number = self.slots[slot].place - 1;
+            let pages = u32::try_from(size.div_ceil(PAGE)).unwrap_or_else(|_| self.note_huge(number, size));
+            self.slots[slot].pages = self.slots[slot].pages.max(pages);
+            self.keep(number, pages);
         }
-        let mut known = [0; BATCH];
-        for (known, &found) in known.iter_mut().zip(&found) {
-            *known = number(found).map_or(0, |number| self.objects[number].id);
+    }
+
+    /// Adds an object. Returns whether there is a number for it.
+    #[cold]
+    fn add(&mut self, id: u64, slot: usize) -> bool {
+        if self.ids.len() == MOST_OBJECTS {
+            return false;
         }
-        for ((&(id, size), &found), &known) in batch.iter().zip(&found).zip(&known) {
-            let number = match number(found) {
-                Some(number) if known == id => number,
-                _ => self.look_up(id).unwrap_or_else(|slot| self.add(id, slot)),
-            };
-            let object = &mut self.objects[number];
-            object.at = object.at.max(size);
-            self.keep(number);
-        }
+        self.ids.push(id);
+        self.slots[slot] = Slot { id, place: self.ids.len() as u32, pages: 0 };
+        true
     }
 
     #[cold]
-    fn add(&mut self, id: u64, slot: usize) -> usize {
-        let number = self.objects.len();
-        if number == MOST_OBJECTS {
-            return number - 1;
-        }
-        self.objects.push(Object { id, at: 0 });
-        self.slots[slot] = self.hash(id) & MARK | (number as u64 + 1);
-        number
+    fn note_huge(&mut self, number: u32, size: u64) -> u32 {
+        let known = self.huge.entry(number).or_default();
+        *known = size.max(*known);
+        u32::MAX
     }
 
-    fn keep(&mut self, number: usize) {
+    #[inline]
+    fn keep(&mut self, number: u32, pages: u32) {
+        self.noted += 1;
         if self.ordered == MOST_ORDERED {
             return;
         }
@@ -173,18 +172,45 @@ impl Numbered {
             self.order.push_back(Vec::with_capacity(BLOCK));
         }
         if let Some(block) = self.order.back_mut() {
-            block.push(number as u32);
+            block.push((number, pages));
         }
         self.ordered += 1;
     }
 
-    /// Gives every object its place. An object that does not fit gets none.
-    pub(crate) fn lay_out(&mut self) {
+    /// Gives every object its place, at the end of a first reading of so many pieces. An object that does not fit gets none.
+    pub(crate) fn lay_out(&mut self, pieces: u64) {
+        self.places = vec![0; self.ids.len()];
+        for slot in self.slots.iter().filter(|slot| slot.place != 0) {
+            let number = slot.place - 1;
+            let bytes = self.huge.get(&number).copied().unwrap_or(u64::from(slot.pages) * PAGE);
+            self.places[number as usize] = bytes;
+        }
         let mut next = 0;
-        for object in &mut self.objects {
-            object.at = place(&mut next, object.at);
+        for at in &mut self.places {
+            *at = place(&mut next, *at);
         }
         self.is_laid_out = true;
+        // Otherwise the file has other things than requests, or more of them than are kept.
+        if self.noted == pieces && self.ordered as u64 == pieces && self.huge.is_empty() {
+            self.starts = self.places.iter().map(|at| u32::try_from(at / PAGE).ok()).collect();
+        }
+    }
+
+    /// Adds the pages of the next requests to `asked`, if those of all requests are known, and goes on to the one after them.
+    /// Returns whether more are left.
+    pub(crate) fn recall(&mut self, asked: &mut Vec<PageRange>) -> bool {
+        let (Some(starts), Some(block)) = (&self.starts, self.order.front()) else { return false };
+        let end = block.len().min(self.next + RECALLED);
+        asked.extend(block[self.next..end].iter().filter_map(|&(number, pages)| {
+            let start = u64::from(*starts.get(number as usize)?);
+            PageRange::new(start, u64::from(pages)).ok()
+        }));
+        self.next = end;
+        if end == block.len() {
+            self.order.pop_front();
+            self.next = 0;
+        }
+        !self.order.is_empty()
     }
 
     /// Returns the start of the object of the next request, and goes on to the one after it.
@@ -198,15 +224,15 @@ impl Numbered {
     #[inline]
     pub(crate) fn peek(&self, id: u64) -> Result<u64, &'static str> {
         let next = self.order.front().and_then(|block| block.get(self.next));
-        let object = match next.and_then(|&number| self.objects.get(number as usize)) {
-            Some(object) if object.id == id => object,
+        let number = match next {
+            Some(&(number, _)) if self.ids.get(number as usize) == Some(&id) => number as usize,
             // Beyond the order; or the file is not the one of the first reading.
-            _ => {
-                let number = self.look_up(id).map_err(|_| "the object was not there at the first reading")?;
-                &self.objects[number]
-            }
+            _ => self.look_up(id).ok_or("the object was not there at the first reading")?,
         };
-        if object.at == u64::MAX { Err(NO_ROOM) } else { Ok(object.at) }
+        match self.places.get(number) {
+            None | Some(&u64::MAX) => Err(NO_ROOM),
+            Some(&at) => Ok(at),
+        }
     }
 
     /// Goes on to the next request.
@@ -219,11 +245,6 @@ impl Numbered {
             self.next = 0;
         }
     }
-}
-
-/// Returns the number in a slot.
-fn number(slot: u64) -> Option<usize> {
-    ((slot & !MARK) as usize).checked_sub(1)
 }
 
 #[cfg(test)]
@@ -243,7 +264,7 @@ mod tests {
             requests.chunks(batch).for_each(|batch| numbered.note(batch));
             requests.iter().for_each(|&(id, size)| general.note(&Id(id), size));
             prop_assert_eq!(numbered.objects(), general.objects());
-            numbered.lay_out();
+            numbered.lay_out(0);
             general.lay_out();
             // In order, then in any other.
             for id in requests.iter().map(|&(id, _)| id).chain(others) {
@@ -259,7 +280,7 @@ mod tests {
             for chunk in ids.chunks(BATCH) {
                 numbered.note(&chunk.iter().map(|&id| (id, 1)).collect::<Vec<_>>());
             }
-            numbered.lay_out();
+            numbered.lay_out(0);
             for id in again {
                 let place = ids.iter().position(|&known| known == id);
                 let before = |at: usize| ids[..at].iter().collect::<std::collections::HashSet<_>>().len() as u64;
@@ -268,13 +289,47 @@ mod tests {
         }
     }
 
+    proptest! {
+        #[test]
+        fn recalls_what_is_found(requests in prop::collection::vec((0_u64..300, 1_u64..20_000), 1..600), first in 0_usize..9) {
+            let mut numbered = Numbered::default();
+            requests.chunks(BATCH).for_each(|batch| numbered.note(batch));
+            numbered.lay_out(requests.len() as u64);
+            let mut expected = Vec::new();
+            for &(id, size) in requests.iter().skip(first) {
+                let address = numbered.places[numbered.look_up(id).unwrap()];
+                expected.push(crate::Span { address, length: size }.pages().unwrap());
+            }
+            for &(id, _) in requests.iter().take(first) {
+                numbered.find(id).unwrap();
+            }
+            let mut asked = Vec::new();
+            while numbered.recall(&mut asked) {}
+            prop_assert_eq!(asked, expected);
+        }
+    }
+
+    #[test]
+    fn recalls_nothing_beside_other_pieces() {
+        let noted = |requests: &[(u64, u64)], pieces| {
+            let mut numbered = Numbered::default();
+            numbered.note(requests);
+            numbered.lay_out(pieces);
+            numbered.recall(&mut Vec::new()) || numbered.starts.is_some()
+        };
+        assert!(noted(&[(1, 1), (2, 1)], 2));
+        assert!(!noted(&[(1, 1), (2, 1)], 3), "a piece is no request");
+        assert!(!noted(&[(1, 1), (2, 1 << 45)], 2), "more pages than are kept");
+        assert!(!noted(&[(1, u64::MAX - 4095), (2, 9 << 12)], 2), "an object without a place");
+    }
+
     #[test]
     fn order_ends_where_memory_would_grow() {
         let mut numbered =
             Numbered { ordered: MOST_ORDERED - 1, order: VecDeque::from([Vec::new()]), ..Numbered::default() };
         numbered.note(&[(1, 1), (2, 1), (3, 1)]);
         assert_eq!((numbered.ordered, numbered.order.len(), numbered.order[0].len()), (MOST_ORDERED, 1, 1));
-        numbered.lay_out();
+        numbered.lay_out(0);
         assert_eq!([1, 2, 3].map(|id| numbered.find(id)), [Ok(0), Ok(4096), Ok(8192)]);
     }
 }

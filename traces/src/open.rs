@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 ///
 /// Objects without an address are laid out by their largest size, so `httpd`, `mambo`, `oraclegeneral` and `objects` are read
 /// twice: a file is opened again; what comes through a pipe is kept in a temporary file. Memory grows with the number of
-/// objects there. The order of the first 16 million requests takes up to 64 MiB between the readings; nothing else grows with
+/// objects there. The order of the first 16 million requests takes up to 128 MiB between the readings; nothing else grows with
 /// the number of events.
 ///
 /// ```no_run

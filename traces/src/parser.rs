@@ -47,8 +47,17 @@ pub(crate) trait Parser: Send {
         Access::LOCAL
     }
 
-    /// Between the first reading and the second, where the format is read twice.
-    fn lay_out(&mut self) {}
+    /// Takes the end of the first reading, where the format is read twice. There were so many pieces.
+    fn lay_out(&mut self, pieces: u64) {
+        let _ = pieces;
+    }
+
+    /// At the last reading, adds the pages of the next requests to `asked` if it knows them from the first one. Returns the rights of
+    /// all, and whether it knows more. It adds some at each call, up to the last piece, or none ever.
+    fn recall(&mut self, asked: &mut Vec<PageRange>) -> (Access, bool) {
+        let _ = asked;
+        (Access::LOCAL, false)
+    }
 
     /// Returns how many events have a time that could not be read.
     fn untimed(&self) -> u64 {

@@ -1,6 +1,6 @@
-//! One range of an event in memory.
+//! One range of an event.
 //!
-//! Sixteen bytes: a start has 52 bits as pages go, and what the step is fits above it.
+//! Sixteen bytes, eight of them in a [list](crate::StepList): a start has 52 bits as pages go, and what the step is fits above it.
 
 use mrrc_core::{Access, PageRange};
 
@@ -35,6 +35,18 @@ impl Step {
     pub fn new(kind: Kind, range: PageRange, access: Access, goes_on: bool) -> Self {
         let tag = u64::from(access.bits()) << START_BITS | (kind as u64) << KIND_SHIFT;
         Self { start: range.start() | tag | if goes_on { GOES_ON } else { 0 }, pages: range.pages() }
+    }
+
+    /// Returns the step in two words, of which the second has the pages.
+    #[inline]
+    pub(crate) fn words(self) -> (u64, u64) {
+        (self.start, self.pages)
+    }
+
+    /// Returns the step of [`Step::words`].
+    #[inline]
+    pub(crate) fn of_words(start: u64, pages: u64) -> Self {
+        Self { start, pages }
     }
 
     /// Returns the pages.

@@ -1,8 +1,9 @@
 //! A trace in memory: read once, replayed many times.
 //!
-//! Sixteen bytes a range. Times and clients are not kept, as no replay asks for them.
+//! Eight bytes a range. Times and clients are not kept, as no replay asks for them.
 
 use crate::step::{Kind, Step};
+use crate::step_list::StepList;
 use crate::{Action, Event, Reader, Summary, TraceError};
 use mrrc_core::PageRange;
 use smallvec::SmallVec;
@@ -11,7 +12,7 @@ use smallvec::SmallVec;
 #[derive(Clone, Debug, Default)]
 pub struct Process {
     /// In the order of time.
-    pub steps: Vec<Step>,
+    pub steps: StepList,
 }
 
 /// A trace in memory.
@@ -30,7 +31,7 @@ const RUN: u32 = 64;
 
 impl Trace {
     /// Returns the steps of a process.
-    fn steps_of(&mut self, process: u32) -> &mut Vec<Step> {
+    fn steps_of(&mut self, process: u32) -> &mut StepList {
         let process = process as usize;
         if self.processes.len() <= process {
             self.processes.resize_with(process + 1, Process::default);
@@ -54,8 +55,7 @@ impl Trace {
             if !share {
                 some.clear();
                 while let Some(process) = reader.read_steps(&mut some) {
-                    trace.steps_of(process).extend_from_slice(&some);
-                    some.clear();
+                    trace.steps_of(process).extend(some.drain(..));
                 }
             }
             for _ in 0..RUN {
@@ -98,7 +98,7 @@ impl Trace {
 }
 
 /// Adds the steps of an event.
-fn add_steps(event: &Event, steps: &mut Vec<Step>) {
+fn add_steps(event: &Event, steps: &mut impl Extend<Step>) {
     let (kind, spans) = match &event.action {
         Action::Request(spans) => (Kind::Request, &spans[..]),
         Action::Acquire(spans) => (Kind::Acquire, &spans[..]),

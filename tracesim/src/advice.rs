@@ -247,8 +247,8 @@ fn halves(
     for (half, saved) in saved.iter_mut().enumerate() {
         let part = |process: &Process| {
             let middle = process.steps.len() / 2;
-            let steps = if half == 0 { &process.steps[..middle] } else { &process.steps[middle..] };
-            Process { steps: steps.to_vec() }
+            let places = if half == 0 { 0..middle } else { middle..process.steps.len() };
+            Process { steps: process.steps.range(places).collect() }
         };
         let half = Trace { processes: trace.processes.iter().map(part).collect(), ..Trace::default() };
         let cost = |policy: PolicyKind, capacity| {
@@ -265,7 +265,7 @@ fn halves(
 
 fn remote_requests(trace: &Trace) -> u64 {
     let steps = trace.processes.iter().flat_map(|process| &process.steps);
-    let asks = |step: &&traces::Step| matches!(step.kind(), traces::Kind::Request | traces::Kind::Acquire);
+    let asks = |step: &traces::Step| matches!(step.kind(), traces::Kind::Request | traces::Kind::Acquire);
     steps.filter(asks).filter(|step| step.access().is_remote()).count() as u64
 }
 
@@ -281,7 +281,7 @@ mod tests {
     }
 
     fn advice(steps: Vec<Step>) -> Advice {
-        let trace = Trace { processes: vec![Process { steps }], ..Trace::default() };
+        let trace = Trace { processes: vec![Process { steps: steps.into() }], ..Trace::default() };
         let question = Question {
             policies: vec![PolicyKind::Mrrc, PolicyKind::PinDown],
             cost: Linear::PAPER,

@@ -21,11 +21,10 @@ impl Footprint {
     pub fn of(trace: &Trace) -> Self {
         let mut all = Self::default();
         for process in &trace.processes {
-            for asked in asked_by(process) {
-                all.requests += 1;
-                all.requested_pages = all.requested_pages.saturating_add(asked.pages());
-            }
-            let pages = footprint_pages(process);
+            let extent = Extent::of(process);
+            all.requests += extent.requests;
+            all.requested_pages = all.requested_pages.saturating_add(extent.requested_pages);
+            let pages = extent.footprint_pages(process);
             all.pages = all.pages.saturating_add(pages);
             all.largest_process_pages = all.largest_process_pages.max(pages);
         }
@@ -41,15 +40,38 @@ pub fn asked_by(process: &Process) -> impl Iterator<Item = PageRange> {
 /// Pages, from the first requested to the last, for which there may be a bit each: 8 MiB.
 const MOST_MARKED: u64 = 1 << 26;
 
-/// Counts the distinct pages that a process requests.
-fn footprint_pages(process: &Process) -> u64 {
-    let Some(first) = asked_by(process).map(PageRange::start).min() else { return 0 };
-    let end = asked_by(process).map(PageRange::end).max().unwrap_or(first);
-    // Where most words would stay empty, sorting takes less.
-    if end - first <= MOST_MARKED.min(process.steps.len() as u64 * 64) {
-        marked_pages(process, first, end)
-    } else {
-        sorted_pages(process)
+/// The requests of a process, and how far apart they lie.
+#[derive(Clone, Copy)]
+struct Extent {
+    requests: u64,
+    requested_pages: u64,
+    /// The first page requested, and the end of the last.
+    first: u64,
+    end: u64,
+}
+
+impl Extent {
+    fn of(process: &Process) -> Self {
+        let mut all = Self { requests: 0, requested_pages: 0, first: u64::MAX, end: 0 };
+        for asked in asked_by(process) {
+            all.requests += 1;
+            all.requested_pages = all.requested_pages.saturating_add(asked.pages());
+            all.first = all.first.min(asked.start());
+            all.end = all.end.max(asked.end());
+        }
+        all
+    }
+
+    /// Counts the distinct pages that the process requests.
+    fn footprint_pages(&self, process: &Process) -> u64 {
+        // Where most words would stay empty, sorting takes less.
+        match self.end.checked_sub(self.first) {
+            None => 0,
+            Some(pages) if pages <= MOST_MARKED.min(process.steps.len() as u64 * 64) => {
+                marked_pages(process, self.first, self.end)
+            }
+            Some(_) => sorted_pages(process),
+        }
     }
 }
 
@@ -104,6 +126,10 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashSet;
     use traces::Step;
+
+    fn footprint_pages(process: &Process) -> u64 {
+        Extent::of(process).footprint_pages(process)
+    }
 
     fn process(ranges: impl IntoIterator<Item = (u64, u64)>) -> Process {
         let step =

@@ -272,7 +272,7 @@ mod tests {
         let steps = [(0, 4), (100, 4), (200, 8)].map(|(start, pages)| {
             Step::new(Kind::Request, PageRange::new(start, pages).unwrap(), Access::LOCAL_READ, false)
         });
-        let process = Process { steps: steps.to_vec() };
+        let process = Process { steps: steps.into() };
         for is_unknown in [false, true] {
             let entry = PolicyEntry::of("mine", "wrong", move |_| Wrong { first: None, is_unknown });
             let failed = entry.replay_process(&process, &Config::new(8), Recency::Exact, None).unwrap_err();

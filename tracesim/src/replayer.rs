@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use traces::{Kind, Process, Step};
+use traces::{Kind, Process, Step, StepIter};
 
 /// When the core hears of hits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -105,6 +105,9 @@ pub enum ReplayError {
 /// Acquires in use at once, at most: a region counts so many holders.
 const MOST_IN_USE: usize = (1 << 27) - 1;
 
+/// Steps whose regions are looked up at once, before they are replayed.
+const AHEAD: usize = 32;
+
 /// Steps between two looks at the watch.
 const GLANCE: usize = 1 << 16;
 
@@ -116,7 +119,7 @@ pub(crate) fn replay_with<P: Policy>(
     recency: Recency,
     watch: Option<&Watch<'_>>,
 ) -> Result<Replayed, ReplayError> {
-    let steps = &process.steps[..];
+    let steps = &process.steps;
     let max_touches = policy.max_touches();
     let core = Core::with_policy(config, policy)?;
     let deferred = (recency == Recency::Deferred).then(|| Deferred::new(max_touches));
@@ -126,14 +129,21 @@ pub(crate) fn replay_with<P: Policy>(
         let begun = at;
         let until = steps.len().min(at + GLANCE);
         while at < until {
-            let step = steps[at];
-            if step.is_single_request() {
-                replayer.request(step.range());
-                at += 1;
-            } else {
-                at += replayer.event(&steps[at..])?;
+            let mut next = steps.range(at..until.min(at + AHEAD));
+            replayer.prepare(next.clone());
+            while let Some(step) = next.next() {
+                if step.is_single_request() {
+                    replayer.request(step.range());
+                    at += 1;
+                } else {
+                    let taken = replayer.event(steps.range(at..steps.len()))?;
+                    at += taken;
+                    if taken > 1 {
+                        next.nth(taken - 2);
+                    }
+                }
+                debug_assert!(replayer.core.used_pages() <= replayer.core.capacity(), "the capacity is a limit");
             }
-            debug_assert!(replayer.core.used_pages() <= replayer.core.capacity(), "the capacity is a limit");
         }
         if let Some(watch) = watch {
             (watch.replayed)((at - begun) as u64);
@@ -199,6 +209,13 @@ impl<P: Policy> Replayer<P> {
         self.refused_pages = self.refused_pages.saturating_add(asked.pages());
     }
 
+    /// Looks up what is requested soon, so that the reads of these look-ups overlap.
+    #[inline(always)]
+    fn prepare(&self, steps: StepIter<'_>) {
+        let found = |step: Step| self.core.find(step.range()).map_or(0, RegionId::raw);
+        std::hint::black_box(steps.map(found).fold(0, |all, id| all ^ id));
+    }
+
     /// Counts and marks the region that serves the range by itself, if there is one.
     fn hit_deferred(&mut self, asked: PageRange) -> Option<RegionId> {
         let Deferred { marks, hits, .. } = self.deferred.as_mut()?;
@@ -226,10 +243,16 @@ impl<P: Policy> Replayer<P> {
 
     /// An event that is more than a range asked for and released; how many steps it took.
     #[cold]
-    fn event(&mut self, steps: &[Step]) -> Result<usize, ReplayError> {
-        let Some(first) = steps.first() else { return Ok(0) };
-        let len = steps.len().min(steps.iter().take_while(|step| step.goes_on()).count() + 1);
-        let ranges: Ranges = steps[..len].iter().map(|step| step.range()).collect();
+    fn event(&mut self, mut steps: StepIter<'_>) -> Result<usize, ReplayError> {
+        let Some(first) = steps.clone().next() else { return Ok(0) };
+        let mut ranges = Ranges::new();
+        for step in steps.by_ref() {
+            ranges.push(step.range());
+            if !step.goes_on() {
+                break;
+            }
+        }
+        let len = ranges.len();
         match first.kind() {
             Kind::Request => _ = self.ask(&ranges),
             Kind::Acquire => self.acquire(ranges)?,

@@ -19,7 +19,7 @@ pub use crate::replayer::{Recency, ReplayError, Replayed, Watch};
 /// use traces::{Kind, Process, Step, Trace};
 ///
 /// let asked = |page| Step::new(Kind::Request, PageRange::new(page, 1).unwrap(), Access::LOCAL_READ, false);
-/// let process = Process { steps: [1, 2, 1].map(asked).to_vec() };
+/// let process = Process { steps: [1, 2, 1].map(asked).into() };
 /// let trace = Trace { processes: vec![process], ..Trace::default() };
 /// let counters = replay(&trace, &PolicyKind::Mrrc.into(), &Config::new(8), Recency::Exact, None)?.counters;
 /// assert_eq!((counters.requests, counters.exact, counters.miss), (3, 1, 2));

@@ -60,7 +60,7 @@ fn trace_of(processes: Vec<Vec<What>>, ends_idle: bool) -> Trace {
         if ends_idle {
             steps.extend(held.into_iter().map(|range| Step::new(Kind::Release, range, Access::LOCAL, false)));
         }
-        trace.processes.push(Process { steps });
+        trace.processes.push(Process { steps: steps.into() });
     }
     trace
 }

@@ -111,9 +111,9 @@ proptest! {
 fn invalidated_regions_are_not_found_and_take_no_room() {
     let [a, b] = [PageRange::new(0, 4).unwrap(), PageRange::new(10, 4).unwrap()];
     for unit in [Unit::Region, Unit::Page] {
-        let mut steps: Vec<Step> = trace([a, b, a, b]).processes[0].steps.clone();
+        let mut steps: Vec<Step> = trace([a, b, a, b]).processes[0].steps.iter().collect();
         steps.insert(2, Step::new(Kind::Invalidate, b, Access::LOCAL_READ, false));
-        let trace = Trace { processes: vec![Process { steps }], ..Trace::default() };
+        let trace = Trace { processes: vec![Process { steps: steps.into() }], ..Trace::default() };
         let points = curve(&trace, &[4, 8], unit, Sampling::Exact).points;
         assert_eq!([points[0].hits, points[1].hits], [1.0, 1.0], "a is found beside nothing, b is not found");
     }

@@ -77,7 +77,7 @@ fn the_ranges_of_a_list_are_asked_for_together() {
     let list = |kind, goes_on: [bool; 2]| [step(kind, (0, 1), goes_on[0]), step(kind, (2, 1), goes_on[1])];
     let mut steps = list(Kind::Acquire, [true, false]).to_vec();
     steps.extend(list(Kind::Release, [true, false]));
-    let trace = Trace { processes: vec![Process { steps }], ..Trace::default() };
+    let trace = Trace { processes: vec![Process { steps: steps.into() }], ..Trace::default() };
     for recency in BOTH {
         let ogr = counted(&trace, "ogr", 100, recency);
         assert_eq!((ogr.counters.requests, ogr.counters.regs, ogr.counters.reg_pages), (2, 2, 2), "too far apart");
@@ -91,7 +91,7 @@ fn the_ranges_of_a_list_are_asked_for_together() {
 #[test]
 fn truncated_list_replays_its_prefix() {
     let steps = vec![step(Kind::Request, (0, 1), true), step(Kind::Request, (5, 1), true)];
-    let trace = Trace { processes: vec![Process { steps }], ..Trace::default() };
+    let trace = Trace { processes: vec![Process { steps: steps.into() }], ..Trace::default() };
     assert_eq!(counted(&trace, "mrrc", 8, Recency::Exact).counters.requests, 2);
 }
 

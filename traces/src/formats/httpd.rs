@@ -88,7 +88,7 @@ impl Parser for Httpd {
         }
     }
 
-    fn lay_out(&mut self) {
+    fn lay_out(&mut self, _: u64) {
         self.layout.lay_out();
         self.has_begun = false;
     }

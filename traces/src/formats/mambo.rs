@@ -103,7 +103,7 @@ impl Parser for Mambo {
         }
     }
 
-    fn lay_out(&mut self) {
+    fn lay_out(&mut self, _: u64) {
         self.layout.lay_out();
         self.header = Header::default();
     }

@@ -37,8 +37,12 @@ impl Parser for Objects {
         self.store.request(at, object, bytes)
     }
 
-    fn lay_out(&mut self) {
-        self.store.lay_out();
+    fn lay_out(&mut self, pieces: u64) {
+        self.store.lay_out(pieces);
+    }
+
+    fn recall(&mut self, asked: &mut Vec<PageRange>) -> (Access, bool) {
+        self.store.recall(asked)
     }
 
     fn understood(&self) -> String {
@@ -83,8 +87,13 @@ impl Store {
         Some(pages)
     }
 
-    pub(crate) fn lay_out(&mut self) {
-        self.layout.lay_out();
+    pub(crate) fn lay_out(&mut self, pieces: u64) {
+        self.layout.lay_out(pieces);
+    }
+
+    /// See [`Parser::recall`].
+    pub(crate) fn recall(&mut self, asked: &mut Vec<PageRange>) -> (Access, bool) {
+        (Access::LOCAL, self.layout.recall(asked))
     }
 
     pub(crate) fn understood(&self, times: &str) -> String {

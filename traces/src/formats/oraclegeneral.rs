@@ -82,8 +82,12 @@ impl Parser for OracleGeneral {
         Access::LOCAL
     }
 
-    fn lay_out(&mut self) {
-        self.store.lay_out();
+    fn lay_out(&mut self, pieces: u64) {
+        self.store.lay_out(pieces);
+    }
+
+    fn recall(&mut self, asked: &mut Vec<PageRange>) -> (Access, bool) {
+        self.store.recall(asked)
     }
 
     fn understood(&self) -> String {

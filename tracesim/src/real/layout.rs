@@ -41,7 +41,7 @@ fn asked_for(process: &Process) -> Vec<(u64, u64)> {
     /// So that memory does not grow with the steps.
     const BATCH: usize = 1 << 20;
     let mut all = Vec::new();
-    let asks = |step: &&Step| matches!(step.kind(), Kind::Request | Kind::Acquire);
+    let asks = |step: &Step| matches!(step.kind(), Kind::Request | Kind::Acquire);
     for step in process.steps.iter().filter(asks) {
         let range = step.range();
         all.push((range.start(), range.end()));
@@ -121,7 +121,7 @@ impl Memory {
         // Its pages within 2 MiB are to be those of the trace.
         let base = (mapping.as_ptr() as u64 / PAGE).next_multiple_of(NEAR);
         let mut steps = Vec::new();
-        process.steps.iter().for_each(|&step| places.steps(step, base - NEAR, &mut steps));
+        process.steps.iter().for_each(|step| places.steps(step, base - NEAR, &mut steps));
         let here = |&(start, end): &(u64, u64)| {
             let range = PageRange::new(start, end - start).ok()?;
             let place = places.part(range, places.first(start))?;

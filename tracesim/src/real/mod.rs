@@ -184,11 +184,10 @@ fn one(process: &Process, policy: &PolicyEntry, config: &Config, watch: &Watch<'
         max_region_pages: least(config.max_region_pages, limits.region_pages),
         ..config.clone()
     };
-    let simulated = Trace { processes: vec![Process { steps }], ..Trace::default() };
+    let simulated = Trace { processes: vec![Process { steps: steps.iter().copied().collect() }], ..Trace::default() };
     let predicted = replay(&simulated, policy, &config, Recency::Deferred, Some(watch))?.counters;
-    let steps = &simulated.processes[0].steps;
-    let (measured, cached, pinned_kib) = pinned::cached(ring, policy, &config, steps, &mut memory, watch)?;
-    let without = pinned::without(steps, &mut memory, watch)?;
+    let (measured, cached, pinned_kib) = pinned::cached(ring, policy, &config, &steps, &mut memory, watch)?;
+    let without = pinned::without(&steps, &mut memory, watch)?;
     Ok(Outcome {
         requests: predicted.requests,
         predicted: Counted { refused: predicted.all_in_use, registrations: predicted.regs, pages: predicted.reg_pages },
