@@ -48,6 +48,13 @@ impl<T: Copy> LastUse<T> {
         self.insert(range.start(), Run { end: range.end(), value });
     }
 
+    /// Reads the entries of ranges that are used soon, so that these reads overlap.
+    #[inline]
+    pub(crate) fn prepare(&self, ranges: impl Iterator<Item = PageRange>) {
+        let ends = ranges.map(|range| self.runs.get(&range.start()).map_or(0, |run| run.end));
+        std::hint::black_box(ends.fold(0, |all, end| all ^ end));
+    }
+
     /// No page of the range has a value any more. Shows what they had, as [`LastUse::put`] does.
     pub(crate) fn take(&mut self, range: PageRange, mut had: impl FnMut(u64, Option<T>)) {
         let mut cut = std::mem::take(&mut self.cut);

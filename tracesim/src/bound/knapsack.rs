@@ -5,15 +5,25 @@
 //! densest item would give, which is too much by less than one part in 4,096 of that class. So the result never falls
 //! short of the true maximum.
 
-use rustc_hash::FxHashMap;
-
 /// Bits of the mantissa that tell classes apart.
 const CLASS_BITS: u32 = 12;
 
+/// Classes of one doubling.
+const CLASSES: usize = 1 << CLASS_BITS;
+
+/// The doublings of positive floats.
+const DOUBLINGS: usize = 1 << 11;
+
 /// Items, summed by density.
-#[derive(Default)]
 pub(super) struct Items {
-    classes: FxHashMap<u64, Class>,
+    /// By the exponent of a density, and then by the first bits of its mantissa. None where there are no items.
+    doublings: Vec<Option<Box<[Class]>>>,
+}
+
+impl Default for Items {
+    fn default() -> Self {
+        Self { doublings: vec![None; DOUBLINGS] }
+    }
 }
 
 #[derive(Clone, Copy, Default)]
@@ -32,7 +42,9 @@ impl Items {
         }
         let density = value / volume;
         // Positive floats sort as their bits do.
-        let class = self.classes.entry(density.to_bits() >> (f64::MANTISSA_DIGITS - 1 - CLASS_BITS)).or_default();
+        let class = (density.to_bits() >> (f64::MANTISSA_DIGITS - 1 - CLASS_BITS)) as usize;
+        let doubling = &mut self.doublings[class / CLASSES % DOUBLINGS];
+        let class = &mut doubling.get_or_insert_with(no_classes)[class % CLASSES];
         class.value += value;
         class.volume += volume;
         class.densest = class.densest.max(density);
@@ -40,17 +52,21 @@ impl Items {
 
     /// Ready to be asked.
     pub(super) fn sorted(self) -> Knapsack {
-        let mut classes: Vec<_> = self.classes.into_iter().collect();
-        classes.sort_unstable_by_key(|&(density, _)| std::cmp::Reverse(density));
-        let mut filled = Vec::with_capacity(classes.len());
+        let mut filled = Vec::new();
         let (mut value, mut volume) = (0.0, 0.0);
-        for (_, class) in classes {
+        let densest_first = self.doublings.iter().rev().flatten().flat_map(|classes| classes.iter().rev());
+        for &class in densest_first.filter(|class| class.volume > 0.0) {
             filled.push(Filled { value, volume, next: class });
             value += class.value;
             volume += class.volume;
         }
         Knapsack { filled, value }
     }
+}
+
+#[cold]
+fn no_classes() -> Box<[Class]> {
+    vec![Class::default(); CLASSES].into()
 }
 
 /// The items that fit.

@@ -11,10 +11,18 @@ const WINDOWS: u64 = 1 << 16;
 pub(super) struct Living {
     window: u64,
     moments: u64,
-    /// A page's contribution to the first and the last window of its wait.
-    edges: Vec<i64>,
-    /// By how many pages the number of those that wait for all of a window differs from the window before.
-    steps: Vec<i64>,
+    windows: Vec<Window>,
+}
+
+/// The waits that meet a window.
+#[derive(Clone, Copy, Default)]
+struct Window {
+    /// The contribution of pages whose wait begins or ends in it.
+    edges: i64,
+    /// By how many pages the number of those that wait for all of a window is more in the next window than in this one.
+    begun: i64,
+    /// By how many it is less in this window than in the one before.
+    ended: i64,
 }
 
 impl Living {
@@ -22,34 +30,47 @@ impl Living {
     pub(super) fn new(moments: u64) -> Self {
         let window = moments.div_ceil(WINDOWS).max(1);
         let windows = (moments / window + 2) as usize;
-        Self { window, moments, edges: vec![0; windows], steps: vec![0; windows] }
+        Self { window, moments, windows: vec![Window::default(); windows] }
     }
 
     /// So many pages wait from one use to the next.
     #[inline]
     pub(super) fn wait(&mut self, pages: u64, from: u64, to: u64) {
-        let [first, last] = [from, to].map(|at| (at / self.window) as usize);
         let pages = pages as i64;
-        self.edges[first] += pages * (self.window - from % self.window) as i64;
-        self.steps[first + 1] += pages;
-        self.steps[last] -= pages;
-        self.edges[last] += pages * (to % self.window) as i64;
+        let first = &mut self.windows[(from / self.window) as usize];
+        first.edges += pages * (self.window - from % self.window) as i64;
+        first.begun += pages;
+        let last = &mut self.windows[(to / self.window) as usize];
+        last.edges += pages * (to % self.window) as i64;
+        last.ended += pages;
     }
 
     /// Returns the sums of pages that wait, and the moments, of each window.
     pub(super) fn windows(&self) -> impl Iterator<Item = (u64, u64)> {
         let mut whole = 0;
-        self.edges.iter().zip(&self.steps).enumerate().map(move |(at, (edge, step))| {
-            whole += step;
+        self.windows.iter().enumerate().map(move |(at, window)| {
             let moments = self.moments.saturating_sub(at as u64 * self.window).min(self.window);
-            let sum = i128::from(*edge) + i128::from(whole) * i128::from(self.window);
+            whole -= window.ended;
+            let sum = i128::from(window.edges) + i128::from(whole) * i128::from(self.window);
+            whole += window.begun;
             (u64::try_from(sum).unwrap_or(0), moments)
         })
     }
 
     /// Page-moments that a cache of so many pages can use.
     pub(super) fn usable(&self, capacity: u64) -> f64 {
-        self.windows().map(|(sum, moments)| sum.min(capacity.saturating_mul(moments)) as f64).sum()
+        self.usable_by(&[capacity])[0]
+    }
+
+    /// Page-moments that caches of so many pages each can use.
+    pub(super) fn usable_by(&self, capacities: &[u64]) -> Vec<f64> {
+        let mut usable = vec![0.0; capacities.len()];
+        for (sum, moments) in self.windows() {
+            for (usable, &capacity) in usable.iter_mut().zip(capacities) {
+                *usable += sum.min(capacity.saturating_mul(moments)) as f64;
+            }
+        }
+        usable
     }
 }
 

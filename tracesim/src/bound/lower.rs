@@ -11,15 +11,21 @@ use traces::{Kind, Process, Trace};
 /// Returns the least that serving a trace can cost, in microseconds, at each capacity, in pages: every process has a
 /// cache of that capacity. See the [module](super) for the policies that it holds for.
 pub fn lower(trace: &Trace, capacities_pages: &[u64], costs: &Linear) -> Vec<f64> {
-    let mut totals = vec![0.0; capacities_pages.len()];
+    // Many policies have the same capacities.
+    let mut distinct = capacities_pages.to_vec();
+    distinct.sort_unstable();
+    distinct.dedup();
+    let mut totals = vec![0.0; distinct.len()];
     for process in &trace.processes {
-        let bound = Bound::of(process, costs);
-        for (total, &capacity) in totals.iter_mut().zip(capacities_pages) {
-            *total += bound.at(capacity);
-        }
+        let bounds = Bound::of(process, costs).at(&distinct);
+        totals.iter_mut().zip(bounds).for_each(|(total, bound)| *total += bound);
     }
-    totals
+    let total = |capacity| distinct.binary_search(capacity).map_or(0.0, |at| totals[at]);
+    capacities_pages.iter().map(total).collect()
 }
+
+/// Steps whose last uses are looked up at once, before they are used.
+const AHEAD: usize = 64;
 
 /// Everything about a process that any capacity needs.
 pub(super) struct Bound {
@@ -40,7 +46,11 @@ impl Bound {
         let mut uses: LastUse<u64> = LastUse::default();
         let mut found: Found = SmallVec::new();
         let (mut now, mut pages, mut new_pages, mut holds) = (0, 0.0, 0, false);
-        for step in &process.steps {
+        for (at, step) in process.steps.iter().enumerate() {
+            if at.is_multiple_of(AHEAD) {
+                let next = process.steps.range(at..process.steps.len().min(at + AHEAD));
+                uses.prepare(next.map(|step| step.range()));
+            }
             let range = step.range();
             match step.kind() {
                 Kind::Invalidate => {
@@ -72,9 +82,13 @@ impl Bound {
         self.saved.price_at(self.living.usable(capacity))
     }
 
-    fn at(&self, capacity: u64) -> f64 {
-        let never_deregistered = self.dereg_page * self.last_pages.min(capacity) as f64;
-        self.no_cache - self.saved.value_in(self.living.usable(capacity)) - never_deregistered
+    /// Returns the bound at each of these capacities.
+    fn at(&self, capacities: &[u64]) -> Vec<f64> {
+        let bound = |(&capacity, usable): (&u64, f64)| {
+            let never_deregistered = self.dereg_page * self.last_pages.min(capacity) as f64;
+            self.no_cache - self.saved.value_in(usable) - never_deregistered
+        };
+        capacities.iter().zip(self.living.usable_by(capacities)).map(bound).collect()
     }
 }
 
