@@ -4,15 +4,17 @@
 //! from the cache of the system.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use mrrc::cost::Linear;
 use mrrc::{Access, Config};
 use std::fs;
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use traces::generate::{Workload, zipf};
 use traces::write::{self, Form};
-use traces::{Event, ReadOptions, Span, Trace};
+use traces::{Event, Format, ReadOptions, Span, Trace};
 use traces_record::layout::{HEAD, Operation, RECORD};
 use traces_record::{Recorder, Source};
+use tracesim::bound::lower;
 use tracesim::footprint::Footprint;
 use tracesim::policies::builtin;
 use tracesim::simulate::{Recency, replay};
@@ -153,6 +155,40 @@ fn policies(c: &mut Criterion) {
     group.finish();
 }
 
+/// The inner loops around a replay, with more objects than the processor's caches hold.
+fn around_a_replay(c: &mut Criterion) {
+    let requests = 1_000_000;
+    let options = zipf::Options { objects: 100_000, requests, ..zipf::Options::default() };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("zipf.oracleGeneral.bin");
+    let mut bytes = Vec::new();
+    for event in Workload::Zipf(options).generate().expect("good options") {
+        for span in event.expect("it is generated").action.spans() {
+            bytes.extend(0_u32.to_le_bytes());
+            bytes.extend(span.address.to_le_bytes());
+            bytes.extend((span.length as u32).to_le_bytes());
+            bytes.extend((-1_i64).to_le_bytes());
+        }
+    }
+    fs::write(&file, bytes).expect("it is written");
+    let load = || {
+        let reader = traces::open(&file, &ReadOptions::of(Format::OracleGeneral)).expect("it was written");
+        Trace::load("zipf", reader, false).expect("it was written")
+    };
+    let mut group = c.benchmark_group("million");
+    group.throughput(Throughput::Elements(requests)).sample_size(10);
+    // Objects are numbered and laid out.
+    group.bench_function("load", |b| b.iter(load));
+    let trace = load();
+    group.bench_function("steps", |b| b.iter(|| trace.processes[0].steps.iter().map(|step| step.range().end()).max()));
+    group.bench_function("footprint", |b| b.iter(|| Footprint::of(&trace)));
+    let pages = Footprint::of(&trace).pages;
+    let capacities: Vec<u64> = [1, 2, 5, 10, 20, 30, 40, 50].map(|percent| pages * percent / 100).into();
+    // Last uses, and the knapsack.
+    group.bench_function("bound", |b| b.iter(|| lower(&trace, &capacities, &Linear::PAPER)));
+    group.finish();
+}
+
 /// One event of a program that is recorded. The file is begun anew before it is full.
 fn recorder(c: &mut Criterion) {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -189,6 +225,6 @@ criterion_group! {
         .sample_size(20)
         .warm_up_time(std::time::Duration::from_millis(200))
         .measurement_time(std::time::Duration::from_secs(1));
-    targets = generators, readers, writers, policies, recorder
+    targets = generators, readers, writers, policies, around_a_replay, recorder
 }
 criterion_main!(traces_);

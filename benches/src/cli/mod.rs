@@ -10,6 +10,7 @@ mod sim;
 use crate::side_by_side::far;
 use crate::side_by_side::kv::OURS;
 use crate::side_by_side::remote;
+use crate::side_by_side::sim::commands::TRACESIM;
 use crate::side_by_side::sim::instructions;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
@@ -59,6 +60,10 @@ pub fn main() -> ExitCode {
     // Our server: this program under its name.
     if std::env::args_os().next().is_some_and(|name| name == OURS) {
         return rdmakv_server::startup::main();
+    }
+    // Our simulator: this program under its name.
+    if std::env::args_os().next().is_some_and(|name| name == TRACESIM) {
+        return tracesim::main_with(&[]);
     }
     // Its own process, started to have its instructions counted: not for users.
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();

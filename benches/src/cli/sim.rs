@@ -53,7 +53,8 @@ pub(super) struct Sim {
 
 const EXAMPLES: &str = "\
 Rows: sim/read, and for each policy sim/POLICY/replay, sim/POLICY/misses and, with --instructions,
-sim/POLICY/instructions. Units: `M/s` (million requests a second of user CPU) is better the higher
+sim/POLICY/instructions. sim/POLICY/command is of whole processes: ours is tracesim replay --json
+--no-bound with its start, reading, footprint and output; the peer is Python with its start. Units: `M/s` (million requests a second of user CPU) is better the higher
 it is, `share` and `count` the lower. Ratios are ours / peer, of the best laps. Peer and ratio are
 null (`-` in tables) where there is no peer, and the ratio where the laps of both overlap.
 
@@ -95,6 +96,11 @@ pub(super) fn run(sim: &Sim) -> Result<(), Stop> {
             rows.push(instructions.measure(policy).map_err(Stop::Measuring)?);
         }
         teller.rows(sim::TITLE, rows)?;
+    }
+    let commands = measured.commands();
+    for (nth, policy) in policies.iter().enumerate() {
+        eprintln!("[{}/{}] {policy}, whole commands", nth + 1, policies.len());
+        teller.rows(sim::commands::TITLE, vec![commands.measure(policy).map_err(Stop::Measuring)?])?;
     }
     teller.end()
 }

@@ -85,17 +85,10 @@ impl Kept {
 /// # Errors
 /// Those of the writer.
 pub fn markdown(out: &mut impl Write, command: &str, host: &Host, doubts: &[String], parts: &[Kept]) -> io::Result<()> {
-    writeln!(out, "# Results\n\nWritten by\n\n```sh\n{command}\n```\n")?;
-    for line in host.lines().iter().chain(doubts) {
-        writeln!(out, "- {}", text(line))?;
+    writeln!(out, "# Results\n")?;
+    for part in parts {
+        writeln!(out, "- {}", text(&in_a_line(part)))?;
     }
-    writeln!(
-        out,
-        "\nOurs and the peer took turns. Ratios are ours / peer, of the best rounds, and are left out where rounds of one lie \
-         among those of the other (of 20 rounds and more, without a tenth at each end); medians are in brackets. Units: `ns`, \
-         `B`, `MiB`, `share`, `calls` and counts are better the lower they are; `x`, `M/s`, `GB/s`, `items` and `part` the \
-         higher."
-    )?;
     for part in parts.iter().filter(|part| !part.whole) {
         writeln!(out, "\n**`{}` was not measured to its end.**", part.head.part)?;
     }
@@ -108,6 +101,17 @@ pub fn markdown(out: &mut impl Write, command: &str, host: &Host, doubts: &[Stri
     if !lost.is_empty() {
         table(out, lost.into_iter())?;
     }
+    writeln!(out, "\n## How this was measured\n\n```sh\n{command}\n```\n")?;
+    for line in host.lines().iter().chain(doubts) {
+        writeln!(out, "- {}", text(line))?;
+    }
+    writeln!(
+        out,
+        "\nOurs and the peer took turns. Ratios are ours / peer, of the best rounds, and are left out where rounds of one lie \
+         among those of the other (of 20 rounds and more, without a tenth at each end); medians are in brackets. Units: `ns`, \
+         `B`, `MiB`, `share`, `calls` and counts are better the lower they are; `x`, `M/s`, `GB/s`, `items` and `part` the \
+         higher."
+    )?;
     for Kept { head, rows, .. } in parts {
         writeln!(out, "\n## `{}`\n", head.command)?;
         for line in &head.about {
@@ -122,6 +126,19 @@ pub fn markdown(out: &mut impl Write, command: &str, host: &Host, doubts: &[Stri
         }
     }
     Ok(())
+}
+
+/// Returns how a part fares, in a line.
+fn in_a_line(part: &Kept) -> String {
+    let of = |standing| part.rows.iter().filter(|row| row.row.standing() == Some(standing)).count();
+    let [ahead, even, behind] = [Standing::Ahead, Standing::Even, Standing::Behind].map(of);
+    let overlap = of(Standing::Overlap);
+    let peer = part.head.about.iter().find_map(|line| line.strip_prefix("peer: "));
+    let peer = peer.map(|peer| format!(" (peer: {})", peer.split(':').next().unwrap_or(peer))).unwrap_or_default();
+    format!(
+        "**{}**{peer}: ahead in {ahead} rows, even in {even}, behind in {behind}; in {overlap} the rounds overlap.",
+        part.head.part
+    )
 }
 
 fn table<'a>(out: &mut impl Write, rows: impl Iterator<Item = &'a Titled>) -> io::Result<()> {
@@ -176,6 +193,7 @@ mod tests {
         markdown(&mut page, "side-by-side", &kept.head.host, &[], std::slice::from_ref(&kept)).unwrap();
         let page = String::from_utf8(page).unwrap();
         let (losses, rest) = page.split_once("## `side-by-side cache`").unwrap();
+        assert!(losses.starts_with("# Results\n\n- **cache** (peer: &lt;none>): ahead in 1 rows"), "{page}");
         assert!(losses.contains("2026-01-31") && losses.contains("In 1 of 2 rows"), "{page}");
         assert!(losses.contains("| `miss` | 9.0 |") && !losses.contains("`hit`"), "{page}");
         assert!(rest.contains("Hits:") && rest.matches("Misses:").count() == 1 && rest.contains("&lt;none>"), "{page}");

@@ -61,7 +61,7 @@ fn shared(name: &str) -> Option<Trace> {
 /// The same with one page for each object: a range is an object, and another range another one.
 fn in_objects(trace: &Trace) -> Trace {
     let mut numbers = HashMap::new();
-    let mut object = |step: &Step| {
+    let mut object = |step: Step| {
         let next = numbers.len() as u64;
         let number = *numbers.entry(step.range()).or_insert(next);
         Step::new(Kind::Request, PageRange::new(number, 1).expect("one page"), Access::LOCAL_READ, false)

@@ -2,13 +2,15 @@
 //!
 //! The trace is a generated one of Zipf popularity in a file of the format `oraclegeneral`, which both read. Laps take
 //! turns on one CPU: ours, theirs, the next policy. A lap is a replay of the whole trace, in user CPU. Ours replays
-//! what lies in memory and theirs a file that it maps, so what reading took us is a row of its own.
+//! what lies in memory and theirs a file that it maps, so what reading took us is a row of its own. Whole commands have both.
 //!
 //! * `sim/POLICY/replay`: millions of requests a second, the best lap.
 //! * `sim/POLICY/misses`: the share of requests that miss. Sizes and costs are as libCacheSim has them (every miss costs
 //!   the same) and ranges match exactly, so policies of one name miss alike.
+//! * `sim/POLICY/command`: requests a second of user CPU of whole processes ([`commands`]).
 //! * `sim/POLICY/instructions`: a request, on a shorter trace, where there is a tool that counts ([`instructions`]).
 
+pub mod commands;
 mod file;
 pub mod instructions;
 
@@ -16,6 +18,7 @@ use super::figure::Figure;
 use super::report::{Row, Unit};
 use crate::peer::libcachesim::{self, Ask, Environment, LibCacheSim};
 use crate::pin;
+use commands::Commands;
 use mrrc::cost::Linear;
 use mrrc::policy::Matching;
 use mrrc::{Config, PAGE};
@@ -28,7 +31,7 @@ use tracesim::simulate::{Recency, replay};
 use tracesim::sizes::Capacity;
 
 /// The title of the table.
-pub const TITLE: &str = "Replaying a trace: requests a second of user CPU, misses, instructions a request";
+pub const TITLE: &str = "Replaying a trace, start and our reading not included: requests a second of user CPU, misses, instructions a request";
 
 /// Those that are measured by default. `mrrc` and `probation` have no peer.
 pub const USUAL: [&str; 7] = ["pindown", "fifo", "sieve", "s3fifo", "gdsf", "mrrc", "probation"];
@@ -53,7 +56,9 @@ pub struct Options {
 /// A trace, read, and its peer, if it is there.
 pub struct Sim {
     options: Options,
+    file: PathBuf,
     trace: Trace,
+    environment: Option<Environment>,
     read: Figure,
     capacity_pages: u64,
     peer: Option<LibCacheSim>,
@@ -73,13 +78,23 @@ impl Sim {
         let read = millions(footprint.requests, pin::user_seconds() - before);
         let capacity_pages = options.capacity.pages(footprint.pages);
         let peer = environment.map(|environment| environment.start(&file, Some(options.cpu))).transpose()?;
-        Ok(Self { options, trace, read: Figure::once(read), capacity_pages, peer })
+        let environment = environment.cloned();
+        Ok(Self { options, file, trace, environment, read: Figure::once(read), capacity_pages, peer })
     }
 
     /// Returns the workload in a line.
     pub fn about(&self) -> String {
         let Options { workload, rounds, cpu, .. } = &self.options;
         format!("trace: zipf:{workload}; capacity {} pages; laps: {rounds}, on CPU {cpu}.", self.capacity_pages)
+    }
+
+    /// Returns the comparison of whole commands.
+    pub fn commands(&self) -> Commands<'_> {
+        Commands::new(&self.options, &self.file, self.requests(), self.capacity_pages, self.environment.as_ref())
+    }
+
+    fn requests(&self) -> u64 {
+        self.trace.processes.iter().map(|process| process.steps.len() as u64).sum()
     }
 
     /// How fast we read the file.
@@ -92,7 +107,7 @@ impl Sim {
     /// # Errors
     /// The reason why one of them did not.
     pub fn measure(&mut self, policy: &PolicyEntry) -> Result<Vec<Row>, String> {
-        let requests: u64 = self.trace.processes.iter().map(|process| process.steps.len() as u64).sum();
+        let requests = self.requests();
         let peers = libcachesim::has(policy.name());
         let ask = Ask { policy: policy.name(), capacity: self.capacity_pages.saturating_mul(PAGE), requests: None };
         let mut rates = (Vec::new(), Vec::new());
