@@ -17,6 +17,8 @@ const CHILD: &str = "MRRCTEST_BUILDS";
 const CHOICE: &str = "MRRCTEST_MONITOR";
 const REMAPS: &str = "MRRCTEST_REMAPS";
 const OWN_POLICY: &str = "MRRCTEST_OWN_POLICY";
+/// Another cache is built before.
+const TWICE: &str = "MRRCTEST_TWICE";
 
 /// A monitor of the program's own, which vouches, and needs so long a grace period.
 struct Own(Duration);
@@ -100,6 +102,10 @@ fn child_builds_a_cache() {
             if calls == "named later" { built.policy(mrrc::policy::PolicyKind::None) } else { built }
         }
     };
+    if std::env::var_os(TWICE).is_some() {
+        let other = Cache::builder(device()).capacity_pages(100).monitor(Own(Duration::ZERO));
+        println!("{:?}", other.build().map(|cache| cache.usage()));
+    }
     match built.build() {
         Ok(cache) if std::env::var_os(OWN_POLICY).is_some() => {
             println!("built: {} registrations, batch {}", register_twice(&cache), BATCH.load(Ordering::Relaxed));
@@ -246,7 +252,7 @@ fn environment_never_shortens_the_bar() {
 #[test]
 fn weaker_settings_are_reported_once() {
     let mut command = child();
-    command.env(CHOICE, "own").env("MRRC_MONITOR", "explicit").env("MRRC_DISCARD_GRACE", "20ms");
+    command.env(CHOICE, "own").env(TWICE, "1").env("MRRC_MONITOR", "explicit").env("MRRC_DISCARD_GRACE", "20ms");
     let output = command.output().unwrap();
     let errors = String::from_utf8(output.stderr).unwrap();
     let of = |name: &str| errors.lines().filter(|line| line.starts_with("mrrc: ") && line.contains(name)).count();

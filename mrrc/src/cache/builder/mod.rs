@@ -124,7 +124,6 @@ impl<R: Registrar> Builder<R> {
     /// Sets the eviction policy. Default: [`PolicyKind::Mrrc`].
     pub fn policy(mut self, policy: PolicyKind) -> Self {
         self.settings.policy = Some(policy);
-        self.policy_from = None;
         self
     }
 
