@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use traces::{Kind, Process, Step, StepIter};
+use traces::{Kind, Process, StepIter};
 
 /// When the core hears of hits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -105,9 +105,6 @@ pub enum ReplayError {
 /// Acquires in use at once, at most: a region counts so many holders.
 const MOST_IN_USE: usize = (1 << 27) - 1;
 
-/// Steps whose regions are looked up at once, before they are replayed.
-const AHEAD: usize = 32;
-
 /// Steps between two looks at the watch.
 const GLANCE: usize = 1 << 16;
 
@@ -129,8 +126,7 @@ pub(crate) fn replay_with<P: Policy>(
         let begun = at;
         let until = steps.len().min(at + GLANCE);
         while at < until {
-            let mut next = steps.range(at..until.min(at + AHEAD));
-            replayer.prepare(next.clone());
+            let mut next = steps.range(at..until);
             while let Some(step) = next.next() {
                 if step.is_single_request() {
                     replayer.request(step.range());
@@ -207,13 +203,6 @@ impl<P: Policy> Replayer<P> {
     #[cold]
     fn refuse(&mut self, asked: PageRange) {
         self.refused_pages = self.refused_pages.saturating_add(asked.pages());
-    }
-
-    /// Looks up what is requested soon, so that the reads of these look-ups overlap.
-    #[inline(always)]
-    fn prepare(&self, steps: StepIter<'_>) {
-        let found = |step: Step| self.core.find(step.range()).map_or(0, RegionId::raw);
-        std::hint::black_box(steps.map(found).fold(0, |all, id| all ^ id));
     }
 
     /// Counts and marks the region that serves the range by itself, if there is one.
