@@ -100,8 +100,10 @@ fn its_bytes_are_those_that_go_out() {
     let kind = Request::hello(&mut body, false);
     lines.push(format!("hello       {}", said(0, kind, &body)));
     body.clear();
-    let kind = Reply::Welcome(Welcome { version: VERSION, incarnation, lease_ms: 1000, eager: 8192, largest: 1 << 20 })
-        .encode(&mut body);
+    let eager = 8192;
+    let welcome =
+        Welcome { version: VERSION, incarnation, lease_ms: 1000, eager, transfers_from: eager, largest: 1 << 20 };
+    let kind = Reply::Welcome(welcome).encode(&mut body);
     lines.push(format!("welcome     {}", said(0, kind, &body)));
     body.clear();
     let kind = Request::get(&mut body, true, key);

@@ -124,8 +124,8 @@ The peer is memcached, on the same CPU with the same flags. Rows:
   breakdown/SIZE/WAY/user, system          where the CPU of such a GET goes
   breakdown/SIZE/WAY/switches/…, calls/…   how often threads wait and are pushed off; system calls by name
   breakdown/SIZE/WAY/cpu/CLASS             the paper's classes of cycles, where perf may sample
-  crossover/FABRIC/OP/SIZE/p50, cpu        a request with its value in a message or by a transfer: ours is the way that the
-                                           server's default limit takes at that size, peer the other one
+  crossover/FABRIC/OP/SIZE/p50, cpu        a request with its value in a message or by a transfer: ours as server and client
+                                           choose, peer the better one of the two
   crossover/FABRIC/OP/COST/messages-to, transfers-from   the sizes up to which, and from which on, all rounds say so
   overhead/SIZE/item, items                bytes for an item besides key and value, in a full server of 64 MB
   eviction/TRACE/MB/misses, resident       a trace replayed, what is missing set

@@ -85,7 +85,9 @@
 //! One-sided reads go into memory of the client's, and a [`Value`] is lent from there without another copy. Values of
 //! more than the [eager limit](rdmakv_proto::eager) that have no tag come by a transfer of `frrwp`'s, into memory
 //! that the server may write. They are copied once, because the server may write it later too. The server sends the
-//! limit when a client comes: 32 KiB over `shm` and `iwarp` and 8 KiB over `verbs`, unless its `--eager` is another.
+//! limit when a client comes: 64 KiB over `shm` and `iwarp` and 8 KiB over `verbs`, unless its `--eager` is another. From 8 KiB up to
+//! the limit values take the way that was faster lately.
+//!
 //! Values to be stored of more than that are read by the server out of the client's memory: without a copy out of a
 //! [`Client::buffer`]. All of it is registered by [`mrrc::Cache`]s, one for each domain, and bounded
 //! ([`Options::value_memory`], [`Options::transfer_memory`]).

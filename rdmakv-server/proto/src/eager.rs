@@ -8,34 +8,39 @@
 //! side-by-side kv --only crossover
 //! ```
 //!
-//! A request by message, and by transfer: µs with eight under way at a time on a connection, and the server's CPU in brackets; 5 rounds on two
-//! hyperthreads of an AMD EPYC under Linux 6.18:
+//! Which is faster depends on the machine too: on what it takes to wake the other side. A request by message, and by transfer, on two
+//! machines of two hyperthreads, in µs; one at a time, and with eight under way at a time on a connection:
 //!
-//! | | 8 KiB | 16 KiB | 32 KiB | 64 KiB |
+//! | 64 KiB | EPYC, one | EPYC, eight | Xeon, one | Xeon, eight |
 //! | --- | ---: | ---: | ---: | ---: |
-//! | GET, `iwarp` | 221 (28), 430 (53) | 333 (41), 542 (67) | 634 (77), 694 (87) | 1127 (140), 929 (115) |
-//! | SET, `iwarp` | 172 (22), 685 (52) | 253 (32), 721 (54) | 491 (60), 836 (63) | 919 (111), 1031 (76) |
-//! | GET, `shm` | 36 (5), 48 (6) | 70 (9), 80 (10) | 139 (18), 145 (18) | overlap |
-//! | SET, `shm` | 41 (5), 39 (5) | 77 (10), 81 (8) | 146 (18), 149 (12) | 287 (36), 298 (20) |
+//! | GET, `iwarp` | 169, 183 | 1135, 932 | 97, 104 | 431, 257 |
+//! | SET, `iwarp` | 180, 188 | 921, 969 | 107, 145 | 497, 639 |
+//! | GET, `shm` | 42, 101 | 274, 285 | 87, 57 | 109, 63 |
+//! | SET, `shm` | 44, 112 | 287, 298 | 89, 80 | 108, 62 |
 //!
-//! With one request at a time most of the time is waking, and messages, which wake less, do better still: over `iwarp` they are ahead in each
-//! round up to 32 KiB, and no transfer is at 64. A GET of a value of unknown size has to be told first, which doubles its time.
-//!
-//! So the limit is 32 KiB on both. Up to there messages are ahead, or cannot be told apart, but for SETs over `shm` that many are under way of
-//! (from 4 KiB on, a third of the server's CPU at 32) and for a single GET of 32 KiB there. Above it, where many requests are under way,
-//! transfers are ahead in CPU or cannot be told apart. Devices move transfers without a copy by either CPU, and were not measured, as
-//! under emulation times say nothing: they keep a smaller one.
+//! So no limit is right everywhere. Between [two limits](transfers_from) a client chooses by the times that it sees. A GET of a value of
+//! unknown size takes a message, because it would have to be told first. Devices move transfers without a copy by either CPU, and were not
+//! measured, as under emulation times say nothing: they keep one smaller limit.
 
-/// Returns the limit on a fabric, by its name in addresses, where `--eager` says no other.
+/// Returns the limit on a fabric, by its name in addresses, where `--eager` gives no other.
 ///
 /// ```
 /// assert!(rdmakv_proto::eager::limit("shm") <= rdmakv_proto::eager::MOST);
 /// ```
 pub fn limit(fabric: &str) -> usize {
     match fabric {
-        "shm" | "iwarp" => 32 << 10,
+        "shm" | "iwarp" => 64 << 10,
         _ => 8 << 10,
     }
+}
+
+/// Returns the bytes from which on a value may go by a transfer, if the client finds that faster: whole KiB.
+///
+/// ```
+/// assert!(rdmakv_proto::eager::transfers_from("iwarp") <= rdmakv_proto::eager::limit("iwarp"));
+/// ```
+pub fn transfers_from(fabric: &str) -> usize {
+    limit(fabric).min(8 << 10)
 }
 
 /// The largest that may be chosen: what a connection holds of one message is bounded by it.

@@ -22,8 +22,8 @@
 //!   5 SEEN    for each tag that was read by: u64 address, u32 key, u32 reads. Not answered
 //!
 //! server
-//!  17 WELCOME u16 version, u16 zero, u32 incarnation, u32 lease in milliseconds, u32 eager limit: bytes of a value that travels in a
-//!             message at most, u64 bytes of the largest item
+//!  17 WELCOME u16 version, u16 floor of transfers, u32 incarnation, u32 lease in milliseconds, u32 eager limit: bytes of a value that
+//!             travels in a message at most, u64 bytes of the largest item
 //!  18 RAN     tag; then what the command answered
 //!  19 ITEM    tag; then the item as it lies in memory
 //!  20 LARGE   tag; then u64 bytes of the item as it lies in memory: its value is longer than the eager limit
@@ -38,6 +38,9 @@
 //! tag         u8 1 if there is one, then, if there is: u64 address, u64 length, u32 key, u32 incarnation
 //! segment     u64 address, u64 length, u32 key, u32 zero
 //! ```
+//!
+//! The floor of transfers is in KiB; 0 is the eager limit. A value that is longer, up to the eager limit, goes by a message or by a
+//! transfer, as the client chooses: the one that opens a transfer gets one.
 //!
 //! HELLO comes first, and nothing is asked before WELCOME has come. The lease of a tag begins, for the client, when it first sent the
 //! request, and lasts as long as WELCOME says.
@@ -160,8 +163,10 @@ pub struct Welcome {
     pub incarnation: u32,
     /// How long a tag may be read by, in milliseconds.
     pub lease_ms: u32,
-    /// Items up to so many bytes travel in messages.
+    /// Values up to so many bytes travel in messages.
     pub eager: u32,
+    /// Longer values may go by transfers: `eager`, or fewer whole KiB.
+    pub transfers_from: u32,
     /// Bytes of an item at most.
     pub largest: u64,
 }
@@ -398,15 +403,10 @@ impl<'a> Reply<'a> {
         let mut fields = Fields(bytes);
         let reply = match kind {
             Kind::Welcome => {
-                let version = fields.u16()?;
-                fields.u16()?;
-                Self::Welcome(Welcome {
-                    version,
-                    incarnation: fields.u32()?,
-                    lease_ms: fields.u32()?,
-                    eager: fields.u32()?,
-                    largest: fields.u64()?,
-                })
+                let (version, floor) = (fields.u16()?, u32::from(fields.u16()?) << 10);
+                let (incarnation, lease_ms, eager) = (fields.u32()?, fields.u32()?, fields.u32()?);
+                let transfers_from = if floor == 0 { eager } else { floor.min(eager) };
+                Self::Welcome(Welcome { version, incarnation, lease_ms, eager, transfers_from, largest: fields.u64()? })
             }
             Kind::Ran => Self::Ran { tag: fields.tag()?, answer: fields.rest() },
             Kind::Item => Self::Item { tag: fields.tag()?, image: fields.rest() },
@@ -444,9 +444,10 @@ impl<'a> Reply<'a> {
     /// Writes the reply.
     pub fn encode(&self, into: &mut Vec<u8>) -> Kind {
         match *self {
-            Self::Welcome(Welcome { version, incarnation, lease_ms, eager, largest }) => {
+            Self::Welcome(Welcome { version, incarnation, lease_ms, eager, transfers_from, largest }) => {
                 into.extend_from_slice(&version.to_le_bytes());
-                into.extend_from_slice(&[0; 2]);
+                let floor = if transfers_from < eager { (transfers_from >> 10) as u16 } else { 0 };
+                into.extend_from_slice(&floor.to_le_bytes());
                 into.extend_from_slice(&incarnation.to_le_bytes());
                 into.extend_from_slice(&lease_ms.to_le_bytes());
                 into.extend_from_slice(&eager.to_le_bytes());

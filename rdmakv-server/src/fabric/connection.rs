@@ -303,6 +303,7 @@ impl<'f, F: Fabric> Connection<'f, F> {
             incarnation: terms.incarnation,
             lease_ms: terms.lease.as_millis() as u32,
             eager: terms.eager as u32,
+            transfers_from: terms.transfers_from as u32,
             largest: self.state.shared.settings.item_max as u64,
         };
         self.outbox.reply(id, &Reply::Welcome(welcome));

@@ -110,7 +110,9 @@ impl<'f> Gets<'f> {
             return Found::Nothing;
         };
         cx.counts.get_hits += 1;
-        let (short, size, handle) = (view.value.len() <= state.terms.eager, view.size, view.handle());
+        // A client that opened a transfer wants one for values that could come in a message too.
+        let eager = if transfer.is_some() { state.terms.transfers_from } else { state.terms.eager };
+        let (short, size, handle) = (view.value.len() <= eager, view.size, view.handle());
         let address = view.key.as_ptr() as usize - HEADER;
         if short {
             self.image.clear();

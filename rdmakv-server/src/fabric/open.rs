@@ -373,6 +373,7 @@ impl Start<'_> {
             incarnation: self.incarnation,
             lease: self.plan.lease,
             eager: self.plan.eager(name),
+            transfers_from: self.plan.transfers_from(name),
             registered: self.registered,
             policy: self.plan.policy,
         };

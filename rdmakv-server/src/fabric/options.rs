@@ -43,7 +43,7 @@ pub(crate) struct FabricFlags {
     /// How long a client may read an item by itself before it asks again: 500ms, 1s; up to 60s
     #[arg(long = "tag-lease", value_name = "TIME", default_value = "1s", value_parser = time)]
     lease: Duration,
-    /// Values of at most so many bytes travel in messages; k is understood, up to 64k (default: 32k, over verbs: 8k)
+    /// Values of at most so many bytes travel in messages; k is understood, up to 64k (default: 64k, over verbs: 8k)
     #[arg(long = "eager", value_name = "BYTES", value_parser = bytes)]
     eager: Option<usize>,
     /// How long a client on another machine may be out of reach, or stand still in the middle of something, before its
@@ -145,6 +145,11 @@ impl Plan {
     /// Bytes of a value that travels in a message at most, on the fabric of this name.
     pub(crate) fn eager(&self, fabric: &str) -> usize {
         self.eager.unwrap_or_else(|| eager::limit(fabric)).min(self.longest)
+    }
+
+    /// Longer values may go by transfers, if clients find these faster.
+    pub(crate) fn transfers_from(&self, fabric: &str) -> usize {
+        self.eager.unwrap_or_else(|| eager::transfers_from(fabric)).min(self.longest)
     }
 
     /// Returns a number, or each fabric's.
@@ -317,6 +322,9 @@ mod tests {
         assert_eq!(short.eager("shm"), 1024 - HEADER - KEY_MAX);
         let unsaid = plan(both, SERVER).unwrap();
         assert_eq!(["shm", "iwarp"].map(|name| unsaid.eager(name)), ["shm", "iwarp"].map(eager::limit));
+        let floors = ["shm", "iwarp"].map(|name| unsaid.transfers_from(name));
+        assert_eq!(floors, ["shm", "iwarp"].map(eager::transfers_from));
+        assert_eq!((said.transfers_from("shm"), short.transfers_from("shm")), (4096, short.eager("shm")));
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub(super) struct Terms {
     pub(super) lease: Duration,
     /// Bytes of a value that travels in a message at most.
     pub(super) eager: usize,
+    /// Longer values may go by transfers.
+    pub(super) transfers_from: usize,
     /// Bytes that may be registered with this fabric.
     pub(super) registered: u64,
     /// The eviction policy when they are full.

@@ -1,8 +1,8 @@
 //! In a message, or by a transfer: from which size on which of them is better, on each fabric.
 //!
-//! Two servers run: one with messages for values of any size swept here, one with messages for none. They take turns at each size. *Ours* is
-//! the way that the server's default takes at a size, *peer* the other one: a loss says that the default is wrong there. No client gets
-//! tags, because a GET by tag uses neither way.
+//! Three servers run: one with messages for values of any size swept here, one with messages for none, and one with the default limits.
+//! They take turns at each size. *Ours* is the default, *peer* the faster one of the two ways: a loss says that the default takes the
+//! slower one. No client gets tags, because a GET by tag uses neither way.
 //!
 //! * `get`: the client knows the size from the last time: where it is over the limit it opens the transfer with the question.
 //! * `get-anew`: it does not, so it asks, is told that the item is large, and opens the transfer then.
@@ -21,12 +21,11 @@ use crate::side_by_side::remote::Outcome;
 use crate::side_by_side::report::{Row, Unit};
 use hdrhistogram::Histogram;
 use rdmakv_client::{Client, Options, Source, Stored, Ticket, Value};
-use rdmakv_proto::eager;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// Above the tables.
-const TITLE: &str = "Values in messages or by transfers: time and server's CPU of a request; ours: what the default does, peer: the other way";
+const TITLE: &str = "Values in messages or by transfers: time and server's CPU of a request; ours: what the default does, peer: the better way";
 const FABRICS: [Way; 2] = [Way::Shm, Way::Iwarp];
 const SIZES: [usize; 7] = [1 << 10, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10];
 /// Values of a size.
@@ -95,9 +94,18 @@ enum Waiting {
     Set(Ticket<Stored>),
 }
 
-/// One of the two ways: its server and its client, and by size what each round took: the median, and the server's CPU.
+/// How values travel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Choice {
+    Message,
+    Transfer,
+    /// As the server and its client choose.
+    Default,
+}
+
+/// One choice: its server and its client, and by size what each round took: the median, and the server's CPU.
 struct Contestant {
-    by_message: bool,
+    choice: Choice,
     server: Server,
     client: Client,
     rounds: Vec<[Vec<f64>; 2]>,
@@ -108,11 +116,15 @@ fn key(size: usize, number: usize) -> String {
 }
 
 impl Contestant {
-    fn begin(fabric: Way, cpu: usize, asked: Asked, by_message: bool) -> Outcome<Self> {
+    fn begin(fabric: Way, cpu: usize, asked: Asked, choice: Choice) -> Outcome<Self> {
         let address = fabric.address()?.ok_or("no fabric")?;
-        let eager = if by_message { "64k" } else { "0" };
-        let server =
-            Server::start(Whose::Ours, cpu, &["-m", "1024", "-t", "1", "--fabric", &address, "--eager", eager])?;
+        let mut flags = vec!["-m", "1024", "-t", "1", "--fabric", &address];
+        match choice {
+            Choice::Message => flags.extend(["--eager", "64k"]),
+            Choice::Transfer => flags.extend(["--eager", "0"]),
+            Choice::Default => {}
+        }
+        let server = Server::start(Whose::Ours, cpu, &flags)?;
         // A client that remembers at most one key knows no size of those that come in turn.
         let tags = if asked == Asked::GetAnew { 1 } else { 65_536 };
         let options = Options { timeout: Duration::from_secs(20), one_sided: false, tags, ..Options::default() };
@@ -126,7 +138,7 @@ impl Contestant {
                 client.get(key(size, number))?.ok_or("a value is gone")?;
             }
         }
-        Ok(Self { by_message, server, client, rounds: vec![<[Vec<f64>; 2]>::default(); SIZES.len()] })
+        Ok(Self { choice, server, client, rounds: vec![<[Vec<f64>; 2]>::default(); SIZES.len()] })
     }
 
     /// Asks for so long.
@@ -165,7 +177,11 @@ impl Contestant {
 
     /// Waits for a request's end, which has to be as it should.
     fn end(&mut self, waiting: Waiting, size: usize) -> Outcome<()> {
-        let source = if self.by_message { Source::Message } else { Source::Transfer };
+        let fits = |source| match self.choice {
+            Choice::Message => source == Source::Message,
+            Choice::Transfer => source == Source::Transfer,
+            Choice::Default => true,
+        };
         match waiting {
             Waiting::Set(ticket) => match self.client.wait(ticket)?.is_stored() {
                 true => Ok(()),
@@ -173,10 +189,11 @@ impl Contestant {
             },
             Waiting::Get(ticket) => {
                 let got = self.client.wait(ticket)?.ok_or("a value is gone")?;
-                if got.len() == size && got.source() == source {
+                if got.len() == size && fits(got.source()) {
                     return Ok(());
                 }
-                Err(format!("a value of {} bytes came by a {}, not {size} by a {source}", got.len(), got.source())
+                let choice = self.choice;
+                Err(format!("a value of {} bytes came by a {}, not {size} by {choice:?}", got.len(), got.source())
                     .into())
             }
         }
@@ -185,7 +202,7 @@ impl Contestant {
     /// That its values did not come in another way: none was pulled out of the client's memory, or all were.
     fn check_sets(&self, fabric: Way, asked: Asked) -> Outcome<()> {
         let pulled = Plain::connect(self.server.address)?.stat(&format!("{}_sets_pulled", fabric.name()))? > 0;
-        if asked.stores() && pulled == self.by_message {
+        if asked.stores() && self.choice != Choice::Default && pulled == (self.choice == Choice::Message) {
             return Err("values were stored in another way than they should be".into());
         }
         Ok(())
@@ -198,31 +215,33 @@ impl Contestant {
 
 fn measure(setting: &Setting, fabric: Way, asked: Asked, name: &str) -> Outcome<Vec<Row>> {
     crate::pin::pin(setting.near)?;
-    let mut message = Contestant::begin(fabric, setting.far, asked, true)?;
-    let mut transfer = Contestant::begin(fabric, setting.far, asked, false)?;
+    let choices = [Choice::Message, Choice::Transfer, Choice::Default];
+    let begin = |choice| Contestant::begin(fabric, setting.far, asked, choice);
+    let mut all = choices.into_iter().map(begin).collect::<Outcome<Vec<_>>>()?;
     for round in 0..setting.rounds {
         for nth in 0..SIZES.len() {
-            // There and back: no contestant always runs behind the same other.
-            let (first, second) =
-                if round % 2 == 0 { (&mut message, &mut transfer) } else { (&mut transfer, &mut message) };
-            first.turn(asked, nth, setting.whole / 4)?;
-            second.turn(asked, nth, setting.whole / 4)?;
+            for turn in 0..all.len() {
+                // There and back: no contestant always runs behind the same other.
+                let turn = if round % 2 == 0 { turn } else { all.len() - 1 - turn };
+                all[turn].turn(asked, nth, setting.whole / 4)?;
+            }
         }
     }
-    for one in [&message, &transfer] {
+    for one in &all {
         one.check_sets(fabric, asked)?;
     }
-    let limit = eager::limit(fabric.name());
-    let costs = [0, 1].map(|cost| (message.figures(cost), transfer.figures(cost)));
+    let costs = [0, 1].map(|cost| (all[0].figures(cost), all[1].figures(cost)));
     let mut rows = Vec::new();
     for (nth, size) in SIZES.into_iter().enumerate() {
-        for (cost, (message, transfer)) in COSTS.into_iter().zip(&costs) {
-            let (ours, peer, ways) = if size <= limit {
-                (message[nth], transfer[nth], "by message; peer: by transfer")
+        for (cost, (what, (message, transfer))) in COSTS.into_iter().zip(&costs).enumerate() {
+            let ours = all[2].figures(cost)[nth];
+            let (peer, other, way) = if message[nth].best <= transfer[nth].best {
+                (message[nth], transfer[nth], "message")
             } else {
-                (transfer[nth], message[nth], "by transfer; peer: by message")
+                (transfer[nth], message[nth], "transfer")
             };
-            rows.push(Row::new(format!("{name}/{}/{cost}", size_name(size)), ours, Some(peer), Unit::Nanos).note(ways));
+            let note = format!("peer: by {way}; the other way {:.0}", other.best);
+            rows.push(Row::new(format!("{name}/{}/{what}", size_name(size)), ours, Some(peer), Unit::Nanos).note(note));
         }
     }
     for (cost, (message, transfer)) in COSTS.into_iter().zip(&costs) {

@@ -89,6 +89,11 @@ impl Channel {
         self.welcome.map_or(0, |welcome| welcome.eager as usize)
     }
 
+    /// Returns the longest data that do not go by a transfer.
+    pub(super) fn transfers_from(&self) -> usize {
+        self.welcome.map_or(0, |welcome| welcome.transfers_from as usize)
+    }
+
     /// Returns the most bytes of an item.
     pub(super) fn largest(&self) -> usize {
         let largest = self.welcome.map_or(0, |welcome| welcome.largest);

@@ -134,10 +134,10 @@ impl Link {
             self.get(common, tags, name);
             return Ok(());
         }
-        let is_large = is_store(op.operation) && op.data.bytes().len() > self.channel.eager();
+        let stores = is_store(op.operation);
         self.reads.tell_if_due(&mut self.channel, tags, clock::boot());
-        if is_large {
-            self.requests.put(&mut self.channel, common, tags, name)
+        if stores {
+            self.requests.store(&mut self.channel, common, tags, name)
         } else {
             self.requests.run(&mut self.channel, common, tags, name);
             Ok(())
@@ -242,9 +242,7 @@ impl Link {
     fn landed(&mut self, landing: Landing, bytes: Option<u64>, common: &mut Common, tags: &mut Tags) {
         let Landing { id, op: name, buffer } = landing;
         // Where it was answered by a message, that is gone already.
-        if self.requests.remove(id).is_none() {
-            return;
-        }
+        let Some(asked) = self.requests.remove(id) else { return };
         let incarnation = self.channel.incarnation();
         let Some(op) = common.ops.unanswered(name) else { return };
         let length = bytes.map_or(0, |bytes| bytes.min(buffer.len() as u64) as usize);
@@ -261,6 +259,7 @@ impl Link {
         match value {
             Some(value) => {
                 tags.learn_size(&op.key, size(&op.key, &value));
+                self.requests.answered(&asked);
                 common.end(name, Ok(Answer::Value(Some(value))));
             }
             // By messages then.
@@ -351,8 +350,12 @@ impl Link {
             return Ok(());
         }
         // The answer to an operation that has ended is dropped.
-        let Some(Asked { op: name, landing, .. }) = self.requests.remove(id) else { return Ok(()) };
+        let Some(asked) = self.requests.remove(id) else { return Ok(()) };
+        let Asked { op: name, landing, .. } = asked;
         let Some(op) = common.ops.unanswered(name) else { return Ok(()) };
+        if matches!(reply, Reply::Ran { .. } | Reply::Item { .. }) {
+            self.requests.answered(&asked);
+        }
         match reply {
             Reply::Ran { tag, answer } => {
                 let operation = op.operation;

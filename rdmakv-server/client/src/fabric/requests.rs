@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "lends buffers to engines")]
 
 use super::channel::Channel;
+use super::choice::{Choice, Choices, Kind as Chosen};
 use crate::answer::is_store;
 use crate::buffer::Data;
 use crate::command::line;
@@ -29,6 +30,9 @@ pub(super) struct Requests {
     landings: HashMap<handshake::Tag, Landing>,
     text: Vec<u8>,
     segments: Vec<RemoteSegment>,
+    choices: Choices,
+    /// That of the request that is being sent.
+    choice: Option<Choice>,
 }
 
 /// A request that was sent, or waits to be.
@@ -38,6 +42,8 @@ pub(super) struct Asked {
     _offered: Option<Offered>,
     /// The transfer that it went with.
     pub(super) landing: bool,
+    /// The choice of its way, and when it was made.
+    choice: Option<(Choice, u64)>,
 }
 
 /// The key that opens data to the server that is to be stored, and the data if it is a copy. Taken apart in this order.
@@ -73,6 +79,45 @@ impl Requests {
         self.asked.remove(&id)
     }
 
+    /// Notes that a request has its answer, by the way that was chosen.
+    pub(super) fn answered(&mut self, asked: &Asked) {
+        if let Some((choice, at)) = asked.choice {
+            self.choices.ended(choice, clock::boot().saturating_sub(at));
+        }
+    }
+
+    /// Returns whether a value takes a transfer: because it has to, or because that is faster.
+    fn takes_transfer(&mut self, channel: &Channel, kind: Chosen, bytes: usize) -> bool {
+        if bytes > channel.eager() || bytes <= channel.transfers_from() {
+            return bytes > channel.eager();
+        }
+        let choice = self.choices.choose(kind, bytes, self.asked.len());
+        self.choice = Some(choice);
+        choice.transfer
+    }
+
+    /// Has the server carry out an operation that stores something.
+    pub(super) fn store(
+        &mut self,
+        channel: &mut Channel,
+        common: &mut Common,
+        tags: &Tags,
+        name: Name,
+    ) -> Result<(), NotConnected> {
+        let Some(op) = common.ops.unanswered(name) else { return Ok(()) };
+        let bytes = op.data.bytes().len();
+        if self.takes_transfer(channel, Chosen::Set, bytes) {
+            let put = self.put(channel, common, tags, name);
+            // Without memory for a transfer a message does.
+            if put.is_ok() || bytes > channel.eager() {
+                return put;
+            }
+            self.choice = None;
+        }
+        self.run(channel, common, tags, name);
+        Ok(())
+    }
+
     /// Removes a transfer that has ended.
     pub(super) fn landed(&mut self, tag: handshake::Tag) -> Option<Landing> {
         self.landings.remove(&tag)
@@ -83,10 +128,14 @@ impl Requests {
         let Some(op) = common.ops.unanswered(name) else { return };
         let size = tags.size(&op.key).map_or(0, |size| size as usize);
         op.first_sent = if op.first_sent == 0 { now } else { op.first_sent };
+        let bytes = size.saturating_sub(HEADER + op.key.len());
         // A transfer overtakes messages that wait, which may be of this key.
-        let is_large = size > HEADER + op.key.len() + channel.eager() && !op.no_transfer && channel.has_sent_all();
-        if is_large && self.ask_into(channel, common, name, size) {
-            return;
+        let may_transfer = !op.no_transfer && channel.has_sent_all();
+        if may_transfer && self.takes_transfer(channel, Chosen::Get, bytes) {
+            if self.ask_into(channel, common, name, size) {
+                return;
+            }
+            self.choice = None;
         }
         let Some(op) = common.ops.unanswered(name) else { return };
         channel.message.clear();
@@ -108,7 +157,8 @@ impl Requests {
         // SAFETY: the buffer is kept in `landings` until the end of the transfer is told, or dropped after the engine.
         let Ok(tag) = (unsafe { channel.read(buffer.as_ptr(), size) }) else { return false };
         self.landings.insert(tag, Landing { id, op: name, buffer });
-        self.asked.insert(id, Asked { op: name, _offered: None, landing: true });
+        let choice = self.choice.take().map(|choice| (choice, clock::boot()));
+        self.asked.insert(id, Asked { op: name, _offered: None, landing: true, choice });
         true
     }
 
@@ -129,13 +179,7 @@ impl Requests {
     }
 
     /// Has the server read what is to be stored.
-    pub(super) fn put(
-        &mut self,
-        channel: &mut Channel,
-        common: &mut Common,
-        tags: &Tags,
-        name: Name,
-    ) -> Result<(), NotConnected> {
+    fn put(&mut self, channel: &mut Channel, common: &mut Common, tags: &Tags, name: Name) -> Result<(), NotConnected> {
         let Some(op) = common.ops.unanswered(name) else { return Ok(()) };
         op.first_sent = if op.first_sent == 0 { clock::boot() } else { op.first_sent };
         let copy = match &op.data {
@@ -174,7 +218,8 @@ impl Requests {
 
     fn send(&mut self, channel: &mut Channel, op: Name, kind: Kind, offered: Option<Offered>) {
         let id = channel.next_id();
-        self.asked.insert(id, Asked { op, _offered: offered, landing: false });
+        let choice = self.choice.take().map(|choice| (choice, clock::boot()));
+        self.asked.insert(id, Asked { op, _offered: offered, landing: false, choice });
         channel.send(id, kind);
     }
 }

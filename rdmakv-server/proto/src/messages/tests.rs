@@ -52,7 +52,15 @@ proptest! {
         let segments = Segments::write(&[segment, RemoteSegment { address: 1, ..segment }], &mut segments);
         for reply in [
             Reply::Table(Table { now: size, secret: [size, 5], segments }),
-            Reply::Welcome(Welcome { version: VERSION, incarnation, lease_ms, eager, largest: size }),
+            Reply::Welcome(Welcome { version: VERSION, incarnation, lease_ms, eager, transfers_from: eager, largest: size }),
+            Reply::Welcome(Welcome {
+                version: VERSION,
+                incarnation,
+                lease_ms,
+                eager: 65_536,
+                transfers_from: 8192,
+                largest: size,
+            }),
             Reply::Ran { tag, answer: &answer },
             Reply::Item { tag, image: &answer },
             Reply::Large { tag, size },

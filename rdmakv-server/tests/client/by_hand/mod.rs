@@ -262,6 +262,7 @@ impl<E: Endpoint> Serving<'_, E> {
                     incarnation: INCARNATION,
                     lease_ms: knobs.lease_ms.load(SeqCst),
                     eager: EAGER,
+                    transfers_from: EAGER,
                     largest: 8 << 20,
                 };
                 return self.say(id, &Reply::Welcome(welcome));
