@@ -44,6 +44,12 @@ fn inputs_are_never_overwritten() {
             assert_says(&complaint(arguments, 2), &[output, "this command reads it"]);
         }
     }
+    let mut piped = command(&["compare", "-p", "mrrc", "-c", "10%", "-o", &trace, "-"]);
+    let piped = piped.stdin(std::fs::File::open(&trace).unwrap()).output().unwrap();
+    assert_eq!(piped.status.code(), Some(2));
+    assert_says(&String::from_utf8(piped.stderr).unwrap(), &[&trace, "this command reads it"]);
+    let logs = folder.path().to_str().unwrap();
+    assert_says(&complaint(&["reproduce", "--quick", "--logs", logs, "--out", &trace], 2), &["this command reads it"]);
     assert_eq!(std::fs::read(&trace).unwrap(), before);
 }
 

@@ -52,7 +52,7 @@ fn requests_that_never_leave_are_registered_once() {
 fn real_pins_match_simulation_for_every_policy() {
     // A workload whose buffers are asked for in all sizes, at a size where much has to leave.
     let trace = "zipf:objects=300,requests=4000,pages=4";
-    for policy in ["mrrc", "pindown", "gdsf", "s3fifo", "probation", "fmrd", "ucx", "none"] {
+    for policy in ["mrrc", "pindown", "gdsf", "s3fifo", "probation", "fmrd", "ucx", "none", "widening"] {
         let Some(result) = replayed(trace, &["-p", policy, "-c", "256p"]) else { return };
         assert!(result["difference"].as_f64().unwrap().abs() <= 0.1, "{policy}: {result}");
     }

@@ -45,13 +45,12 @@ fn requests() -> impl Strategy<Value = Request> {
     let access = prop_oneof![4 => Just(Access::LOCAL_READ), 3 => Just(Access::LOCAL), 1 => Just(MORE)];
     let sharing = prop_oneof![8 => Just(Sharing::All), 1 => Just(Sharing::OwnClass), 1 => Just(Sharing::Nothing)];
     let segments = select(&[1_usize, 3, usize::MAX]);
-    (0_u64..60, 1_u64..16, access, sharing, segments, any::<bool>()).prop_map(
-        |(start, pages, access, sharing, max_segments, again)| Request {
-            access,
-            sharing,
-            max_segments,
-            again,
-            ..Request::new(range(start, pages))
+    let mapping = prop_oneof![Just(None), Just(Some(range(0, 80)))];
+    (0_u64..60, 1_u64..16, access, sharing, segments, any::<bool>(), mapping).prop_map(
+        |(start, pages, access, sharing, max_segments, again, mapping)| {
+            let exact = Request::new(range(start, pages));
+            let mapping = mapping.unwrap_or(exact.mapping);
+            Request { access, sharing, max_segments, again, mapping, ..exact }
         },
     )
 }
@@ -320,9 +319,12 @@ proptest! {
         capacity in 16_u64..120,
         policy in select(PolicyKind::ALL),
         one_key in any::<bool>(),
+        widen in any::<bool>(),
     ) {
-        let config = Config { policy, max_regions: Some(MAX_REGIONS), ..Config::new(capacity) };
-        let mut core = Core::new(&config).expect("a configuration that fits");
+        let exact = Config { policy, max_regions: Some(MAX_REGIONS), ..Config::new(capacity) };
+        // Some policies cannot widen.
+        let core = Core::new(&Config { widen: widen.then_some(true), ..exact.clone() });
+        let mut core = core.or_else(|_| Core::new(&exact)).expect("a configuration that fits");
         if one_key { core.use_one_key() } else { core.limit_hard() }
         // Where matching is exact regions overlap; and a policy that keeps nothing publishes nothing.
         if core.scheme().matching == Matching::Exact || core.scheme().keeps == Keeps::Nothing {

@@ -51,7 +51,9 @@ impl Wakes {
 
     /// Returns the group of threads that wait for a ticket of this region.
     fn of(id: RegionId) -> Self {
-        Self(1 << (id.index() % GROUPS))
+        // The last regions of requests that are cut alike follow each other by strides.
+        let mixed = (id.index() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        Self(1 << (mixed >> (64 - GROUPS.ilog2())))
     }
 
     pub(crate) fn is_empty(self) -> bool {
@@ -230,6 +232,15 @@ mod tests {
         assert_eq!(woken(in_flight.take_waiters()), [true, false, true]);
         in_flight.add_waiter(Some(other));
         assert_eq!(woken(in_flight.take_all_waiters()), [false, true, false]);
+    }
+
+    #[test]
+    #[cfg(not(any(loom, shuttle)))]
+    fn strides_of_regions_are_of_many_groups() {
+        for stride in [1, 2, 16, 64, 1024] {
+            let groups = (0..64).map(|nth| Wakes::of(RegionId::of_index(stride * nth)).0).fold(0, |all, one| all | one);
+            assert!(groups.count_ones() > 16, "{stride}: {groups:b}");
+        }
     }
 
     #[test]

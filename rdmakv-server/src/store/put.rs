@@ -159,7 +159,7 @@ impl Store {
         }
         // Its page began to drain while the chunk was not published.
         if self.slabs.drains(new) && self.is_alive(new) {
-            self.vacate(new, true, now);
+            if over { self.reclaim(new, now) } else { self.vacate(new, true, now) }
         }
         version
     }

@@ -369,6 +369,26 @@ fn unpublished_chunks_leave_a_draining_page() {
 }
 
 #[test]
+fn items_that_are_over_leave_a_draining_page_alone() {
+    let mut store = store(8 << 20);
+    let mut writers = Vec::new();
+    for n in 0..30_000_u32 {
+        set(&mut store, &n.to_le_bytes(), b"here");
+        writers.push(store.reserve(&(n + 100_000).to_le_bytes(), 4, 0, NOW - 1, NOW).unwrap());
+    }
+    let class = store.report(NOW).classes[0].class;
+    store.reassign(Some(class), class + 5, NOW).unwrap();
+    let before = store.report(NOW).counters;
+    for writer in writers {
+        assert!(matches!(store.publish(writer, Terms::default(), NOW), Outcome::Stored(_)));
+    }
+    let after = store.report(NOW).counters;
+    assert_eq!((after.move_evictions, after.rescues), (before.move_evictions, before.rescues), "no item makes room");
+    assert_eq!(store.slabs.draining(), 0);
+    store.check().unwrap();
+}
+
+#[test]
 fn marks_move_along_with_an_item() {
     let mut store = store(8 << 20);
     let terms = Terms { binary: true, version: Some(7), ..Terms::default() };

@@ -99,6 +99,8 @@ fn best_online(process: &Process, capacity: u64, costs: &Linear) -> Result<f64, 
         match policy.replay_process(process, &config, Recency::Exact, None) {
             Ok(replayed) => least = least.min(replayed.cost(costs, DeregCost::Batch).total_us()),
             Err(ReplayError::Config(error)) => return Err(error),
+            // The policies are our own: a contract that one breaks is our defect.
+            Err(error @ ReplayError::Policy { .. }) => panic!("{error}"),
             // It has no figure to show either.
             Err(_) => {}
         }

@@ -26,8 +26,9 @@ pub(crate) fn refuse_input(path: &Path, inputs: &[PathBuf]) -> Result<(), Failur
     Ok(())
 }
 
-/// Returns whether two names are of one regular file that is there. Pipes and devices can be read and written.
+/// Returns whether an output and an input are one regular file that is there. Pipes and devices can be read and written.
 fn is_same_file(one: &Path, other: &Path) -> bool {
+    let other = if other.as_os_str() == "-" { Path::new("/dev/stdin") } else { other };
     let (Ok(one_there), Ok(other_there)) = (one.metadata(), other.metadata()) else { return false };
     if !one_there.is_file() {
         return false;

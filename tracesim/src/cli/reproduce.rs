@@ -75,8 +75,8 @@ impl Reproduce {
                 "the page is a file, as the claims go to standard output: give --out reproduce.html",
             ));
         }
-        let mut out = Output::open(Some(&file), &[])?;
         let logs = self.logs()?;
+        let mut out = Output::open(Some(&file), &logs)?;
         let scale = if self.quick { Scale::Sixteenth } else { Scale::Whole };
         let mut origins = Vec::new();
         let [httpd, cello] = subjects(scale).map_err(failed)?;
@@ -145,7 +145,8 @@ impl Reproduce {
         let mut files = Vec::new();
         for entry in std::fs::read_dir(folder).map_err(refused)? {
             let path = entry.map_err(refused)?.path();
-            if path.is_file() {
+            // The page of an earlier run may lie there.
+            if path.is_file() && path.extension() != Some("html".as_ref()) {
                 files.push(path);
             }
         }

@@ -182,6 +182,8 @@ fn one(process: &Process, policy: &PolicyEntry, config: &Config, watch: &Watch<'
     let config = Config {
         max_regions: least(config.max_regions, limits.regions),
         max_region_pages: least(config.max_region_pages, limits.region_pages),
+        // The cache registers what is requested.
+        widen: Some(false),
         ..config.clone()
     };
     let simulated = Trace { processes: vec![Process { steps: steps.iter().copied().collect() }], ..Trace::default() };

@@ -97,7 +97,7 @@ fn section(one: &OneTrace<'_>, cast: &Cast<'_>, info: Option<&Info>) -> Markup {
                 (lines_figure(&id("hits"), "Hit ratio", "Requests of which every page was registered.", &hits))
                 (lines_figure(&id("cost"), "Cost", "Of all requests together. Pale lines may leave the plot.", &cost))
                 @if bounded {
-                    (lines_figure(&id("gap"), "Above the bound", "Cost over what no cache of that capacity goes below. Pale lines may leave the plot.", &gap))
+                    (lines_figure(&id("gap"), "Above the bound", "Cost over the lower bound, without what registers more than is asked for. Pale lines may leave the plot.", &gap))
                 }
                 @if let Some(info) = info {
                     (bars_figure(&id("sizes"), "Request sizes", "Requests by their pages, by power of two (the paper's Fig. 9).",

@@ -11,6 +11,12 @@ fn request(start: u64, pages: u64, access: Access) -> Request {
     Request { access, ..Request::new(PageRange::new(start, pages).unwrap()) }
 }
 
+/// Registers what one region serves.
+fn cache(core: &mut Core, request: &Request) {
+    let id = core.request_with(request, &mut NoHolders).unwrap().parts()[0].region().unwrap();
+    _ = core.publish(&[id], &mut NoHolders);
+}
+
 #[test]
 fn the_answer_and_the_counts_are_those_of_any_miss() {
     use PolicyKind::{Gdsf, Mrrc, PinDown, Probation, Sieve};
@@ -28,6 +34,34 @@ fn the_answer_and_the_counts_are_those_of_any_miss() {
             assert_eq!((quick.counters(), quick.used_pages()), (slow.counters(), slow.used_pages()));
         }
         assert!(quick.counters().deregs > 100 && quick.used_regions() <= 12);
+    }
+}
+
+#[test]
+fn region_that_lacks_a_right_may_have_to_leave() {
+    let config = Config { max_regions: Some(20), ..Config::new(1000) };
+    let mut core = Core::new(&config).unwrap();
+    core.limit_hard();
+    cache(&mut core, &request(105, 2, Access::LOCAL_READ));
+    (0..17).for_each(|nth| cache(&mut core, &request(200 + 20 * nth, 1, Access::LOCAL)));
+    // The gap before it, its pages with both rights, and the gap after it: three where two are free.
+    let wanted = request(100, 10, Access::LOCAL);
+    assert!(core.may_evict_for(&wanted));
+    core.request_with(&wanted, &mut NoHolders).unwrap();
+    assert_eq!(core.counters().deregs, 1);
+}
+
+#[test]
+fn refused_group_counts_each_member_by_itself() {
+    let (cached, missing) = (PageRange::new(8, 4).unwrap(), PageRange::new(100, 8).unwrap());
+    for members in [[cached, missing], [missing, cached]] {
+        let mut core = core(64);
+        cache(&mut core, &request(8, 4, Access::LOCAL));
+        let before = core.counters();
+        assert!(core.refuse_missing(&request(8, 100, Access::LOCAL), &members));
+        let after = core.counters();
+        assert_eq!((after.covered - before.covered, after.miss - before.miss), (1, 1));
+        assert_eq!(after.hit_pages - before.hit_pages, 4);
     }
 }
 

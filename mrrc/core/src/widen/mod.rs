@@ -31,7 +31,8 @@ use crate::range::PageRange;
 use shadow::Shadow;
 
 /// The widths, in pages: powers of two.
-const WIDTHS: [u64; 5] = [1, 2, 4, 16, 64];
+const WIDTHS: [u64; 5] = [1, 2, 4, 16, WIDEST];
+pub(crate) const WIDEST: u64 = 64;
 
 /// A wider block has to cost less than this share of the request alone.
 const CLEARLY: f32 = 0.97;

@@ -332,6 +332,8 @@ impl<R: Registrar> Builder<R> {
         // Pieces of a long range begin at pages of the device, as everything else.
         config.max_region_pages = least([config.max_region_pages, limits.region_pages])
             .map(|pages| if pages == 0 { 0 } else { (pages - pages % unit).max(unit) });
+        // A request of the cache has no mapping around it, so its misses stay exact: learning widths would only cost.
+        config.widen = Some(false);
         let core = match policy_from.filter(|_| settings.policy.is_none()) {
             Some(new) => {
                 let new = new.into_inner().unwrap_or_else(PoisonError::into_inner);

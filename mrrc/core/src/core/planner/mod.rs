@@ -12,7 +12,7 @@ use crate::coverage;
 use crate::policy::{Granule, Keeps, Matching, Need, Overlap, Scheme};
 use crate::range::PageRange;
 use crate::regions::{RegionId, RegionState};
-use crate::widen::Widener;
+use crate::widen::{WIDEST, Widener};
 pub(super) use plan::{Piece, Plan, Reason};
 
 mod one_key;
@@ -107,6 +107,8 @@ impl Planner {
         } else if view.find_for(request).is_some() {
             // It lacks nothing.
             self.plan.clear();
+            self.plan.found = Found::Covered;
+            self.plan.hit_pages = request.range.pages();
         } else {
             let wanted = self.wanted(request);
             self.begin(view, request, wanted);
@@ -273,20 +275,31 @@ impl Planner {
             return !fits(wanted.pages().saturating_mul(2).min(longest), 1);
         }
         let pieces = wanted.pages().div_ceil(longest);
-        if !fits(wanted.pages(), pieces) {
+        if !fits(self.widest(request, wanted), pieces) {
             return true;
         }
         let merges = self.scheme.overlap == Overlap::Merge || request.max_segments < usize::MAX;
         if !merges && fits(wanted.pages(), wanted.pages()) {
             return false;
         }
-        // Overlapping regions may be merged with it, or cut the gap between two pieces.
+        // Overlapping regions may be merged with it. Each may cut a gap in two, and be a piece itself for want of a right.
         let (mut hull, mut overlaps) = (wanted, 0);
         view.lookup.for_each_overlap_in(request.access.class(), wanted, view.regions, |id| {
             hull = hull.hull(view.regions.get(id).range());
             overlaps += 1;
         });
-        !fits(if merges { hull.pages() } else { wanted.pages() }, pieces + overlaps)
+        let most = if merges { hull.pages() } else { wanted.pages() };
+        !fits(most.max(self.widest(request, wanted)), pieces + 2 * overlaps)
+    }
+
+    /// Returns the pages that a request takes when its ends are widened as far as they can be.
+    #[inline]
+    fn widest(&self, request: &Request, wanted: PageRange) -> u64 {
+        if self.widener.is_none() || request.mapping == request.range {
+            return wanted.pages();
+        }
+        let within = request.mapping.intersection(wanted.rounded_out(WIDEST));
+        within.map_or(wanted.pages(), |within| wanted.hull(within).pages())
     }
 
     /// Returns whether the request can be cached beside all that it overlaps.
