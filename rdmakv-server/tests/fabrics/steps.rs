@@ -242,3 +242,34 @@ fn server_killed_in_any_shm_step_is_found_again() {
     server.server.process.wait().unwrap();
     assert!(!left().contains(&"socket".into()), "{:?}", left());
 }
+
+/// Both run on one CPU, beside others: a server that is woken by the greeting answers before its client runs on.
+#[test]
+fn client_on_the_servers_cpu_reads_the_table() {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+    let all = sched_getaffinity(None).unwrap();
+    let mut one = CpuSet::new();
+    one.set((0..CpuSet::MAX_CPU).find(|&cpu| all.is_set(cpu)).unwrap());
+    // Of this thread, of those that it starts, and of their processes.
+    sched_setaffinity(None, &one).unwrap();
+    let mut server = Mortal::new("shm");
+    let busy: Vec<_> =
+        (0..3).map(|_| Busy(Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap())).collect();
+    for _ in 0..5 {
+        let mut client = acquainted(&server.address(), true);
+        dies(&mut server, &mut client, "get small", |_| {});
+        settles(&mut client, true);
+        client.kill();
+    }
+    drop(busy);
+}
+
+/// A process that takes its CPU for itself as far as it may.
+struct Busy(std::process::Child);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}

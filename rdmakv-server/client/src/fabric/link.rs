@@ -54,6 +54,8 @@ impl Link {
     pub(crate) fn new(end: Box<dyn End>, counts_reads: bool, login: Option<Vec<u8>>, one_sided: bool) -> Self {
         let mut channel = Channel::new(end);
         let kind = Request::hello(&mut channel.message, one_sided);
+        // Read before the greeting leaves: a server that runs first answers with a later time.
+        let greeted_at = clock::boot();
         channel.send(0, kind);
         Self {
             channel,
@@ -61,7 +63,7 @@ impl Link {
             reads: Reads::new(counts_reads),
             login,
             greeted: false,
-            greeted_at: clock::boot(),
+            greeted_at,
             born: Instant::now(),
             heard_at: Instant::now(),
             assembly: Assembly::default(),
