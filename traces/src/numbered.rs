@@ -53,7 +53,7 @@ pub(crate) struct Numbered {
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
     id: u64,
-    /// The number of the object plus one; 0 where there is none.
+    /// The number of the object plus one, or 0 in an empty slot.
     place: u32,
     /// The most pages that a request was for.
     pages: u32,

@@ -214,7 +214,7 @@ impl Writer {
         self.sealing = self.open.take();
         self.write_directory();
     }
-    /// Queues the directory of the segment that is being sealed; returns whether there is none left.
+    /// Queues the directory of the segment that is being sealed; returns whether none is left.
     pub(crate) fn write_directory(&mut self) -> bool {
         let Some(open) = self.sealing.take() else { return true };
         let Some(mut buffer) = self.take_buffer() else {

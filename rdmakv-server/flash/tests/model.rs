@@ -113,7 +113,7 @@ impl World {
             }
         }
     }
-    /// Returns what a read brings: of each sector, what was there when it began or what is there now; sometimes an error.
+    /// Returns the bytes of a read, sometimes an error. Each sector is as it was when the read began, or as it is now.
     fn bring(&mut self, area: Area, before: &[u8], how: u8) -> Result<Vec<u8>, DeviceError> {
         let mut bytes = self.bytes(area).to_vec();
         for at in (0..bytes.len()).step_by(UNIT) {

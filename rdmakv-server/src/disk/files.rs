@@ -57,7 +57,7 @@ pub struct FlashFile {
     pub superblock: Option<Superblock>,
 }
 
-/// Opens a file of the log, makes it where there is none, and gives it its size. Waits for its lock, `wait` at most: the requests of a
+/// Opens a file of the log, or creates it, and gives it its size. Waits for its lock, `wait` at most: the requests of a
 /// killed server hold it until they end.
 ///
 /// # Errors

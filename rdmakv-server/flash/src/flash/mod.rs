@@ -561,7 +561,7 @@ impl Flash {
     pub fn write_out(&mut self) {
         self.writer.close_batch();
     }
-    /// Returns the next thing to do. Driven until there is none.
+    /// Returns the next action for the driver, or `None` if nothing is to be done. Drivers call it until then.
     pub fn next_action(&mut self) -> Option<Action> {
         if let Some(batch) = self.writer.next_write() {
             let area = self.settings.layout.area(batch.segment, batch.begin, batch.len);

@@ -33,7 +33,7 @@ impl Completions {
         self.arrivals.is_empty()
     }
 
-    /// Returns the next completion, or `None` if there is none.
+    /// Returns the next completion, if one is queued.
     pub(in super::super) fn next(&mut self) -> Option<Arrival> {
         self.arrivals.pop_front()
     }
