@@ -32,7 +32,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("a path of text")
 }
 
-/// Returns the targets of one kind that are installed: not an example in a package of its own, nor the fuzz targets.
+/// Returns the targets of one kind that are installed: neither examples in packages of their own nor the fuzz targets.
 fn targets(kind: &str) -> Vec<String> {
     let cargo = Command::new(env!("CARGO"))
         .args(["metadata", "--no-deps", "--format-version=1", "--offline", "--manifest-path"])
@@ -41,8 +41,8 @@ fn targets(kind: &str) -> Vec<String> {
         .expect("cargo runs");
     let metadata: Value = serde_json::from_slice(&cargo.stdout).expect("cargo prints JSON");
     let packages = metadata["packages"].as_array().expect("packages").iter();
-    let installed =
-        packages.filter(|package| !["own-policy", "fuzz"].contains(&package["name"].as_str().expect("a name")));
+    let others = ["own-policy", "uring-copy", "fuzz"];
+    let installed = packages.filter(|package| !others.contains(&package["name"].as_str().expect("a name")));
     let targets = installed.flat_map(|package| {
         let targets = package["targets"].as_array().expect("targets");
         targets.iter().filter(|target| target["kind"].as_array().expect("kinds").iter().any(|it| it == kind))

@@ -109,8 +109,8 @@
 //! | `verbs-linked` | the same, linked with libibverbs. To build: libibverbs-dev, librdmacm-dev, pkg-config and libclang 14, no later. `verbs` wins where both are on |
 //! | `testing` | `mrrc::testing`: registrars and monitors for tests, without a device. The examples here use them |
 //!
-//! Two programs to begin with are among the examples. `hello` needs no device, and `uring-copy` copies a file through
-//! real pins and prints the gain of the cache.
+//! Two programs to begin with are among the examples. `hello` needs no device. `uring-copy`, a package in the same folder,
+//! copies a file through real pins and prints the gain of the cache.
 //!
 //! # What it costs
 //!

@@ -8,9 +8,9 @@
 //! the transfer's completion was seen ([`copy::Lane`]). `pins.rs` is the part to copy from.
 //!
 //! ```text
-//! cargo run --release -p mrrc --example uring-copy             # a file of its own, in the temporary directory
-//! cargo run --release -p mrrc --example uring-copy -- FROM TO  # copy this file
-//! cargo run --release -p mrrc --example uring-copy -- --help
+//! cargo run --release -p uring-copy             # a file of its own, in the temporary directory
+//! cargo run --release -p uring-copy -- FROM TO  # copy this file
+//! cargo run --release -p uring-copy -- --help
 //! ```
 //!
 //! The three ways take turns, so that what else the machine does hits all of them, and each copy is compared with its
