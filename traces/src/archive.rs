@@ -3,7 +3,8 @@
 //! `tar` parses the headers; walking through them is done here, as its own iterator borrows the archive and a reader of a
 //! trace has to own it.
 
-use crate::compress;
+use crate::ahead::Ahead;
+use crate::compress::{self, Plain};
 use std::io::{self, Cursor, Read};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -31,7 +32,11 @@ pub(crate) struct Member {
 impl Members {
     /// Decompresses, and looks whether it is an archive.
     pub(crate) fn of(raw: Box<dyn Read + Send>) -> io::Result<Self> {
-        let mut plain = compress::plain(raw)?;
+        // Members are not read ahead: an archive has one position.
+        let mut plain = match compress::plain(raw)? {
+            Plain::Stored(bytes) => bytes,
+            Plain::Decompressed(bytes) => Box::new(Ahead::new(bytes)),
+        };
         let mut head = Vec::with_capacity(BLOCK);
         // An error of now is found again, with its place, when the content is read.
         let failed = plain.by_ref().take(BLOCK as u64).read_to_end(&mut head).err();
@@ -58,7 +63,7 @@ impl Members {
         };
         let name = tar.lock().unwrap_or_else(PoisonError::into_inner).next_member()?;
         let Some(name) = name else { return Ok(None) };
-        let bytes = compress::plain(Box::new(Content(Arc::clone(tar))))?;
+        let (Plain::Stored(bytes) | Plain::Decompressed(bytes)) = compress::plain(Box::new(Content(Arc::clone(tar))))?;
         Ok(Some(Member { name: Some(name), bytes }))
     }
 }

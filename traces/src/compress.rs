@@ -11,17 +11,28 @@ const XZ_MEMORY: u64 = 256 << 20;
 
 const BUFFER: usize = 128 << 10;
 
+/// Plain bytes.
+pub(crate) enum Plain {
+    /// As they are.
+    Stored(Box<dyn Read + Send>),
+    /// Decompressed as they are read.
+    Decompressed(Box<dyn Read + Send>),
+}
+
 /// Returns the plain bytes: decompressed where they begin like something compressed, else as they are.
 ///
 /// A second layer is not taken off. Memory is bounded by the decoders: 128 MiB for zstd, 256 MiB for xz.
-pub(crate) fn plain(mut inner: Box<dyn Read + Send>) -> io::Result<Box<dyn Read + Send>> {
+pub(crate) fn plain(mut inner: Box<dyn Read + Send>) -> io::Result<Plain> {
     let mut head = Vec::with_capacity(6);
     inner.by_ref().take(6).read_to_end(&mut head)?;
     let kind = Kind::of(&head);
     let whole: Whole = BufReader::with_capacity(BUFFER, Box::new(Cursor::new(head).chain(inner)));
     Ok(match kind {
-        None => Box::new(whole),
-        Some(kind) => Box::new(Streams { kind, decoder: Some(kind.decoder(whole)?), streams: 0, has_read: false }),
+        None => Plain::Stored(Box::new(whole)),
+        Some(kind) => {
+            let decoder = Some(kind.decoder(whole)?);
+            Plain::Decompressed(Box::new(Streams { kind, decoder, streams: 0, has_read: false }))
+        }
     })
 }
 

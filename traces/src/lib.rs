@@ -25,6 +25,7 @@
 //! [`mrrc-preload`]: ../mrrc_preload/index.html
 //! [`traces-mpi`]: ../traces_mpi/index.html
 
+mod ahead;
 mod archive;
 mod block;
 mod columns;

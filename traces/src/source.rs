@@ -99,18 +99,23 @@ impl Source {
                 Some((head, rest)) => Box::new(Cursor::new(head).chain(rest)),
                 None => return Err(io::Error::other("it can be read only once")),
             },
-            Kind::Kept(kept) => {
-                kept.lock().unwrap_or_else(PoisonError::into_inner).seek(SeekFrom::Start(0))?;
-                Box::new(Kept(Arc::clone(kept)))
-            }
+            Kind::Kept(kept) => Box::new(Kept { kept: Arc::clone(kept), at: 0 }),
         })
     }
 }
 
-struct Kept(Arc<Mutex<SpooledTempFile>>);
+/// A reading with a position of its own: a thread that reads ahead may still be at an earlier one.
+struct Kept {
+    kept: Arc<Mutex<SpooledTempFile>>,
+    at: u64,
+}
 
 impl Read for Kept {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).read(buffer)
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.seek(SeekFrom::Start(self.at))?;
+        let length = kept.read(buffer)?;
+        self.at += length as u64;
+        Ok(length)
     }
 }
