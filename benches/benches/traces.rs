@@ -4,10 +4,12 @@
 //! from the cache of the system.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use flate2::bufread::GzDecoder;
 use mrrc::cost::Linear;
 use mrrc::{Access, Config};
 use std::fs;
 use std::hint::black_box;
+use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 use traces::generate::{Workload, zipf};
 use traces::write::{self, Form};
@@ -189,6 +191,43 @@ fn around_a_replay(c: &mut Criterion) {
     group.finish();
 }
 
+/// Files of a million requests read into memory, and compressed ones only decompressed.
+fn reading(c: &mut Criterion) {
+    let requests = 1_000_000;
+    let options = zipf::Options { objects: 100_000, requests, ..zipf::Options::default() };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut group = c.benchmark_group("million/read");
+    group.throughput(Throughput::Elements(requests)).sample_size(10);
+    for (name, form, file) in [
+        ("registrations-binary", Form::RegistrationsBinary, "recording.reg"),
+        ("pages", Form::Pages, "pages.csv"),
+        ("csv", Form::Csv, "events.csv"),
+        ("csv, gzip", Form::Csv, "events.csv.gz"),
+        ("csv, zstd", Form::Csv, "events.csv.zst"),
+    ] {
+        let file = folder.path().join(file);
+        let mut reader = Workload::Zipf(options.clone()).generate().expect("good options");
+        write::copy(&mut *reader, write::create(&file, form).expect("it can be made")).expect("it is written");
+        group.bench_function(name, |b| {
+            b.iter(|| {
+                let reader = traces::open(&file, &ReadOptions::default()).expect("it was written");
+                Trace::load("zipf", reader, false).expect("it was written")
+            });
+        });
+    }
+    let open = |file: &str| BufReader::new(fs::File::open(folder.path().join(file)).expect("it was written"));
+    group.bench_function("csv, gzip, decompressed only", |b| {
+        b.iter(|| io::copy(&mut GzDecoder::new(open("events.csv.gz")), &mut io::sink()).expect("it is whole"));
+    });
+    group.bench_function("csv, zstd, decompressed only", |b| {
+        b.iter(|| {
+            let mut decoder = zstd::Decoder::with_buffer(open("events.csv.zst")).expect("it begins");
+            io::copy(&mut decoder, &mut io::sink()).expect("it is whole")
+        });
+    });
+    group.finish();
+}
+
 /// One event of a program that is recorded. The file is begun anew before it is full.
 fn recorder(c: &mut Criterion) {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -225,6 +264,6 @@ criterion_group! {
         .sample_size(20)
         .warm_up_time(std::time::Duration::from_millis(200))
         .measurement_time(std::time::Duration::from_secs(1));
-    targets = generators, readers, writers, policies, around_a_replay, recorder
+    targets = generators, readers, writers, policies, around_a_replay, reading, recorder
 }
 criterion_main!(traces_);
