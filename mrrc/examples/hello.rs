@@ -11,11 +11,16 @@ use mrrc::invalidation::Explicit;
 use mrrc::testing::Model;
 use mrrc::{Access, Cache};
 use std::error::Error;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
+        // The reader has seen enough (`hello | head -1`).
+        Err(error) if error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe) => {
+            ExitCode::SUCCESS
+        }
         Err(error) => {
             // The errors of the crate say what to do; `{:?}`, which `main` would print, does not.
             eprintln!("Error: {error}");
@@ -46,13 +51,14 @@ fn run() -> Result<(), Box<dyn Error>> {
         let lease = unsafe { cache.acquire(address, count * 4096, Access::LOCAL) }?;
         // A transfer names each segment by its key, and the lease lives until the transfer is complete.
         let keys: Vec<u64> = lease.segments().map(|segment| segment.registration().key()).collect();
-        println!("pages {page} to {}: keys {keys:?}, {:>5.2} us: {what}", page + count - 1, card.clock_us() - before);
+        let (last, took) = (page + count - 1, card.clock_us() - before);
+        writeln!(io::stdout(), "pages {page} to {last}: keys {keys:?}, {took:>5.2} us: {what}")?;
     } // Dropping a lease deregisters nothing: the memory stays in the cache.
 
     // The program reports before it unmaps memory. (A cache without `Explicit` notices by itself.)
     cache.invalidate(memory.as_ptr(), memory.len())?;
     // It is found no more. Deregistered it is when the cache lacks room, or now:
     cache.reap()?;
-    println!("\n{}", cache.counters());
+    writeln!(io::stdout(), "\n{}", cache.counters())?;
     Ok(())
 }

@@ -74,6 +74,31 @@ impl Described {
     pub fn cells(&self) -> usize {
         self.traces.len().saturating_mul(self.cells_each)
     }
+
+    /// Returns the first difference from another study, in words.
+    fn differs_in(&self, other: &Self) -> Option<String> {
+        let lists = [
+            ("traces", &self.traces, &other.traces),
+            ("policies", &self.policies, &other.policies),
+            ("capacities", &self.capacities, &other.capacities),
+        ];
+        if let Some((name, one, other)) = lists.into_iter().find(|(_, one, other)| one != other) {
+            return Some(format!("{name} {}, and {}", one.join(","), other.join(",")));
+        }
+        if self.cost != other.cost {
+            return Some(format!("costs {:?}, and {:?}", self.cost, other.cost));
+        }
+        let words = [
+            (format!("{:?}", self.dereg), format!("{:?}", other.dereg)),
+            (self.cells_each.to_string(), other.cells_each.to_string()),
+            (self.choices.clone(), other.choices.clone()),
+        ];
+        let (one, other) = words.iter().find(|(one, other)| one != other)?;
+        // The choices are long, and mostly the same.
+        let same = one.split(", ").zip(other.split(", ")).find(|(one, other)| one != other);
+        let (one, other) = same.unwrap_or((one, other));
+        Some(format!("`{one}`, and `{other}`"))
+    }
 }
 
 /// The first line of a shard.
@@ -256,8 +281,12 @@ pub fn merge(parts: &[Part], partial: bool) -> Result<(Described, Vec<(usize, Ro
     let mut found: BTreeMap<usize, (&Part, &Line)> = BTreeMap::new();
     let mut checksums: Vec<Option<(&Part, &str)>> = vec![None; study.traces.len()];
     for part in parts {
-        if part.head.study != *study || part.head.shard.of != first.head.shard.of {
-            return Err(differ(first, part, "they are shards of different studies".into()));
+        if let Some(what) = study.differs_in(&part.head.study) {
+            return Err(differ(first, part, format!("they are shards of different studies, with {what}")));
+        }
+        let (one, other) = (first.head.shard.of, part.head.shard.of);
+        if one != other {
+            return Err(differ(first, part, format!("a study of {one} shards, and one of {other}")));
         }
         for line in &part.lines {
             let trace = line.cell / study.cells_each.max(1);

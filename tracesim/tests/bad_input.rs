@@ -93,7 +93,13 @@ fn bad_sizes_and_names_are_usage_errors() {
     complaint(&["merge"], 2);
     assert_says(&complaint(&["generate", "gauss"], 2), &["gauss", "zipf"]);
     assert_says(&complaint(&["generate", "zipf:size=3"], 2), &["size", "objects"]);
+    assert_says(&complaint(&["generate", "zipf:objects=-3"], 2), &["`-3`", "from 0 to 4294967295"]);
     assert_says(&complaint(&["convert", "--to=tape", trace], 2), &["tape", "registrations"]);
+    assert_says(&complaint(&["convert", trace, "here", "-o", "there"], 2), &["FILE", "--output"]);
+    for points in ["0", "100001", "many"] {
+        assert_says(&complaint(&["mrc", "--points", points, trace], 2), &[points, "from 1 to 100000"]);
+    }
+    assert_says(&complaint(&["compare", "--lru-k", "0", trace], 2), &["from 1 to 4294967295"]);
 }
 
 #[test]
@@ -165,7 +171,7 @@ fn what_cannot_be_written_is_named_and_leaves_nothing() {
             temporary(&said);
         }
     }
-    for arguments in [["convert", trace], ["generate", "zipf:requests=10"]] {
+    for (arguments, option) in [(["convert", trace], ""), (["generate", "zipf:requests=10"], "--output=")] {
         let below = &format!("{trace}/results");
         for (to, words) in [
             (nowhere, ["no/such/folder/results: create: ", "no/such/folder: make it"]),
@@ -173,7 +179,7 @@ fn what_cannot_be_written_is_named_and_leaves_nothing() {
             (below, ["overlaps.csv is no directory", "name another"]),
             (&"/proc/results".to_owned(), ["no file may be made in /proc", "name another directory"]),
         ] {
-            let said = complaint(&[arguments[0], arguments[1], to], 1);
+            let said = complaint(&[arguments[0], arguments[1], &format!("{option}{to}")], 1);
             assert_says(&said, &words);
             temporary(&said);
         }

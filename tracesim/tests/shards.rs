@@ -101,7 +101,15 @@ fn what_does_not_go_together_is_named() {
         std::fs::write(&files[1], text.replacen(from, to, 1)).unwrap();
         refused(&[], &files)
     };
-    assert!(with("\"64p\"", "\"65p\"").contains("different studies"));
+    let said = with("\"64p\"", "\"65p\"");
+    assert!(
+        said.contains("different studies, with capacities") && said.contains("64p") && said.contains("65p"),
+        "{said}"
+    );
+    assert!(with("resort: 0.5", "resort: 0.6").contains("`resort: 0.5`, and `resort: 0.6`"));
+    let head = text.lines().next().unwrap();
+    std::fs::write(&files[1], head.replace("\"of\":2", "\"of\":3")).unwrap();
+    assert!(refused(&[], &files).contains("a study of 2 shards, and one of 3"));
     assert!(with("\"tracesim_shard\":1", "\"tracesim_shard\":2").contains("layout 2"));
     assert!(with("\"number\":2", "\"number\":0").contains("no shard 0/2"));
     assert!(with("\"cell\":1,", "\"cell\":2,").contains("line 2: cell 2 is none of this shard"));

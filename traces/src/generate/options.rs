@@ -51,9 +51,32 @@ pub(super) fn unknown(key: &str, known: &[&str]) -> TraceError {
     wrong(format!("`{key}` is no option of it"), format!("it has {}", known.join(", ")))
 }
 
-pub(super) fn value<T: FromStr>(key: &str, text: &str) -> Result<T, TraceError> {
-    let remedy = "give a number within its range, in digits";
-    text.parse().map_err(|_| wrong(format!("{key}: `{text}` is no such number"), remedy))
+/// A value that is a number.
+pub(super) trait Number: FromStr {
+    /// The numbers of the type, in words.
+    fn range() -> String;
+}
+
+impl Number for u32 {
+    fn range() -> String {
+        format!("a whole number from 0 to {}", Self::MAX)
+    }
+}
+
+impl Number for u64 {
+    fn range() -> String {
+        format!("a whole number from 0 to {}", Self::MAX)
+    }
+}
+
+impl Number for f64 {
+    fn range() -> String {
+        "a number, with a point where it has a fraction".into()
+    }
+}
+
+pub(super) fn value<T: Number>(key: &str, text: &str) -> Result<T, TraceError> {
+    text.parse().map_err(|_| wrong(format!("{key}: `{text}` is no such number"), format!("give {}", T::range())))
 }
 
 /// Bytes, as [`mrrc_core::units::bytes`] reads them: `30MB` is 30,000,000, `30MiB` 31,457,280.

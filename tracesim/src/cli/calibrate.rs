@@ -11,6 +11,7 @@ use super::interrupt;
 use super::output::Output;
 use super::progress::Progress;
 use super::table::{Side, table};
+use super::whole::whole;
 use crate::calibrate::{Calibration, Line, Measured, SIZES, pages::Pages};
 use clap::ValueEnum;
 use mrrc::registrar::Registrar;
@@ -28,7 +29,7 @@ pub(crate) struct Calibrate {
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
     /// Measurements of each size; the medians count
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = whole::<u32>(1..=1_000_000))]
     rounds: u32,
     /// One JSON object
     #[arg(long)]

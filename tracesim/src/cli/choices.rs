@@ -1,6 +1,7 @@
 //! The options of a cache that `replay` and `compare` share.
 
 use super::failure::{Failure, note};
+use super::whole::whole;
 use crate::policies::{PolicyEntry, UnknownPolicy, find};
 use crate::row::DeregCost;
 use crate::simulate::Recency;
@@ -41,25 +42,25 @@ pub(crate) struct Choices {
     #[arg(long)]
     no_bound: bool,
     /// Regions that may be registered at once [default: no limit]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(1..=u64::MAX))]
     max_regions: Option<u64>,
     /// Pages of a region; what is longer is cut [default: no limit]
-    #[arg(long, value_name = "PAGES", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "PAGES", value_parser = whole::<u64>(1..=u64::MAX))]
     max_region_pages: Option<u64>,
     /// Pages of firehose's buckets
-    #[arg(long, value_name = "PAGES", default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "PAGES", default_value_t = 16, value_parser = whole::<u64>(1..=u64::MAX))]
     bucket_pages: u64,
     /// Entries of lazy's table
-    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = whole::<u64>(1..=u64::MAX))]
     table_entries: u64,
     /// Entries that libfabric caches
-    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = whole::<u64>(1..=u64::MAX))]
     cache_entries: u64,
     /// Largest share of a group's pages without a request (ogr)
     #[arg(long, value_name = "0..1", default_value_t = 0.25)]
     group_extra: f64,
     /// References back that lru-k looks
-    #[arg(long, value_name = "K", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "K", default_value_t = 2, value_parser = whole::<u32>(1..=u64::from(u32::MAX)))]
     lru_k: u32,
     /// Register more than requested where that was seen to pay, whatever the policy; widening does so by itself
     #[arg(long)]

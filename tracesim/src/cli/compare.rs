@@ -10,6 +10,7 @@ use super::output::Output;
 use super::report::{ReportFile, origin};
 use super::run::run;
 use super::source::{Source, name, present};
+use super::whole::whole;
 use crate::policies::builtin;
 use crate::report::comparison;
 use crate::row::{Row, level};
@@ -36,7 +37,7 @@ pub(crate) struct Compare {
     #[arg(short, long, value_name = "SIZE", value_delimiter = ',', default_value = "1%,2%,5%,10%,20%,30%,40%,50%")]
     capacity: Vec<Capacity>,
     /// Replays at a time [default: as many as there are processors]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", value_parser = whole::<u16>(1..=u64::from(u16::MAX)))]
     threads: Option<u16>,
     /// Do the K-th of N shares, for `tracesim merge` to join
     #[arg(long, value_name = "K/N", conflicts_with_all = ["json", "csv"])]

@@ -17,6 +17,9 @@ pub(crate) struct Convert {
     /// The file to write, compressed if it ends with .gz, .xz or .zst; it appears when it is whole
     #[arg(default_value = "-")]
     file: PathBuf,
+    /// The same as FILE
+    #[arg(short, long, value_name = "FILE", conflicts_with = "file")]
+    output: Option<PathBuf>,
     /// The format to write: pages, csv, registrations or registrations-binary
     #[arg(long, value_name = "NAME", default_value = "pages")]
     to: Form,
@@ -42,12 +45,13 @@ fn help() -> String {
 
 impl Convert {
     pub(crate) fn run(&self) -> Result<(), Failure> {
-        refuse_input(&self.file, std::slice::from_ref(&self.trace))?;
+        let file = self.output.as_ref().unwrap_or(&self.file);
+        refuse_input(file, std::slice::from_ref(&self.trace))?;
         let mut reader = self.reading.open(&self.trace)?;
-        let writer = create(&self.file, self.to).map_err(failed)?;
+        let writer = create(file, self.to).map_err(failed)?;
         let written = copy(&mut reader, writer).map_err(failed)?;
         tell(&self.trace, reader.summary());
-        wrote(&self.file, self.to, written);
+        wrote(file, self.to, written);
         Ok(())
     }
 }

@@ -1,8 +1,11 @@
 //! How the command ends when it does not succeed.
 
 use super::table::many;
+use std::env;
+use std::ffi::OsStr;
 use std::fmt::Display;
 use std::io;
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Failures, by exit status.
@@ -63,9 +66,11 @@ impl Failure {
     }
 }
 
-/// A line on standard error.
+/// A line on standard error, after the name of the program: one with policies of its own has a name of its own.
 pub(crate) fn note(what: &str) {
     use io::Write as _;
+    let path = env::args_os().next().unwrap_or_default();
+    let name = Path::new(&path).file_name().map_or("tracesim".into(), OsStr::to_string_lossy);
     // An error here could not be reported anywhere.
-    let _ = writeln!(io::stderr(), "tracesim: {what}");
+    let _ = writeln!(io::stderr(), "{name}: {what}");
 }

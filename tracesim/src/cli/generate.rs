@@ -21,6 +21,9 @@ pub(crate) struct Generate {
     /// The file to write, compressed if it ends with .gz, .xz or .zst; it appears when it is whole
     #[arg(default_value = "-")]
     file: PathBuf,
+    /// The same as FILE
+    #[arg(short, long, value_name = "FILE", conflicts_with = "file")]
+    output: Option<PathBuf>,
     /// The format to write: pages, csv, registrations or registrations-binary
     #[arg(long, value_name = "NAME", default_value = "pages")]
     to: Form,
@@ -51,8 +54,9 @@ const REPORT: usize = 1 << 14;
 
 impl Generate {
     pub(crate) fn run(&self) -> Result<(), Failure> {
+        let file = self.output.as_ref().unwrap_or(&self.file);
         let mut events = self.workload.generate().map_err(failed)?;
-        let mut writer = create(&self.file, self.to).map_err(failed)?;
+        let mut writer = create(file, self.to).map_err(failed)?;
         let progress = Progress::of(&format!("generating {}", self.workload.name()), self.workload.requests());
         for (at, event) in events.by_ref().enumerate() {
             writer.write(&event.map_err(failed)?).map_err(failed)?;
@@ -67,7 +71,7 @@ impl Generate {
         drop(progress);
         // An error here could not be reported anywhere.
         let _ = write!(std::io::stderr(), "{}\n{}", self.workload, events.checks());
-        wrote(&self.file, self.to, written);
+        wrote(file, self.to, written);
         Ok(())
     }
 }

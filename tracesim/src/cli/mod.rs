@@ -30,6 +30,7 @@ mod reproduce;
 mod run;
 mod source;
 mod table;
+mod whole;
 
 use crate::policies::{PolicyEntry, builtin_and};
 use choices::chosen_of;

@@ -5,6 +5,7 @@ use super::form::Form;
 use super::heading::heading;
 use super::source::Source;
 use super::table::{Side, bytes, percent, table};
+use super::whole::whole;
 use crate::mrc::{Sampling, Unit, curve};
 use crate::sizes::Capacity;
 use clap::ValueEnum;
@@ -22,7 +23,7 @@ pub(crate) struct Mrc {
     #[arg(long, value_name = "UNIT", default_value = "region")]
     by: By,
     /// So many capacities, evenly spaced up to the footprint of the largest process
-    #[arg(long, value_name = "N", default_value = "20", conflicts_with = "capacity", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    #[arg(long, value_name = "N", default_value = "20", conflicts_with = "capacity", value_parser = whole::<u64>(1..=100_000))]
     points: u64,
     /// These capacities instead: 8192p, 32MiB (or 32M; 32MB is 32,000,000 bytes), or 5% of the footprint; several with
     /// commas

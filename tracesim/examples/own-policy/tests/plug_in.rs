@@ -94,4 +94,6 @@ fn help_and_errors_name_it() {
     let complaint = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2));
     assert!(complaint.contains("third-chance") && complaint.contains("second-chance"), "{complaint}");
+    let complaint = run(&["replay", "nowhere.csv"]).stderr;
+    assert!(String::from_utf8_lossy(&complaint).starts_with("own-policy: "), "{complaint:?}");
 }
