@@ -14,6 +14,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use traces::Process;
 use tracesim_policies::AnyPolicy;
+use tracesim_policies::fifo::Fifo;
 
 /// A policy by name: how it is made, and the replay loop for it.
 #[derive(Clone)]
@@ -174,9 +175,11 @@ impl From<PolicyKind> for PolicyEntry {
 
 impl From<AnyPolicy> for PolicyEntry {
     fn from(policy: AnyPolicy) -> Self {
-        match policy.of_the_cache() {
-            Some(kind) => kind.into(),
-            None => Self::boxed(policy.name(), policy.about(), move |params| policy.build(params)),
+        let (name, help) = (policy.name(), policy.about());
+        match (policy.of_the_cache(), policy) {
+            (Some(kind), _) => kind.into(),
+            (None, AnyPolicy::Fifo) => Self::of(name, help, |_| Fifo::new()),
+            (None, _) => Self::boxed(name, help, move |params| policy.build(params)),
         }
     }
 }
