@@ -12,7 +12,9 @@ use crate::sizes::Capacity;
 use mrrc_core::policy::{PolicyKind, Scheme};
 use mrrc_core::{Config, ConfigError, PageRange};
 use rayon::prelude::*;
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
 use traces::Trace;
 
 /// The policies, capacities and traces to compare.
@@ -52,6 +54,19 @@ pub enum Cell {
 
 /// The name under which the infinite cache stands beside the policies.
 pub const INFINITE: &str = "infinite";
+
+/// Returns the places of cells, smallest capacity first.
+fn by_size(capacities: &[u64]) -> VecDeque<usize> {
+    let mut places: Vec<usize> = (0..capacities.len()).collect();
+    places.sort_by_key(|&at| capacities[at]);
+    places.into()
+}
+
+/// Takes the next place, from the end if `last`.
+fn next(left: &Mutex<VecDeque<usize>>, last: bool) -> Option<usize> {
+    let mut left = left.lock().unwrap_or_else(PoisonError::into_inner);
+    if last { left.pop_back() } else { left.pop_front() }
+}
 
 /// The result of a cell.
 #[derive(Clone, PartialEq, Debug)]
@@ -100,16 +115,32 @@ impl Sweep {
         } else {
             vec![None; capacities.len()]
         };
-        let one = |((&cell, &capacity), bound)| {
+        let one = |at: usize| {
             if watch.stop.load(Ordering::Relaxed) {
                 return Ok(None);
             }
-            match self.replay(trace, cell, capacity, bound, watch) {
+            match self.replay(trace, cells[at], capacities[at], bounds[at], watch) {
                 Err(ReplayError::Interrupted) => Ok(None),
                 result => result.map(Some),
             }
         };
-        cells.par_iter().zip(&capacities).zip(bounds).with_max_len(1).map(one).collect()
+        let left = Mutex::new(by_size(&capacities));
+        // Every second thread begins with the largest caches, so that not all have a large one in memory at once.
+        let share = |thread: usize| {
+            let mut done = Vec::new();
+            while let Some(at) = next(&left, thread % 2 == 1) {
+                let result = one(at);
+                if result.is_err() {
+                    left.lock().unwrap_or_else(PoisonError::into_inner).clear();
+                }
+                done.push((at, result));
+            }
+            done
+        };
+        let threads = rayon::current_num_threads().min(cells.len());
+        let mut done: Vec<_> = (0..threads).into_par_iter().with_max_len(1).flat_map_iter(share).collect();
+        done.sort_unstable_by_key(|&(at, _)| at);
+        done.into_iter().map(|(_, result)| result).collect()
     }
 
     /// Pages as the result shows them.

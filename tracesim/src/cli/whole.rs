@@ -7,7 +7,7 @@ pub(super) fn whole<T: TryFrom<u64>>(range: RangeInclusive<u64>) -> impl Fn(&str
     move |text| {
         let number = text.parse().ok().filter(|number| range.contains(number));
         number.and_then(|number| T::try_from(number).ok()).ok_or_else(|| match (range.start(), range.end()) {
-            (least, &u64::MAX) => format!("give a whole number, at least {least}"),
+            (least, &u64::MAX) => format!("give a whole number, at least {least} ({least}..)"),
             (least, most) => format!("give a whole number from {least} to {most}"),
         })
     }
@@ -24,6 +24,6 @@ mod tests {
         for refused in ["0", "101", "-1", "1.5", "ten", ""] {
             assert_eq!(points(refused), Err("give a whole number from 1 to 100".into()), "{refused}");
         }
-        assert_eq!(whole::<u64>(1..=u64::MAX)("0"), Err("give a whole number, at least 1".into()));
+        assert_eq!(whole::<u64>(1..=u64::MAX)("0"), Err("give a whole number, at least 1 (1..)".into()));
     }
 }
