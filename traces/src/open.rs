@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 
 /// Opens a file, or standard input for `-`.
 ///
-/// `.gz`, `.xz` and `.zst` are known by their first bytes and decompressed. A `.tar` is read member by member, in its order,
-/// each a process of its own, and each may be compressed. The format is detected, unless it is named.
+/// `.gz`, `.xz` and `.zst` are known by their first bytes and decompressed, long ones by a thread of their own. A `.tar` is
+/// read member by member, in its order, each a process of its own, and each may be compressed. The format is detected, unless it is named.
 ///
 /// Objects without an address are laid out by their largest size, so `httpd`, `mambo`, `oraclegeneral` and `objects` are read
 /// twice: a file is opened again; what comes through a pipe is kept in a temporary file. Memory grows with the number of
