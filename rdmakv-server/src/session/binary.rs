@@ -46,55 +46,65 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 /// Runs the first request, if all of it but an item's value is there. Returns its length so far, and what follows it.
-pub(super) fn run(rest: &[u8], login: &mut Login, cx: &mut Context<'_>, out: &mut Out) -> (usize, State) {
+pub(super) fn run(rest: &[u8], login: &mut Login, state: &mut State, cx: &mut Context<'_>, out: &mut Out) -> usize {
     let Some(first) = rest.first_chunk::<HEADER>() else {
         // No need to wait for more of what cannot be one.
-        return (0, if rest[0] == binary::REQUEST { State::Ready } else { State::over() });
+        if rest[0] != binary::REQUEST {
+            *state = State::over();
+        }
+        return 0;
     };
     let Ok(header) = binary::parse(first) else {
-        return (0, State::over());
+        *state = State::over();
+        return 0;
     };
     if !header.is_well_formed() || header.key > KEY_MAX || header.op == Op::Unknown {
         let known = header.op != Op::Unknown;
         put_error(&header, if known { status::INVALID } else { status::UNKNOWN_COMMAND }, out);
         // As memcached: after a command with parts of unknown length nothing more is read.
         let follows = header.extras + header.key + header.value;
-        return (HEADER, if known { State::over() } else { State::skip(follows) });
+        *state = if known { State::over() } else { State::skip(follows) };
+        return HEADER;
     }
     let before_value = HEADER + header.extras + header.key;
     if rest.len() < before_value {
-        return (0, State::Ready);
+        return 0;
     }
     let (extras, key) = rest[HEADER..before_value].split_at(header.extras);
-    (before_value, carry_out(header, extras, key, login, cx, out))
+    carry_out(header, (extras, key), login, state, cx, out);
+    before_value
 }
 
 /// Carries out a request, of which only an item's value may be missing.
 fn carry_out(
     header: Header,
-    extras: &[u8],
-    key: &[u8],
+    (extras, key): (&[u8], &[u8]),
     login: &mut Login,
+    state: &mut State,
     cx: &mut Context<'_>,
     out: &mut Out,
-) -> State {
+) {
     let sasl = matches!(header.op, Op::SaslMechanisms | Op::SaslAuth | Op::SaslStep);
     if sasl && !cx.shared.settings.sasl {
         put_error(&header, status::UNKNOWN_COMMAND, out);
-        return State::skip(header.value);
+        *state = State::skip(header.value);
+        return;
     }
     // As memcached: what comes before the name and the password ends the connection.
     if !login.is_enough(cx) && !sasl && !matches!(header.op, Op::Quit | Op::Version) {
         put_error(&header, status::AUTH_ERROR, out);
-        return State::over();
+        *state = State::over();
+        return;
     }
     if let Op::SaslAuth | Op::SaslStep = header.op {
         if !login::is_acceptable(key, header.value) {
             put_error(&header, status::INVALID, out);
-            return State::skip(header.value);
+            *state = State::skip(header.value);
+            return;
         }
         login.begin_sasl(key);
-        return State::Filling(Body::of_login(header.value, LoginRequest::Sasl { header }));
+        *state = State::Filling(Body::of_login(header.value, LoginRequest::Sasl { header }));
+        return;
     }
     let mode = match header.op {
         Op::Set => Mode::Set,
@@ -102,18 +112,18 @@ fn carry_out(
         Op::Replace => Mode::Replace,
         Op::Append => Mode::Append,
         Op::Prepend => Mode::Prepend,
-        _ => return simple(&header, extras, key, cx, out),
+        _ => return simple(&header, (extras, key), state, cx, out),
     };
     // As memcached: with a version to compare with, these are what `cas` is.
     let mode = if header.cas != 0 && matches!(mode, Mode::Add | Mode::Replace) { Mode::Set } else { mode };
     let terms = Terms { mode, cas: (header.cas != 0).then_some(header.cas), ..Terms::default() };
     let item = (header.value, u32_at(extras, 0), exptime(extras, 4));
     let body = Body::of_item(key, item, (terms, false), cx, Reply::Binary { header });
-    State::fill(body, |no_room| put_error(&header, refusal(no_room.refused), out))
+    state.fill(body, |no_room| put_error(&header, refusal(no_room.refused), out));
 }
 
 /// Runs a command without a value.
-fn simple(header: &Header, extras: &[u8], key: &[u8], cx: &mut Context<'_>, out: &mut Out) -> State {
+fn simple(header: &Header, (extras, key): (&[u8], &[u8]), state: &mut State, cx: &mut Context<'_>, out: &mut Out) {
     match header.op {
         Op::Get { with_key } => get(header, key, with_key, None, cx, out),
         Op::GetTouch { with_key } => get(header, key, with_key, Some(exptime(extras, 0)), cx, out),
@@ -160,12 +170,11 @@ fn simple(header: &Header, extras: &[u8], key: &[u8], cx: &mut Context<'_>, out:
             if !header.quiet {
                 ok(header, 0, out);
             }
-            return State::Over { quit: true };
+            *state = State::Over { quit: true };
         }
         Op::Flush => {
             if !cx.shared.settings.flush {
-                put_error(header, status::AUTH_ERROR, out);
-                return State::Ready;
+                return put_error(header, status::AUTH_ERROR, out);
             }
             let delay = u32_at(extras, 0);
             admin::flush(i64::from(delay), cx);
@@ -199,7 +208,6 @@ fn simple(header: &Header, extras: &[u8], key: &[u8], cx: &mut Context<'_>, out:
         }
         _ => put_error(header, status::UNKNOWN_COMMAND, out),
     }
-    State::Ready
 }
 
 /// Returns an expiry of 32 bits, without a sign: all ones is a time far off.

@@ -84,6 +84,7 @@ impl Body {
     }
 
     /// Returns an empty body for an item.
+    #[inline]
     pub(super) fn of_item(
         key: &[u8],
         (len, flags, exptime): (usize, u32, i64),
@@ -167,6 +168,7 @@ impl Body {
     }
 
     /// Stores the item whose data is complete, or returns the name and the password.
+    #[inline]
     pub(super) fn finish(self, good: bool, cx: &mut Context<'_>) -> Done {
         let len = self.len;
         let (writer, shard, terms, reply) = match self.destination {

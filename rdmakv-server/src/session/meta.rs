@@ -72,19 +72,18 @@ fn ttl(expiry: u64, now: u64, out: &mut Vec<u8>) {
     }
 }
 
-/// Runs a command, and returns what follows it.
-pub(super) fn run(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) -> State {
+/// Runs a command, and changes the state for what follows it.
+pub(super) fn run(request: &Request<'_>, state: &mut State, cx: &mut Context<'_>, out: &mut Out) {
     cx.counts.cmd_meta += 1;
     match request.command {
         b'g' => get(request, cx, out),
-        b's' => return set(request, cx, out),
+        b's' => set(request, state, cx, out),
         b'd' => delete(request, cx, out),
         _ => arithmetic(request, cx, out),
     }
-    State::Ready
 }
 
-fn set(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) -> State {
+fn set(request: &Request<'_>, state: &mut State, cx: &mut Context<'_>, out: &mut Out) {
     let options = &request.options;
     // An item that is to be added has no version yet.
     let cas = options.cas.filter(|_| options.mode != Mode::Add);
@@ -97,7 +96,7 @@ fn set(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) -> State {
     let reply = Reply::Meta { flags: request.flags.to_vec(), key: request.sent_key.to_vec(), quiet: options.quiet };
     let item = (request.len, options.client_flags, vivify.or(options.ttl).unwrap_or(0));
     let body = Body::of_item(request.key.get(), item, (terms, true), cx, reply);
-    State::fill(body, |no_room| out.bytes.extend_from_slice(refusal(no_room.refused)))
+    state.fill(body, |no_room| out.bytes.extend_from_slice(refusal(no_room.refused)));
 }
 
 fn get(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) {

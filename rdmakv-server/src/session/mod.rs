@@ -151,16 +151,15 @@ impl Session {
                 cx.counts.conn_yields += 1;
                 return (at, Pause::Turn);
             }
-            let (used, next) = match self.protocol {
+            let used = match self.protocol {
                 None => {
                     let binary = first == rdmakv_proto::commands::binary::REQUEST;
                     self.protocol = Some(if binary { ProtocolMode::Binary } else { ProtocolMode::Ascii });
                     continue;
                 }
-                Some(ProtocolMode::Binary) => binary::run(rest, &mut self.login, cx, out),
+                Some(ProtocolMode::Binary) => binary::run(rest, &mut self.login, &mut self.state, cx, out),
                 Some(_) => self.line(rest, cx, out),
             };
-            self.state = next;
             if used == 0 && !matches!(self.state, State::Over { .. }) {
                 return (at, Pause::Input);
             }
@@ -170,20 +169,22 @@ impl Session {
     }
 
     /// Runs the first line, if all of it is there; returns its length with its end.
-    fn line(&self, rest: &[u8], cx: &mut Context<'_>, out: &mut Out) -> (usize, State) {
+    fn line(&mut self, rest: &[u8], cx: &mut Context<'_>, out: &mut Out) -> usize {
         match memchr::memchr(b'\n', rest) {
             Some(end) => {
                 let line = &rest[..end];
-                (end + 1, text::run(line.strip_suffix(b"\r").unwrap_or(line), &self.login, cx, out))
+                let line = line.strip_suffix(b"\r").unwrap_or(line);
+                text::run(line, &self.login, &mut self.state, cx, out);
+                end + 1
             }
             None => {
                 let keys =
                     [&b"get "[..], b"bget ", b"gets ", b"gat ", b"gats "].iter().any(|name| rest.starts_with(name));
                 if rest.len() > if keys { LINE_MAX } else { PLAIN_LINE_MAX } {
                     out.bytes.extend_from_slice(b"SERVER_ERROR line too long\r\n");
-                    return (0, State::over());
+                    self.state = State::over();
                 }
-                (0, State::Ready)
+                0
             }
         }
     }

@@ -5,6 +5,8 @@ use super::body::{Body, NoRoom};
 use super::watch::Watch;
 
 /// A use of the next bytes of the client.
+///
+/// A request is given the session's state to change, for it is large and most requests leave it as it is.
 #[derive(Debug, Default)]
 pub(super) enum State {
     /// Takes them for a request.
@@ -31,15 +33,16 @@ impl State {
         if bytes == 0 { Self::Ready } else { Self::Skipping(bytes) }
     }
 
-    /// Takes the data of an item, or skips it where there is no room; `refused` is called then.
-    pub(super) fn fill(body: Result<Body, NoRoom>, refused: impl FnOnce(NoRoom)) -> Self {
-        match body {
+    /// Takes the data of an item from now on, or skips it where there is no room; `refused` is called then.
+    #[inline]
+    pub(super) fn fill(&mut self, body: Result<Body, NoRoom>, refused: impl FnOnce(NoRoom)) {
+        *self = match body {
             Ok(body) => Self::Filling(body),
             Err(no_room) => {
                 refused(no_room);
                 Self::skip(no_room.follows)
             }
-        }
+        };
     }
 
     /// Ends the connection for a reason of the server's.

@@ -20,8 +20,8 @@ pub(super) fn stored(outcome: Outcome, quiet: bool, out: &mut Out) {
     put_line(line, quiet, out);
 }
 
-/// Runs the command of a line, and returns what follows it.
-pub(super) fn run(line: &[u8], login: &Login, cx: &mut Context<'_>, out: &mut Out) -> State {
+/// Runs the command of a line, and changes the state for what follows it.
+pub(super) fn run(line: &[u8], login: &Login, state: &mut State, cx: &mut Context<'_>, out: &mut Out) {
     let request = match parse(line) {
         Ok(request) => request,
         Err(fault) => {
@@ -29,22 +29,24 @@ pub(super) fn run(line: &[u8], login: &Login, cx: &mut Context<'_>, out: &mut Ou
                 out.bytes.extend_from_slice(fault.line.as_bytes());
                 out.bytes.extend_from_slice(b"\r\n");
             }
-            return State::skip(fault.drop);
+            *state = State::skip(fault.drop);
+            return;
         }
     };
     if !login.is_enough(cx) {
-        return introduce(request, out);
+        *state = introduce(request, out);
+        return;
     }
     match request {
         Request::Get { keys, cas, touch } => {
             if !get(keys, cas, touch, cx, out) {
-                return State::over();
+                *state = State::over();
             }
         }
         Request::Store { mode, key, flags, exptime, len, cas, quiet } => {
             let terms = Terms { mode, cas, ..Terms::default() };
             let body = Body::of_item(key, (len, flags, exptime), (terms, true), cx, Reply::Text { quiet });
-            return State::fill(body, |no_room| put_line(refusal(no_room.refused), quiet, out));
+            state.fill(body, |no_room| put_line(refusal(no_room.refused), quiet, out));
         }
         Request::Delete { key, quiet } => {
             let mut store = cx.shared.shards.with(key);
@@ -88,16 +90,19 @@ pub(super) fn run(line: &[u8], login: &Login, cx: &mut Context<'_>, out: &mut Ou
         Request::Version => {
             out.bytes.extend_from_slice(format!("VERSION {}\r\n", super::VERSION).as_bytes());
         }
-        Request::Quit => return State::Over { quit: true },
-        Request::Http => return State::over(),
-        Request::Watch(words) => return watch(words, cx, out),
-        Request::Meta(request) => return meta::run(&request, cx, out),
+        Request::Quit => *state = State::Over { quit: true },
+        Request::Http => *state = State::over(),
+        Request::Watch(words) => *state = watch(words, cx, out),
+        Request::Meta(request) => meta::run(&request, state, cx, out),
         Request::MetaNoop => out.bytes.extend_from_slice(b"MN\r\n"),
         Request::MetaDebug(key) => meta::debug(&key, cx, out),
         Request::Stats(what) => stats::text(what, cx, out),
-        other => return admin::run(other, cx, out).map_or(State::Ready, State::Dumping),
+        other => {
+            if let Some(dump) = admin::run(other, cx, out) {
+                *state = State::Dumping(dump);
+            }
+        }
     }
-    State::Ready
 }
 
 /// Begins to watch; nothing else is done on the connection from then on.
