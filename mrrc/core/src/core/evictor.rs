@@ -59,15 +59,21 @@ impl<P: Policy> Evictor<P> {
     }
 
     /// A region was asked for. One that is not cached is in no order.
-    #[inline]
+    #[inline(always)]
     pub(super) fn touch(&mut self, regions: &mut Regions, id: RegionId) {
-        if !regions.is_ordered(id) {
-            if regions.get(id).state() != RegionState::Cached {
-                return;
-            }
+        if regions.is_ordered(id) || self.is_ordered_again(regions, id) {
+            self.policy.touch(regions, id);
+        }
+    }
+
+    /// Brings a cached region back into the order, and returns whether it is cached.
+    #[cold]
+    fn is_ordered_again(&mut self, regions: &mut Regions, id: RegionId) -> bool {
+        let is_cached = regions.get(id).state() == RegionState::Cached;
+        if is_cached {
             self.bring_back(regions, id);
         }
-        self.policy.touch(regions, id);
+        is_cached
     }
 
     /// The last hold of a region ended.
