@@ -119,6 +119,14 @@ impl Writer {
         let directories = [&self.open, &self.sealing].into_iter().flatten().map(|open| open.directory.capacity());
         self.made * (self.batch + ALIGN) + directories.sum::<usize>()
     }
+    /// Returns the bytes of all buffers that may be made.
+    pub(crate) fn most_bytes(&self) -> usize {
+        self.most * (self.batch + ALIGN)
+    }
+    /// Returns whether a batch waits to be written.
+    pub(crate) fn is_due(&self) -> bool {
+        self.in_flight.iter().any(|batch| !batch.issued)
+    }
     pub(crate) fn ticket(&mut self) -> u64 {
         self.next_ticket += 1;
         self.next_ticket

@@ -55,6 +55,20 @@ pub struct FlashFile {
     pub is_buffered: bool,
     /// The description that it has, if it is not empty.
     pub superblock: Option<Superblock>,
+    /// The same file, by the page cache.
+    plain: File,
+}
+
+impl FlashFile {
+    /// Writes the description of the file, and waits until the device has it.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system.
+    pub fn describe(&self, superblock: &Superblock) -> io::Result<()> {
+        self.plain.write_all_at(&superblock.encode(), 0)?;
+        self.plain.sync_data()
+    }
 }
 
 /// Opens a file of the log, or creates it, and gives it its size. Waits for its lock, `wait` at most: the requests of a
@@ -108,7 +122,7 @@ pub fn open(path: &Path, size: u64, wait: Duration) -> Result<FlashFile, FileErr
         Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(size).map_err(|error| failed("size", error))?,
         Err(error) => return Err(failed("allocate", error.into())),
     }
-    Ok(FlashFile { unit: if is_buffered { 512 } else { unit(&file) }, file, is_buffered, superblock })
+    Ok(FlashFile { unit: if is_buffered { 512 } else { unit(&file) }, file, is_buffered, superblock, plain })
 }
 
 fn superblock(file: &File) -> io::Result<Result<Superblock, SuperblockError>> {

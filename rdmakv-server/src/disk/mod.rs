@@ -4,12 +4,14 @@
 //! comes back with its end. Memory in a [`Fixed`] range is registered through [`mrrc`] where it serves many transfers, and transfers in
 //! it are then `READ_FIXED` and `WRITE_FIXED`. Where the kernel refuses the pins, they are plain.
 //!
-//! The server does not use it yet.
+//! A [`Driver`] runs the tiers of all shards over one disk.
 
+mod driver;
 mod files;
 mod fixed;
 mod thread;
 
+pub use driver::Driver;
 pub use files::{FileError, FlashFile, open};
 pub use fixed::Fixed;
 pub use thread::{Counts, Disk, Done, Memory, Owned, StartError, Transfer};

@@ -31,6 +31,11 @@ use super::fixed::{Fixed, Registered};
 pub unsafe trait Memory: Send {
     /// Returns the memory.
     fn place(&mut self) -> NonNull<[u8]>;
+
+    /// Returns the memory, if it is [`Owned`].
+    fn into_owned(self: Box<Self>) -> Option<Owned> {
+        None
+    }
 }
 
 /// Memory of its own, aligned to 4 KiB.
@@ -61,6 +66,9 @@ impl Owned {
 unsafe impl Memory for Owned {
     fn place(&mut self) -> NonNull<[u8]> {
         NonNull::from(&mut self.bytes[self.begin..self.begin + self.len])
+    }
+    fn into_owned(self: Box<Self>) -> Option<Owned> {
+        Some(*self)
     }
 }
 

@@ -1,9 +1,18 @@
 //! The session of a connection, with its output and its counts.
 
+use std::sync::MutexGuard;
+use std::time::Duration;
+
 use crate::metrics::Counts;
-use crate::session::{Context, Out, Pause, ProtocolMode, Session, Shared};
+use crate::session::{Context, Out, Pause, ProtocolMode, Recalled, Session, Shared};
+use crate::store::Store;
 use rdmakv_proto::clock;
 use rdmakv_proto::messages::Malformed;
+
+/// How often a lookup may come for the same item.
+const ROUNDS: usize = 8;
+/// How long a read from flash is waited for at a time: the tier gives up silent ones before.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The answer to the line that announces a value.
 #[derive(Clone, Copy, Debug)]
@@ -22,13 +31,15 @@ pub(super) struct Commands<'f> {
     counts: Counts,
     session: Session,
     out: Out,
+    /// Names what is waited for to the bell of the seat.
+    turn: u64,
 }
 
 impl<'f> Commands<'f> {
     /// Returns a session that goes on with the counts of its seat.
     pub(super) fn new(shared: &'f Shared, seat: usize) -> Self {
         let counts = shared.counts[seat].lock().map_or_else(|_| Counts::default(), |counts| *counts);
-        Self { shared, seat, counts, session: Session::new(ProtocolMode::Ascii), out: Out::default() }
+        Self { shared, seat, counts, session: Session::new(ProtocolMode::Ascii), out: Out::default(), turn: 0 }
     }
 
     pub(super) fn shared(&self) -> &'f Shared {
@@ -45,8 +56,11 @@ impl<'f> Commands<'f> {
     }
 
     fn parts(&mut self) -> (&mut Session, &mut Out, Context<'_>) {
-        let Self { shared, seat, counts, session, out } = self;
-        (session, out, Context::new(shared, clock::now(), counts, *seat))
+        let Self { shared, seat, counts, session, out, turn } = self;
+        let mut cx = Context::new(shared, clock::now(), counts, *seat);
+        *turn += 1;
+        cx.waits.turn = *turn;
+        (session, out, cx)
     }
 
     /// Publishes the counts.
@@ -62,11 +76,57 @@ impl<'f> Commands<'f> {
         session.is_authorised(&cx)
     }
 
+    /// Carries the input out, and waits for what it needs from flash; returns how much of it is done with.
+    fn advance(&mut self, input: &[u8]) -> (usize, Pause) {
+        let mut done = 0;
+        loop {
+            let (session, out, mut cx) = self.parts();
+            let (used, pause) = session.advance(&input[done..], &mut 1, &mut cx, out);
+            done += used;
+            if pause != Pause::Flash {
+                return (done, pause);
+            }
+            self.wait();
+        }
+    }
+
+    /// Waits until what the last context asked for was read.
+    fn wait(&self) {
+        self.shared.bells[self.seat].wait(self.turn, READ_TIMEOUT);
+    }
+
+    /// Returns the shard of a key, and its store when what there is of the key is in memory. `None` if there is no memory for it.
+    pub(super) fn recall(&mut self, key: &[u8]) -> Option<(usize, MutexGuard<'f, Store>)> {
+        let shared = self.shared;
+        let shard = shared.shards.of(key);
+        for _ in 0..ROUNDS {
+            let mut store = shared.shards.at(shard);
+            if store.flash_tier().is_none() {
+                return Some((shard, store));
+            }
+            let mut cx = self.context();
+            match cx.recall(&mut store, shard, key) {
+                Recalled::Here => return Some((shard, store)),
+                Recalled::Failed => {
+                    drop(store);
+                    cx.begin_reads();
+                    return None;
+                }
+                Recalled::Away => {
+                    drop(store);
+                    cx.begin_reads();
+                }
+            }
+            self.wait();
+        }
+        None
+    }
+
     /// Runs a whole command of the text or meta protocol, as over TCP; returns whether the connection ends with its answer.
     pub(super) fn run(&mut self, command: &[u8]) -> Result<bool, Malformed> {
-        let (session, out, mut cx) = self.parts();
-        let (used, pause) = session.advance(command, &mut 1, &mut cx, out);
+        let (used, pause) = self.advance(command);
         let over = pause == Pause::Over;
+        let (session, out, cx) = self.parts();
         if !over && (used < command.len() || !(session.is_quiet() || session.has_more())) {
             session.give_up(&cx.shared.shards);
             out.clear(&cx.shared.shards);
@@ -77,8 +137,8 @@ impl<'f> Commands<'f> {
 
     /// Runs the line of a command that stores a value of so many bytes, and returns the memory for that value.
     pub(super) fn announce(&mut self, line: &[u8], length: u64) -> Result<Announced, Malformed> {
-        let (session, out, mut cx) = self.parts();
-        let (_, pause) = session.advance(&[line, b"\r\n"].concat(), &mut 1, &mut cx, out);
+        let (_, pause) = self.advance(&[line, b"\r\n"].concat());
+        let (session, out, cx) = self.parts();
         let memory = session.announced().map(|memory| (memory.as_mut_ptr(), memory.len()));
         let Some((memory, announced)) = memory else {
             // The answer to a line without room for its data, if it wants one; or to a command that takes no data at all.
@@ -99,9 +159,9 @@ impl<'f> Commands<'f> {
 
     /// Ends a command whose value is in the announced memory.
     pub(super) fn end_value(&mut self, length: usize) {
-        let (session, out, mut cx) = self.parts();
-        session.add_direct(length);
-        session.advance(b"\r\n", &mut 1, &mut cx, out);
+        self.session.add_direct(length);
+        self.advance(b"\r\n");
+        let (_, _, cx) = self.parts();
         cx.counts.bytes_read += length as u64;
     }
 

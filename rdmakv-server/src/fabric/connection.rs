@@ -403,7 +403,7 @@ impl<'f, F: Fabric> Connection<'f, F> {
                 self.outbox.reply(id, &Reply::Tag(tag));
                 then = Then::Accept(transfer, lent);
             }
-            (Found::Busy, Some(_)) => {
+            (Found::Busy, _) => {
                 self.refuse(id, Refusal::Busy, "too many large items are on their way; ask again");
             }
             _ => self.outbox.reply(id, &Reply::None),

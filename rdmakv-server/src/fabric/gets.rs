@@ -101,9 +101,8 @@ impl<'f> Gets<'f> {
     ) -> Found<'f> {
         let lent = self.lent.values().map(|lent| lent.size as u64).sum::<u64>();
         let shards = &commands.shared().shards;
+        let Some((shard, mut store)) = commands.recall(key) else { return Found::Busy };
         let cx = commands.context();
-        let shard = shards.of(key);
-        let mut store = shards.at(shard);
         cx.counts.cmd_get += 1;
         let Some(view) = store.get(key, true, cx.now) else {
             cx.counts.get_misses += 1;

@@ -56,6 +56,7 @@ pub(super) fn text(now: &Snapshot, shared: &Shared) -> String {
     connections(&mut text, now, shared);
     memory(&mut text, now);
     classes(&mut text, now);
+    flash(&mut text, now);
     fabrics(&mut text, now, shared);
     latencies(&mut text, shared);
     text.0
@@ -191,6 +192,62 @@ fn classes(text: &mut Text, now: &Snapshot) {
             family.one(&format!("class=\"{number}\""), of(class));
         }
     }
+}
+
+fn flash(text: &mut Text, now: &Snapshot) {
+    let Some((counts, gauges)) = &now.flash else { return };
+    text.gauge("flash_items", "Items on flash, those included that are in memory too.", gauges.items);
+    text.gauge("flash_limit_bytes", "Bytes of flash for items.", gauges.limit_bytes);
+    text.gauge("flash_free_segments", "Segments of flash that take new items.", gauges.free_segments);
+    text.gauge("flash_used_segments", "Segments of flash that have items.", gauges.used_segments);
+    text.gauge("flash_reads_in_progress", "Items that are being read.", gauges.loads);
+    text.gauge("flash_lost_files", "Files that were given up after errors.", gauges.lost_files);
+    let mut memory = text.family("gauge", "flash_memory_bytes", "Memory that the items on flash take, by its use.");
+    for (of, bytes) in [("stubs", gauges.stub_bytes), ("index", gauges.index_bytes), ("buffers", gauges.buffer_bytes)] {
+        memory.one(&format!("use=\"{of}\""), bytes);
+    }
+    text.counter("flash_reads_total", "Reads of items.", counts.reads);
+    text.counter("flash_read_bytes_total", "Bytes read for clients.", counts.read_bytes);
+    text.counter("flash_written_bytes_total", "Bytes written.", counts.written_bytes);
+    text.counter("flash_admitted_bytes_total", "Bytes of items that came from memory.", counts.admitted_bytes);
+    text.counters(
+        "flash_left_total",
+        "Items that left memory for flash, by whether they had to be written.",
+        "how",
+        &[("written", counts.admitted), ("clean", counts.left_clean)],
+    );
+    text.counters(
+        "flash_recalls_total",
+        "Items on flash that were asked for, by how the first request found them.",
+        "how",
+        &[("read", counts.reads), ("joined", counts.joined), ("buffered", counts.buffered)],
+    );
+    text.counters(
+        "flash_dropped_total",
+        "Items that left memory and are not on flash, by the reason.",
+        "reason",
+        &[
+            ("size", counts.dropped_size),
+            ("expiry", counts.dropped_expiry),
+            ("unread", counts.dropped_unread),
+            ("busy", counts.dropped_busy),
+            ("stubs", counts.dropped_stubs),
+            ("lost", counts.dropped_lost),
+        ],
+    );
+    text.counters(
+        "flash_failures_total",
+        "Transfers and items that failed, by how.",
+        "how",
+        &[
+            ("read", counts.read_errors),
+            ("write", counts.write_errors),
+            ("checksum", counts.wrong),
+            ("silent", counts.silent),
+            ("memory", counts.no_memory),
+        ],
+    );
+    text.counter("flash_evictions_total", "Items that left flash to make room.", counts.evicted);
 }
 
 fn fabrics(text: &mut Text, now: &Snapshot, shared: &Shared) {

@@ -6,12 +6,14 @@
 #[macro_use]
 mod define;
 mod fabric;
+mod flash;
 mod latencies;
 mod session;
 mod store;
 
 pub use fabric::{FabricCounts, FabricGauges, Report, Reported, by_name};
 pub(crate) use fabric::{add, count};
+pub use flash::{FlashCounts, FlashGauges};
 pub use latencies::{Asked, BUCKETS, Latencies, Measured, Sampler, below_micros, end_of};
 pub use session::Counts;
 pub use store::{ClassCounters, Counters};

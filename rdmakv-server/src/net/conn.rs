@@ -107,6 +107,8 @@ pub(super) struct Conn {
     greeted: bool,
     /// Whether it is in the worker's queue of connections that go on later.
     pub(super) queued: bool,
+    /// The turn of the worker by which it waits for flash: nothing is read from the socket then.
+    pub(super) parked: Option<u64>,
 }
 
 impl Conn {
@@ -126,6 +128,7 @@ impl Conn {
             heard: now,
             came: now,
             queued: false,
+            parked: None,
         }
     }
 
@@ -192,13 +195,20 @@ impl Conn {
             if self.over {
                 return Next::Close;
             }
+            if self.parked.is_some() {
+                return Next::Wait;
+            }
             if !self.pending.is_empty() || self.session.has_more() {
                 let (used, pause) = self.session.advance(&self.pending, &mut turns, cx, &mut self.out);
                 self.pending.drain(..used);
                 match pause {
                     Pause::Over => self.over = true,
                     Pause::Turn => return if self.flush(cx).is_err() { Next::Close } else { Next::Again },
+                    Pause::Flash => self.parked = Some(cx.waits.turn),
                     Pause::Output | Pause::Input => {}
+                }
+                if self.parked.is_some() {
+                    continue;
                 }
                 if !self.out.is_empty() || self.over {
                     continue;
@@ -262,6 +272,10 @@ impl Conn {
         match pause {
             Pause::Over => self.over = true,
             Pause::Turn => return Ok(Some(if self.flush(cx).is_err() { Next::Close } else { Next::Again })),
+            Pause::Flash => {
+                self.parked = Some(cx.waits.turn);
+                return Ok(None);
+            }
             Pause::Input | Pause::Output => {}
         }
         // Data that fills the buffer and completes nothing, as data that is dropped does, has its price too: others

@@ -1,6 +1,7 @@
 //! Requests in datagrams: each is a session of its own, its answer as many datagrams as it takes.
 
 use std::io;
+use std::net::SocketAddr;
 
 use mio::net::UdpSocket;
 
@@ -12,9 +13,31 @@ pub(super) struct Datagrams {
     socket: UdpSocket,
     out: Out,
     answer: Vec<u8>,
+    parked: Vec<Parked>,
+    /// The turns of those of them that go on.
+    woken: Vec<u64>,
     /// Whether more may have arrived than was answered in one turn; no event tells of it again.
     pub(super) waits: bool,
 }
+
+/// The number of a request, and its client.
+#[derive(Clone, Copy)]
+struct Asked {
+    request: u16,
+    from: SocketAddr,
+}
+
+/// A request that waits for flash.
+struct Parked {
+    turn: u64,
+    asked: Asked,
+    input: Vec<u8>,
+    session: Session,
+    out: Out,
+}
+
+/// Requests that wait for flash at most; others are lost, as datagrams may be.
+const PARKED: usize = 64;
 
 /// Datagrams that are answered before others have their turn.
 const TURN: usize = 64;
@@ -26,12 +49,13 @@ const KEPT: usize = 256 << 10;
 
 impl Datagrams {
     pub(super) fn new(socket: UdpSocket) -> Self {
-        Self { socket, out: Out::default(), answer: Vec::new(), waits: false }
+        Self { socket, out: Out::default(), answer: Vec::new(), parked: Vec::new(), woken: Vec::new(), waits: false }
     }
 
     /// Answers what has arrived, as much as one turn allows.
     pub(super) fn serve(&mut self, buffer: &mut [u8], cx: &mut Context<'_>) {
         self.waits = false;
+        self.go_on(cx);
         for _ in 0..TURN {
             let (read, from) = match self.socket.recv_from(buffer) {
                 Ok(received) => received,
@@ -42,20 +66,52 @@ impl Datagrams {
             };
             cx.counts.bytes_read += read as u64;
             let Some((request, input)) = udp::parse(&buffer[..read]) else { continue };
-            // The datagram is all there is: no value continues in a later one, and there is no later turn.
-            let (mut session, mut turns) = (Session::new(cx.shared.settings.protocol), usize::MAX);
-            let (used, pause) = session.advance(input, &mut turns, cx, &mut self.out);
-            let whole = !session.has_more() && (pause != Pause::Output || used == input.len());
-            session.close(&cx.shared.shards);
-            // Before anything is copied: a request of sixty kilobytes may ask for thirty thousand large values.
-            if !whole || self.out.waiting() > ANSWER {
-                self.out.clear(&cx.shared.shards);
-            }
-            self.collect(cx);
-            self.send(request, from, cx);
-            self.shrink();
+            // The datagram is all there is: no value continues in a later one.
+            let session = Session::new(cx.shared.settings.protocol);
+            self.run(Asked { request, from }, input, session, cx);
         }
         self.waits = true;
+    }
+
+    /// Notes that what waits by this turn goes on.
+    pub(super) fn wake(&mut self, turn: u64) {
+        self.woken.push(turn);
+        self.waits = true;
+    }
+
+    /// Goes on with requests that waited.
+    fn go_on(&mut self, cx: &mut Context<'_>) {
+        for turn in std::mem::take(&mut self.woken) {
+            if let Some(at) = self.parked.iter().position(|parked| parked.turn == turn) {
+                let Parked { asked, input, session, out, .. } = self.parked.swap_remove(at);
+                self.out = out;
+                self.run(asked, &input, session, cx);
+            }
+        }
+    }
+
+    /// Answers a request, or parks it.
+    fn run(&mut self, asked: Asked, input: &[u8], mut session: Session, cx: &mut Context<'_>) {
+        let mut turns = usize::MAX;
+        let (used, pause) = session.advance(input, &mut turns, cx, &mut self.out);
+        if cx.waits.is_used {
+            // The next one has a turn of its own.
+            cx.waits.is_used = false;
+            cx.waits.turn += 1;
+        }
+        if pause == Pause::Flash && self.parked.len() < PARKED {
+            let (turn, input, out) = (cx.waits.turn - 1, input[used..].to_vec(), std::mem::take(&mut self.out));
+            return self.parked.push(Parked { turn, asked, input, session, out });
+        }
+        let whole = pause != Pause::Flash && !session.has_more() && (pause != Pause::Output || used == input.len());
+        session.close(&cx.shared.shards);
+        // Before anything is copied: a request of sixty kilobytes may ask for thirty thousand large values.
+        if !whole || self.out.waiting() > ANSWER {
+            self.out.clear(&cx.shared.shards);
+        }
+        self.collect(cx);
+        self.send(asked, cx);
+        self.shrink();
     }
 
     fn collect(&mut self, cx: &Context<'_>) {
@@ -79,7 +135,7 @@ impl Datagrams {
         }
     }
 
-    fn send(&mut self, request: u16, to: std::net::SocketAddr, cx: &mut Context<'_>) {
+    fn send(&mut self, Asked { request, from: to }: Asked, cx: &mut Context<'_>) {
         let part = udp::DATAGRAM - udp::HEADER;
         let total = self.answer.len().div_ceil(part) as u16;
         for (sequence, payload) in self.answer.chunks(part).enumerate() {

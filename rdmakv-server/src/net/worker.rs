@@ -3,7 +3,7 @@
 //! It owns its connections; no other thread touches them. New ones come through a channel, with a wake-up. Per
 //! round of the loop it reads the clock once and publishes its counts once.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -57,6 +57,9 @@ struct Worker {
     watching: Vec<usize>,
     again: VecDeque<usize>,
     datagrams: Vec<Datagrams>,
+    /// Connections that wait for flash, by the turn that their reads have.
+    parked: HashMap<u64, usize>,
+    turn: u64,
     counts: Counts,
     now: u64,
     buffer: Vec<u8>,
@@ -78,6 +81,11 @@ pub(crate) fn start(number: usize, shared: Arc<Shared>, sockets: Vec<UdpSocket>)
         poll.registry().register(&mut socket, Token(DATAGRAMS + at), Interest::READABLE)?;
         datagrams.push(Datagrams::new(socket));
     }
+    let wake = waker.clone();
+    shared.bells[number].set_ring(move || {
+        // Without it the worker comes round within a second.
+        let _ = wake.wake();
+    });
     let mut worker = Worker {
         number,
         shared,
@@ -88,6 +96,8 @@ pub(crate) fn start(number: usize, shared: Arc<Shared>, sockets: Vec<UdpSocket>)
         watching: Vec::new(),
         again: VecDeque::new(),
         datagrams,
+        parked: HashMap::new(),
+        turn: 0,
         counts: Counts::default(),
         now: now(),
         buffer: vec![0; READ_BUFFER],
@@ -125,6 +135,7 @@ impl Worker {
                 let Token(at) = event.token();
                 if event.token() == WAKE {
                     self.welcome();
+                    self.go_on();
                 } else if at >= DATAGRAMS {
                     self.datagram(at - DATAGRAMS);
                 } else if let Some(Some(conn)) = self.conns.get_mut(at) {
@@ -230,10 +241,35 @@ impl Worker {
         }
     }
 
+    /// Goes on with what waited for flash.
+    fn go_on(&mut self) {
+        for turn in self.shared.bells[self.number].take() {
+            let Some(at) = self.parked.remove(&turn) else { continue };
+            if at >= DATAGRAMS {
+                self.datagrams[at - DATAGRAMS].wake(turn);
+                continue;
+            }
+            if let Some(Some(conn)) = self.conns.get_mut(at)
+                && conn.parked == Some(turn)
+            {
+                conn.parked = None;
+                self.drive(at);
+            }
+        }
+    }
+
     fn drive(&mut self, at: usize) {
         let Some(Some(conn)) = self.conns.get_mut(at) else { return };
         let cx = &mut Context::new(&self.shared, self.now, &mut self.counts, self.number);
-        match conn.drive(&mut self.buffer, &mut self.spare, cx) {
+        cx.waits.turn = self.turn;
+        let next = conn.drive(&mut self.buffer, &mut self.spare, cx);
+        if cx.waits.is_used {
+            if conn.parked == Some(self.turn) {
+                self.parked.insert(self.turn, at);
+            }
+            self.turn += 1;
+        }
+        match next {
             Next::Wait => {}
             Next::Again if conn.queued => {}
             Next::Again => {
@@ -262,6 +298,9 @@ impl Worker {
             let _ = self.poll.registry().deregister(conn.stream.source());
             self.vacant.push(at);
             self.watching.retain(|&watching| watching != at);
+            if let Some(turn) = conn.parked {
+                self.parked.remove(&turn);
+            }
             self.shared.peers.remove(&conn.peer);
             self.shared.watchers.went(&conn.peer, reason, self.now);
             self.shared.connections.fetch_sub(1, Relaxed);
@@ -296,6 +335,11 @@ impl Worker {
 
     fn datagram(&mut self, at: usize) {
         let cx = &mut Context::new(&self.shared, self.now, &mut self.counts, self.number);
+        cx.waits.turn = self.turn;
         self.datagrams[at].serve(&mut self.buffer, cx);
+        for turn in self.turn..cx.waits.turn {
+            self.parked.insert(turn, DATAGRAMS + at);
+        }
+        self.turn = cx.waits.turn;
     }
 }

@@ -1,11 +1,12 @@
 //! Binary commands, carried out.
 
 use super::body::{Body, LoginRequest, Reply};
+use super::flash::HINTS;
 use super::login::{self, Login};
 use super::replies::{put_error, put_value};
 use super::state::State;
-use super::{Context, Out, admin, stats};
-use crate::store::{Deleted, KEY_MAX, Mode, Outcome, Refused, Sum, Terms};
+use super::{Context, Out, Recalled, admin, stats};
+use crate::store::{Deleted, KEY_MAX, Mode, Outcome, Refused, Store, Sum, Terms};
 use rdmakv_proto::commands::binary::{self, HEADER, Header, Op, status};
 
 fn ok(header: &Header, cas: u64, out: &mut Out) {
@@ -122,6 +123,37 @@ fn carry_out(
     state.fill(body, |no_room| put_error(&header, refusal(no_room.refused), out));
 }
 
+/// Returns whether what there is of the key is in memory. If not, it is read and the command runs again, or it is refused.
+fn is_here(
+    store: &mut Store,
+    shard: usize,
+    (header, key): (&Header, &[u8]),
+    cx: &mut Context<'_>,
+    out: &mut Out,
+) -> bool {
+    let recalled = cx.recall(store, shard, key);
+    if recalled == Recalled::Failed {
+        put_error(header, status::OUT_OF_MEMORY, out);
+    }
+    recalled == Recalled::Here
+}
+
+/// Begins the reads of the lookups that these requests begin with.
+pub(super) fn hint(mut rest: &[u8], cx: &mut Context<'_>) {
+    for _ in 0..HINTS {
+        let Some(Ok(header)) = rest.first_chunk::<HEADER>().map(binary::parse) else { return };
+        let before_value = HEADER + header.extras + header.key;
+        let is_lookup = matches!(header.op, Op::Get { .. } | Op::GetTouch { .. });
+        if !is_lookup || !header.is_well_formed() || header.key > KEY_MAX || rest.len() < before_value {
+            return;
+        }
+        if !cx.hint(&rest[HEADER + header.extras..before_value]) {
+            return;
+        }
+        rest = &rest[before_value..];
+    }
+}
+
 /// Runs a command without a value.
 fn simple(header: &Header, (extras, key): (&[u8], &[u8]), state: &mut State, cx: &mut Context<'_>, out: &mut Out) {
     match header.op {
@@ -129,8 +161,12 @@ fn simple(header: &Header, (extras, key): (&[u8], &[u8]), state: &mut State, cx:
         Op::GetTouch { with_key } => get(header, key, with_key, Some(exptime(extras, 0)), cx, out),
         Op::Touch => {
             let until = cx.until(exptime(extras, 0));
+            let shard = cx.shared.shards.of(key);
+            let mut store = cx.shared.shards.at(shard);
+            if !is_here(&mut store, shard, (header, key), cx, out) {
+                return;
+            }
             cx.counts.cmd_touch += 1;
-            let mut store = cx.shared.shards.with(key);
             cx.report_get(&store, key);
             match store.touch(key, until, cx.now).map(|view| (view.version, view.flags)) {
                 Some((version, flags)) => {
@@ -147,7 +183,11 @@ fn simple(header: &Header, (extras, key): (&[u8], &[u8]), state: &mut State, cx:
         }
         Op::Delete => {
             let cas = (header.cas != 0).then_some(header.cas);
-            let mut store = cx.shared.shards.with(key);
+            let shard = cx.shared.shards.of(key);
+            let mut store = cx.shared.shards.at(shard);
+            if cas.is_some() && !is_here(&mut store, shard, (header, key), cx, out) {
+                return;
+            }
             cx.report_get(&store, key);
             cx.report_delete(&store, key, "delete");
             cx.shared.prefixes.deleted(key);
@@ -218,6 +258,9 @@ fn exptime(extras: &[u8], at: usize) -> i64 {
 fn get(header: &Header, key: &[u8], with_key: bool, touch: Option<i64>, cx: &mut Context<'_>, out: &mut Out) {
     let shard = cx.shared.shards.of(key);
     let mut store = cx.shared.shards.at(shard);
+    if !is_here(&mut store, shard, (header, key), cx, out) {
+        return;
+    }
     cx.counts.cmd_get += 1;
     cx.report_get(&store, key);
     let until = touch.map(|exptime| cx.until(exptime));
@@ -261,7 +304,11 @@ fn get(header: &Header, key: &[u8], with_key: bool, touch: Option<i64>, cx: &mut
 fn arithmetic(header: &Header, extras: &[u8], key: &[u8], cx: &mut Context<'_>, out: &mut Out) {
     let (delta, initial, expiry) = (u64_at(extras, 0), u64_at(extras, 8), u32_at(extras, 16));
     let up = header.op == Op::Increment;
-    let mut store = cx.shared.shards.with(key);
+    let shard = cx.shared.shards.of(key);
+    let mut store = cx.shared.shards.at(shard);
+    if !is_here(&mut store, shard, (header, key), cx, out) {
+        return;
+    }
     cx.report_get(&store, key);
     let cas = (header.cas != 0).then_some(header.cas);
     let mut sum = store.add(key, (up, delta), (cas, None), None, cx.now);

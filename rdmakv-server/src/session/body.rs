@@ -1,6 +1,6 @@
 //! The data of a request: from the line that announces it until all of it is there.
 
-use super::{COPIED, Context, Shards, watch};
+use super::{COPIED, Context, Recalled, Shards, watch};
 use crate::store::{ChunkWriter, Found, Mode, Outcome, Refused, Terms};
 use rdmakv_proto::commands::binary::Header;
 
@@ -168,18 +168,29 @@ impl Body {
     }
 
     /// Stores the item whose data is complete, or returns the name and the password.
+    ///
+    /// # Errors
+    ///
+    /// The body, if the value before has to be read first.
     #[inline]
-    pub(super) fn finish(self, good: bool, cx: &mut Context<'_>) -> Done {
-        let len = self.len;
-        let (writer, shard, terms, reply) = match self.destination {
-            Destination::Login { bytes, request } => return Done::Login { bytes, request, good },
+    pub(super) fn finish(self, good: bool, cx: &mut Context<'_>) -> Result<Done, Box<Self>> {
+        let Self { destination, got, len, ended } = self;
+        let (writer, shard, terms, reply) = match destination {
+            Destination::Login { bytes, request } => return Ok(Done::Login { bytes, request, good }),
             Destination::Item { writer, shard, terms, reply } => (writer, shard, terms, reply),
         };
         let mut store = cx.shared.shards.at(shard);
         if !good {
             store.abandon(writer);
             // As memcached: of a meta command this answer comes even if none was wanted.
-            return Done::BadData { quiet: matches!(reply, Reply::Text { quiet: true }) };
+            return Ok(Done::BadData { quiet: matches!(reply, Reply::Text { quiet: true }) });
+        }
+        // Where it is not brought back, the store refuses.
+        if (terms.cas.is_some() || matches!(terms.mode, Mode::Append | Mode::Prepend))
+            && cx.recall(&mut store, shard, writer.key()) == Recalled::Away
+        {
+            let destination = Destination::Item { writer, shard, terms, reply };
+            return Err(Box::new(Self { destination, got, len, ended }));
         }
         cx.report_get(&store, writer.key());
         let (key, expiry) = (cx.reports_sets().then(|| writer.key().to_vec()), writer.expiry());
@@ -209,7 +220,7 @@ impl Body {
             (Outcome::Stored(version), _) => Outcome::Stored(cx.shown(version)),
             (outcome, _) => outcome,
         };
-        Done::Stored { reply, mode: terms.mode, outcome, size: there + len }
+        Ok(Done::Stored { reply, mode: terms.mode, outcome, size: there + len })
     }
 
     /// Gives the chunk back to its store.

@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use super::Shared;
+use super::flash::{Recalled, Stopped, Waits};
 use super::watch::{DELETIONS, FETCHERS, MUTATIONS, Set, escape};
 use crate::metrics::Counts;
 use crate::store::{Found, Outcome, Refused, Store, Sum};
@@ -20,12 +21,14 @@ pub struct Context<'a> {
     pub worker: usize,
     /// The connection's number, for events; -1 where there is none. The session sets it.
     pub peer: i32,
+    /// The reads of items that it waits for.
+    pub waits: Waits,
 }
 
 impl<'a> Context<'a> {
     /// For a worker's sessions, one after the other.
     pub fn new(shared: &'a Shared, now: u64, counts: &'a mut Counts, worker: usize) -> Self {
-        Self { shared, now, counts, worker, peer: -1 }
+        Self { shared, now, counts, worker, peer: -1, waits: Waits::default() }
     }
 
     /// When an item ends that is given this expiry: memcached's rule of thirty days.
@@ -59,6 +62,33 @@ impl<'a> Context<'a> {
             (Sum::Done { .. }, false) => self.counts.decr_hits += 1,
             _ => {}
         }
+    }
+
+    /// Before a command that needs the value of a key, under the lock of its store.
+    #[inline]
+    pub(crate) fn recall(&mut self, store: &mut Store, shard: usize, key: &[u8]) -> Recalled {
+        if store.flash_tier().is_none() {
+            return Recalled::Here;
+        }
+        self.waits.recall(store, (shard, key), self.worker, self.now)
+    }
+
+    /// Begins to read the item of a key that is asked for next; no lock is held. Returns whether more may be begun.
+    pub(super) fn hint(&mut self, key: &[u8]) -> bool {
+        let shard = self.shared.shards.of(key);
+        let load = self.shared.shards.at(shard).hint(key, self.now);
+        self.waits.add(shard, load)
+    }
+
+    /// After a request that has to wait: begins the reads, and returns where to go on.
+    pub(super) fn stop(&mut self, before: Stopped) -> Stopped {
+        self.begin_reads();
+        self.waits.stop(before)
+    }
+    /// Begins the reads that were asked for.
+    #[inline]
+    pub(crate) fn begin_reads(&mut self) {
+        self.waits.begin(self.shared.reads.get().map(|reads| &**reads));
     }
 
     /// Publishes the counts.

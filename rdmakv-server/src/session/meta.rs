@@ -1,9 +1,9 @@
 //! Meta commands, carried out. An answer's flags come in the order of the request's.
 
 use super::body::{Body, Reply};
-use super::replies::{put_number, put_value, refusal};
+use super::replies::{NO_MEMORY_TO_READ, put_number, put_value, refusal};
 use super::state::State;
-use super::{COPIED, Context, Out};
+use super::{COPIED, Context, Out, Recalled};
 use crate::store::{Deleted, Keep, Mode, Outcome, Store, Sum, Terms, View};
 use rdmakv_proto::commands::meta::{Key, Request, TOO_OPAQUE, encode};
 use rdmakv_proto::commands::words;
@@ -74,13 +74,22 @@ fn ttl(expiry: u64, now: u64, out: &mut Vec<u8>) {
 
 /// Runs a command, and changes the state for what follows it.
 pub(super) fn run(request: &Request<'_>, state: &mut State, cx: &mut Context<'_>, out: &mut Out) {
-    cx.counts.cmd_meta += 1;
     match request.command {
         b'g' => get(request, cx, out),
         b's' => set(request, state, cx, out),
         b'd' => delete(request, cx, out),
         _ => arithmetic(request, cx, out),
     }
+    cx.counts.cmd_meta += u64::from(!cx.waits.is_away());
+}
+
+/// Returns whether what there is of the key is in memory. If not, it is read and the command runs again, or it is refused.
+fn is_here(store: &mut Store, shard: usize, key: &[u8], cx: &mut Context<'_>, out: &mut Out) -> bool {
+    let recalled = cx.recall(store, shard, key);
+    if recalled == Recalled::Failed {
+        out.bytes.extend_from_slice(NO_MEMORY_TO_READ);
+    }
+    recalled == Recalled::Here
 }
 
 fn set(request: &Request<'_>, state: &mut State, cx: &mut Context<'_>, out: &mut Out) {
@@ -103,6 +112,9 @@ fn get(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
     let (options, key) = (&request.options, request.key.get());
     let shard = cx.shared.shards.of(key);
     let mut store = cx.shared.shards.at(shard);
+    if !is_here(&mut store, shard, key, cx, out) {
+        return;
+    }
     cx.counts.cmd_get += 1;
     cx.report_get(&store, key);
     let mut won = false;
@@ -232,7 +244,12 @@ fn vivify(
 
 fn delete(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
     let (options, key) = (&request.options, request.key.get());
-    let mut store = cx.shared.shards.with(key);
+    let shard = cx.shared.shards.of(key);
+    let mut store = cx.shared.shards.at(shard);
+    let needs_value = options.invalidate || options.empty || options.cas.is_some();
+    if needs_value && !is_here(&mut store, shard, key, cx, out) {
+        return;
+    }
     cx.report_get(&store, key);
     if !options.invalidate && !options.empty {
         cx.report_delete(&store, key, "md");
@@ -265,7 +282,11 @@ fn delete(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
 fn arithmetic(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
     let (options, key) = (&request.options, request.key.get());
     let until = options.ttl.map(|ttl| cx.until(ttl));
-    let mut store = cx.shared.shards.with(key);
+    let shard = cx.shared.shards.of(key);
+    let mut store = cx.shared.shards.at(shard);
+    if !is_here(&mut store, shard, key, cx, out) {
+        return;
+    }
     cx.report_get(&store, key);
     // No item has the version 0, and memcached compares none with it.
     let cas = options.cas.filter(|&cas| cas != 0);
@@ -329,7 +350,11 @@ fn arithmetic(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
 }
 
 pub(super) fn debug(key: &Key, cx: &mut Context<'_>, out: &mut Out) {
-    let mut store = cx.shared.shards.with(key.get());
+    let shard = cx.shared.shards.of(key.get());
+    let mut store = cx.shared.shards.at(shard);
+    if !is_here(&mut store, shard, key.get(), cx, out) {
+        return;
+    }
     let Some(item) = store.get(key.get(), false, cx.now) else {
         return out.bytes.extend_from_slice(b"EN\r\n");
     };

@@ -10,6 +10,7 @@ mod admin;
 mod binary;
 mod body;
 mod context;
+mod flash;
 mod login;
 mod meta;
 mod out;
@@ -29,6 +30,8 @@ mod tls;
 mod watch;
 
 pub use context::Context;
+pub(crate) use flash::Recalled;
+pub use flash::{Bell, Reads, Waits};
 pub use out::{Out, SLICES};
 pub use peer::{Address, Doing, Peer, Peers};
 pub use prefixes::Prefixes;
@@ -42,7 +45,8 @@ pub use watch::Watchers;
 
 use std::sync::Arc;
 
-use body::{Done, LoginRequest, Reply};
+use body::{Body, Done, LoginRequest, Reply};
+use flash::Stopped;
 use login::Login;
 use replies::OUT_MAX;
 use state::State;
@@ -70,6 +74,8 @@ pub enum Pause {
     Turn,
     /// Its output has to go first.
     Output,
+    /// It waits for an item on flash: the [bell](Bell) names its turn. No input is needed until then.
+    Flash,
     /// It is over once the output has gone.
     Over,
 }
@@ -82,6 +88,8 @@ pub struct Session {
     login: Login,
     /// Which connection it is on, if that is a socket's.
     peer: Option<Arc<Peer>>,
+    /// How far the request has come that waits for flash.
+    stopped: Stopped,
 }
 
 impl Session {
@@ -113,7 +121,17 @@ impl Session {
                     let (used, end) = body.fill(rest);
                     at += used;
                     let Some(good) = end else { return (at, Pause::Input) };
-                    self.finish(good, cx, out);
+                    let State::Filling(body) = std::mem::take(&mut self.state) else { continue };
+                    if self.finish(body, good, cx, out) {
+                        return (at, Pause::Flash);
+                    }
+                    continue;
+                }
+                State::Ending(..) => {
+                    let State::Ending(body, good) = std::mem::take(&mut self.state) else { continue };
+                    if self.finish(*body, good, cx, out) {
+                        return (at, Pause::Flash);
+                    }
                     continue;
                 }
                 State::Skipping(left) => {
@@ -151,6 +169,7 @@ impl Session {
                 cx.counts.conn_yields += 1;
                 return (at, Pause::Turn);
             }
+            cx.waits.go_on(self.stopped);
             let used = match self.protocol {
                 None => {
                     let binary = first == rdmakv_proto::commands::binary::REQUEST;
@@ -160,6 +179,13 @@ impl Session {
                 Some(ProtocolMode::Binary) => binary::run(rest, &mut self.login, &mut self.state, cx, out),
                 Some(_) => self.line(rest, cx, out),
             };
+            if cx.waits.is_away() {
+                self.hint(&rest[used..], cx);
+                self.stopped = cx.stop(self.stopped);
+                return (at, Pause::Flash);
+            }
+            cx.begin_reads();
+            self.stopped = Stopped::default();
             if used == 0 && !matches!(self.state, State::Over { .. }) {
                 return (at, Pause::Input);
             }
@@ -189,10 +215,28 @@ impl Session {
         }
     }
 
-    /// Ends the request whose data is complete.
-    fn finish(&mut self, good: bool, cx: &mut Context<'_>, out: &mut Out) {
-        let State::Filling(body) = std::mem::take(&mut self.state) else { return };
-        match body.finish(good, cx) {
+    /// Begins the reads of lookups that follow a request which waits.
+    fn hint(&self, rest: &[u8], cx: &mut Context<'_>) {
+        match self.protocol {
+            Some(ProtocolMode::Binary) => binary::hint(rest, cx),
+            _ => text::hint(rest, cx),
+        }
+    }
+
+    /// Ends the request whose data is complete; returns whether it has to wait for flash.
+    fn finish(&mut self, body: Body, good: bool, cx: &mut Context<'_>, out: &mut Out) -> bool {
+        cx.waits.go_on(self.stopped);
+        let done = match body.finish(good, cx) {
+            Ok(done) => done,
+            Err(body) => {
+                self.state = State::Ending(body, good);
+                self.stopped = cx.stop(self.stopped);
+                return true;
+            }
+        };
+        cx.begin_reads();
+        self.stopped = Stopped::default();
+        match done {
             Done::Stored { reply, mode, outcome, size } => match reply {
                 Reply::Text { quiet } => text::stored(outcome, quiet, out),
                 Reply::Meta { flags, key, quiet } => meta::stored(outcome, (&flags, quiet), &key, size, out),
@@ -206,6 +250,7 @@ impl Session {
                 self.login.finish_sasl(&header, &bytes, cx, out);
             }
         }
+        false
     }
 
     /// Returns the memory for the rest of a large value, for direct reads.
@@ -237,13 +282,13 @@ impl Session {
 
     /// Returns whether nothing is between a request's bytes, nor in the middle of an answer.
     pub fn is_quiet(&self) -> bool {
-        !matches!(self.state, State::Filling(_) | State::Skipping(_) | State::Dumping(_))
+        !matches!(self.state, State::Filling(_) | State::Ending(..) | State::Skipping(_) | State::Dumping(_))
     }
 
     /// Returns whether an answer goes on without more input.
     pub fn has_more(&self) -> bool {
         match &self.state {
-            State::Dumping(_) => true,
+            State::Dumping(_) | State::Ending(..) => true,
             State::Watching(watch) => watch.is_ready(),
             _ => false,
         }
@@ -275,10 +320,14 @@ impl Session {
 
     /// The conversation ends: what it holds of the store goes back.
     pub fn close(&mut self, shards: &Shards) {
-        if let State::Filling(_) = self.state
-            && let State::Filling(body) = std::mem::take(&mut self.state)
-        {
-            body.abandon(shards);
+        match &self.state {
+            State::Filling(_) | State::Ending(..) => {}
+            _ => return,
+        }
+        match std::mem::take(&mut self.state) {
+            State::Filling(body) => body.abandon(shards),
+            State::Ending(body, _) => body.abandon(shards),
+            _ => {}
         }
     }
 }

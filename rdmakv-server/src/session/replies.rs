@@ -39,6 +39,9 @@ pub(super) fn refusal(refused: Refused) -> &'static [u8] {
     }
 }
 
+/// The line of an item on flash for which there is no memory.
+pub(super) const NO_MEMORY_TO_READ: &[u8] = b"SERVER_ERROR out of memory reading item\r\n";
+
 /// Appends an error of the binary protocol.
 pub(super) fn put_error(header: &Header, code: u16, out: &mut Out) {
     let text = binary::text(code);

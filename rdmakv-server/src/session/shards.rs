@@ -48,10 +48,7 @@ impl Shards {
         threads: usize,
         mut make: Option<impl FnMut(usize) -> io::Result<Memory>>,
     ) -> io::Result<Self> {
-        let by_memory = config.memory / A_SHARD.max(config.item_max * 16);
-        // A store holds less than 32 GiB.
-        let least = (config.memory.max(config.memory_max) >> 30) / 31 + 1;
-        let count = by_memory.min(threads * 4).max(least).max(1);
+        let count = Self::number(config, threads);
         let each = Config {
             memory: config.memory / count,
             memory_max: config.memory_max / count,
@@ -71,6 +68,14 @@ impl Shards {
             })
             .collect::<io::Result<_>>()?;
         Ok(Self { stores, hasher: FixedState::with_seed(config.seed) })
+    }
+
+    /// Returns how many a configuration makes.
+    pub fn number(config: &Config, threads: usize) -> usize {
+        let by_memory = config.memory / A_SHARD.max(config.item_max * 16);
+        // A store holds less than 32 GiB.
+        let least = (config.memory.max(config.memory_max) >> 30) / 31 + 1;
+        by_memory.min(threads * 4).max(least).max(1)
     }
 
     /// Which shard has this key.

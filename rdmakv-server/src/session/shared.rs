@@ -4,9 +4,11 @@
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use super::{Peers, Prefixes, Settings, Shards, Tls, Watchers};
+use super::flash::place;
+use super::{Bell, Peers, Prefixes, Reads, Settings, Shards, Tls, Watchers};
 use crate::log::Log;
 use crate::metrics::{Counts, Latencies, Reported};
+use crate::store::Waiter;
 
 /// The shared state of all sessions.
 #[derive(Debug)]
@@ -65,6 +67,10 @@ pub struct Shared {
     pub tls: Option<Tls>,
     /// Fabrics, to report on.
     pub fabrics: OnceLock<Vec<Arc<dyn Reported>>>,
+    /// The driver of flash, if there is any.
+    pub reads: OnceLock<Arc<dyn Reads>>,
+    /// One for each worker and each connection over a fabric, by the number of its counts.
+    pub bells: Vec<Bell>,
 }
 
 impl Shared {
@@ -100,7 +106,18 @@ impl Shared {
             latencies: (0..settings.threads).map(|_| Latencies::default()).collect(),
             tls: None,
             fabrics: OnceLock::new(),
+            reads: OnceLock::new(),
+            bells: (0..workers).map(|_| Bell::default()).collect(),
             settings,
+        }
+    }
+
+    /// Has the requests go on that waited for reads.
+    pub fn wake(&self, waiters: Vec<Waiter>) {
+        for (bell, turn) in waiters.into_iter().map(place) {
+            if let Some(bell) = self.bells.get(bell) {
+                bell.wake(turn);
+            }
         }
     }
 }

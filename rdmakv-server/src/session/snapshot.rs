@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::Shared;
-use crate::metrics::{Asked, ClassCounters, Counters, Counts, FabricGauges, Latencies, Measured, Reported};
+use crate::metrics::{
+    Asked, ClassCounters, Counters, Counts, FabricGauges, FlashCounts, FlashGauges, Latencies, Measured, Reported,
+};
 use crate::store::{ClassReport, Report};
 
 /// The numbers.
@@ -33,6 +35,8 @@ pub(crate) struct Snapshot {
     pub(crate) leased_dead: u64,
     /// Of items that are gone and that clients may still read.
     pub(crate) leased_dead_bytes: u64,
+    /// The second tier, if there is one.
+    pub(crate) flash: Option<(FlashCounts, FlashGauges)>,
     pub(crate) limit: u64,
     pub(crate) connections: u64,
     /// Connections over fabrics, and GETs that clients read there by themselves, as far as the server has heard.
@@ -78,6 +82,7 @@ impl Snapshot {
             leased_dead: sum(|report| report.leased_dead),
             leased_dead_bytes: sum(|report| report.leased_dead_bytes),
             classes: classes(&reports),
+            flash: flash(&reports),
             limit: shared.limit.load(Relaxed),
             connections: shared.connections.load(Relaxed).max(0) as u64,
             fabric_connections: gauges(|gauges| gauges.connections),
@@ -108,6 +113,15 @@ impl Snapshot {
     pub(crate) fn expired(&self) -> u64 {
         self.totals.reclaimed + self.totals.crawler_reclaimed
     }
+}
+
+/// All shards' tiers in one.
+fn flash(reports: &[Report]) -> Option<(FlashCounts, FlashGauges)> {
+    reports.iter().filter_map(|report| report.flash).reduce(|(mut counts, mut gauges), other| {
+        counts.add(&other.0);
+        gauges.add(&other.1);
+        (counts, gauges)
+    })
 }
 
 /// All workers' counts since the last reset.

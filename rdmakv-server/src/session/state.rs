@@ -14,6 +14,8 @@ pub(super) enum State {
     Ready,
     /// Takes them for the data of the last request.
     Filling(Body),
+    /// Leaves them until the last request can be ended: its data is complete. It says whether the end was proper.
+    Ending(Box<Body>, bool),
     /// Skips so many of them.
     Skipping(usize),
     /// Leaves them until the dump is complete.

@@ -192,6 +192,11 @@ fn general(cx: &Context<'_>, emit: &mut Emit<'_>) {
             }
         }
     }
+    if let Some((counts, gauges)) = &now.flash {
+        for (name, value) in counts.list().into_iter().chain(gauges.list()) {
+            put(name, value);
+        }
+    }
     if let Some(tls) = &shared.tls {
         put("ssl_handshake_errors", tls.handshake_errors.load(Relaxed));
         put("ssl_handshakes", tls.handshakes.load(Relaxed));

@@ -55,6 +55,7 @@ fn talk_at(shared: &Shared, input: &[u8], mut piece: impl FnMut() -> usize, now:
         match pause {
             Pause::Over => break,
             Pause::Turn | Pause::Output => continue,
+            Pause::Flash => unreachable!("there is no flash"),
             Pause::Input if arrived == input.len() => break,
             Pause::Input => {}
         }

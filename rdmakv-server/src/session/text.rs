@@ -1,10 +1,11 @@
 //! Classic commands, carried out.
 
 use super::body::{Body, LoginRequest, Reply};
+use super::flash::HINTS;
 use super::login::Login;
-use super::replies::{put_line, put_number, put_value, refusal};
+use super::replies::{NO_MEMORY_TO_READ, put_line, put_number, put_value, refusal};
 use super::state::State;
-use super::{COPIED_MAX, Context, Out, admin, meta, stats, watch};
+use super::{COPIED_MAX, Context, Out, Recalled, admin, meta, stats, watch};
 use crate::store::{Deleted, Outcome, Sum, Terms};
 use rdmakv_proto::commands::text::{Request, parse};
 use rdmakv_proto::commands::words;
@@ -59,7 +60,16 @@ pub(super) fn run(line: &[u8], login: &Login, state: &mut State, cx: &mut Contex
             put_line(if done { b"DELETED\r\n" } else { b"NOT_FOUND\r\n" }, quiet, out);
         }
         Request::Add { key, up, by, quiet } => {
-            let mut store = cx.shared.shards.with(key);
+            let shard = cx.shared.shards.of(key);
+            let mut store = cx.shared.shards.at(shard);
+            match cx.recall(&mut store, shard, key) {
+                Recalled::Here => {}
+                Recalled::Away => return,
+                Recalled::Failed => {
+                    out.bytes.extend_from_slice(NO_MEMORY_TO_READ);
+                    return;
+                }
+            }
             cx.report_get(&store, key);
             let sum = store.add(key, (up, by), (None, None), None, cx.now);
             drop(store);
@@ -81,7 +91,7 @@ pub(super) fn run(line: &[u8], login: &Login, state: &mut State, cx: &mut Contex
             let until = cx.until(exptime);
             let mut store = cx.shared.shards.with(key);
             cx.report_get(&store, key);
-            let done = store.touch(key, until, cx.now).is_some();
+            let done = store.touch(key, until, cx.now).is_some() || store.touch_away(key, until, cx.now);
             drop(store);
             cx.counts.cmd_touch += 1;
             *(if done { &mut cx.counts.touch_hits } else { &mut cx.counts.touch_misses }) += 1;
@@ -148,10 +158,23 @@ fn get(keys: &[u8], cas: bool, touch: Option<i64>, cx: &mut Context<'_>, out: &m
     let until = touch.map(|exptime| cx.until(exptime));
     let over = cx.ends_after(until);
     let shards = &cx.shared.shards;
-    for key in words(keys) {
-        cx.counts.cmd_get += 1;
+    for (at, key) in words(keys).enumerate().skip(cx.waits.stopped.cursor) {
         let shard = shards.of(key);
         let mut store = shards.at(shard);
+        match cx.recall(&mut store, shard, key) {
+            Recalled::Here => {}
+            Recalled::Away => {
+                cx.waits.stopped.cursor = at;
+                drop(store);
+                let _ = words(keys).skip(at + 1).take(HINTS).all(|key| cx.hint(key));
+                return true;
+            }
+            Recalled::Failed => {
+                out.bytes.extend_from_slice(NO_MEMORY_TO_READ);
+                return true;
+            }
+        }
+        cx.counts.cmd_get += 1;
         cx.report_get(&store, key);
         let found = match until {
             None => store.get(key, true, cx.now),
@@ -193,4 +216,22 @@ fn get(keys: &[u8], cas: bool, touch: Option<i64>, cx: &mut Context<'_>, out: &m
     }
     out.bytes.extend_from_slice(b"END\r\n");
     true
+}
+
+/// Begins the reads of the lookups that these lines begin with.
+pub(super) fn hint(mut rest: &[u8], cx: &mut Context<'_>) {
+    for _ in 0..HINTS {
+        let Some(end) = memchr::memchr(b'\n', rest) else { return };
+        let line = rest[..end].strip_suffix(b"\r").unwrap_or(&rest[..end]);
+        let may_go_on = match parse(line) {
+            Ok(Request::Get { keys, .. }) => words(keys).take(HINTS).all(|key| cx.hint(key)),
+            Ok(Request::Meta(request)) if request.command == b'g' => cx.hint(request.key.get()),
+            Ok(Request::MetaNoop) => true,
+            _ => false,
+        };
+        if !may_go_on {
+            return;
+        }
+        rest = &rest[end + 1..];
+    }
 }

@@ -70,7 +70,8 @@ pub(super) fn take(option: &str, plan: &mut Plan) -> Result<(), String> {
         | "resp_obj_mem_limit" => {
             plan.notes.push(format!("-o {name}: has no effect here: there is no such part to tune"));
         }
-        _ if name.starts_with("ext_") => return Err(format!("-o {name}: items live in memory only; start without it")),
+        "ext_path" => plan.flash.take(value.unwrap_or("")).map_err(|error| format!("-o ext_path={error}"))?,
+        _ if name.starts_with("ext_") => return flash(name, number(), plan),
         _ if name.starts_with("ssl_") || name.starts_with("no_ssl_") => match &mut plan.tls {
             Some(tls) => tls.take(name, value)?,
             None => return Err(format!("-o {name}: nothing is encrypted without -Z; add it, or leave this out")),
@@ -83,6 +84,31 @@ pub(super) fn take(option: &str, plan: &mut Plan) -> Result<(), String> {
         }
         "sock_cookie_id" | "no_hashexpand" => {
             return Err(format!("-o {name}: is not offered; start without it"));
+        }
+        _ => return Err(format!("-o {name}: there is no such option (-h lists the flags)")),
+    }
+    Ok(())
+}
+
+/// Takes an option of the second tier besides its path.
+fn flash(name: &str, number: Result<u64, String>, plan: &mut Plan) -> Result<(), String> {
+    let megabytes =
+        |number: u64| u32::try_from(number << 20).ok().filter(|&bytes| (1 << 20..=1 << 30).contains(&bytes));
+    match name {
+        "ext_item_size" => plan.flash.item_min = Some(u32::try_from(number?).unwrap_or(u32::MAX)),
+        "ext_page_size" => {
+            let segment = megabytes(number?).filter(|bytes| bytes.is_power_of_two());
+            let wrong = || "-o ext_page_size: a power of two of megabytes, 1 to 1024".to_owned();
+            plan.flash.segment = Some(segment.ok_or_else(wrong)?);
+        }
+        "ext_wbuf_size" => {
+            let batch = megabytes(number?).filter(|&bytes| bytes <= 64 << 20);
+            let wrong = || "-o ext_wbuf_size: 1 to 64 (megabytes)".to_owned();
+            plan.flash.batch = Some(batch.ok_or_else(wrong)?);
+        }
+        "ext_threads" | "ext_io_depth" | "ext_item_age" | "ext_low_ttl" | "ext_recache_rate" | "ext_compact_under"
+        | "ext_drop_under" | "ext_max_frag" | "ext_max_sleep" | "ext_drop_unread" => {
+            plan.notes.push(format!("-o {name}: has no effect here: there is no such part to tune"));
         }
         _ => return Err(format!("-o {name}: there is no such option (-h lists the flags)")),
     }

@@ -2,6 +2,7 @@
 
 use clap::Parser;
 
+use super::flash::FlashPlan;
 use super::plan::Plan;
 use super::process;
 use super::{extended, users};
@@ -122,9 +123,10 @@ pub(super) struct Flags {
     /// Refused: NAPI
     #[arg(short = 'N', long = "napi_ids", hide = true)]
     napi: Option<String>,
-    /// More options, with commas: [no_]maxconns_fast, idle_timeout=SECONDS, hashpower=N, [no_]lru_crawler; with -Z
+    /// More options, with commas: [no_]maxconns_fast, idle_timeout=SECONDS, hashpower=N, [no_]lru_crawler. With -Z:
     /// ssl_chain_cert=FILE, ssl_key=FILE, ssl_keyformat=PEM|DER, ssl_ca_cert=FILE, ssl_verify_mode=0|1|2, ssl_ciphers=A:B,
-    /// ssl_min_version=2|3, ssl_session_cache, ssl_wbuf_size=KB
+    /// ssl_min_version=2|3, ssl_session_cache, ssl_wbuf_size=KB. For flash: ext_path=PATH:SIZE,
+    /// ext_item_size=BYTES, ext_page_size=MB, ext_wbuf_size=MB
     #[arg(short = 'o', long = "extended", value_name = "OPTIONS")]
     extended: Vec<String>,
     /// Address for watching the server: an overview at /, Prometheus metrics at /metrics, /health
@@ -134,6 +136,10 @@ pub(super) struct Flags {
     /// or that end with .localhost, .local or .internal, need not be given; requests for other names are refused
     #[arg(long = "http-host", value_name = "NAME", value_delimiter = ',', value_parser = host)]
     http_hosts: Vec<String>,
+    /// A file for items that memory has no room for, and its size: /flash/rdmakv:64g. With commas, or repeated, for several devices.
+    /// Keys stay in memory. The file is empty after each start
+    #[arg(long = "flash", value_name = "PATH:SIZE", value_delimiter = ',')]
+    flash: Vec<String>,
     #[command(flatten)]
     fabrics: options::FabricFlags,
 }
@@ -145,6 +151,7 @@ Examples:
                                                        the overview is at http://127.0.0.1:9150/
   rdmakv-server --fabric iwarp:0.0.0.0:7471 --fabric shm:@rdmakv-11211
                                                        RDMA clients on other machines and here
+  rdmakv-server -m 4096 --flash /flash/rdmakv:200g      values beyond the memory go to flash
   rdmakv-server -s /run/kv.sock -a 770                 a Unix socket, and no port
   rdmakv-server -Z -o ssl_chain_cert=cert.pem,ssl_key=key.pem
                                                        encrypted
@@ -341,6 +348,7 @@ impl Flags {
                 lease: fabrics.lease,
             },
             fabrics,
+            flash: FlashPlan::default(),
             places,
             crawler: true,
             automove: 1,
@@ -352,9 +360,13 @@ impl Flags {
             tls: self.tls.then(Options::default),
             certificates: None,
         };
+        for file in &self.flash {
+            plan.flash.take(file).map_err(|error| format!("--flash {error}"))?;
+        }
         for option in self.extended.iter().flat_map(|list| list.split(',')).filter(|option| !option.is_empty()) {
             extended::take(option, &mut plan)?;
         }
+        plan.flash.check(&plan.store, plan.settings.threads)?;
         if let Some(tls) = &plan.tls {
             let mutual = plan.places.iter().any(|place| place.encryption == Encryption::Mutual);
             tls.check(mutual)?;
@@ -478,7 +490,14 @@ mod tests {
             ("-l 1.2.3.4:x", "an address and a port"),
             ("-Y /does/not/exist", "/does/not/exist"),
             ("-o nonsense", "no such option"),
-            ("-o ext_path=/x", "memory only"),
+            ("-o ext_path=/x", "/flash/rdmakv:64g"),
+            ("-o ext_item_size=512", "ext_path=PATH:SIZE"),
+            ("--flash /x", "a file and its size"),
+            ("--flash /x:10", "a file and its size"),
+            ("--flash /x:1g,/x:1g", "named twice"),
+            ("--flash /x:8m", "--flash PATH:32m"),
+            ("--flash /x:1g -M", "-M forbids"),
+            ("--flash /x:1g -m 4 -I 1m", "-m 8 at least"),
             ("-B foo", "ascii, binary, auto"),
             ("-t 0", "1 to 256"),
         ] {

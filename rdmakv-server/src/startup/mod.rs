@@ -12,6 +12,7 @@ mod extended;
 mod flags;
 #[cfg(test)]
 mod flags_fuzz;
+mod flash;
 mod maintenance;
 mod plan;
 mod process;
@@ -156,6 +157,10 @@ fn as_user(
     let mut fabrics = Opened::open(plan.fabrics, listeners.port, plain)?;
     plan.store.incarnation = fabrics.incarnation();
     listeners.said.extend(fabrics.said.iter().cloned());
+    let flash_files = plan.flash.open()?;
+    for note in plan.flash.notes(&flash_files) {
+        log::print(note);
+    }
     let threads = plan.settings.threads;
     let shards = match fabrics.memory() {
         Some(memory) => Shards::with_memory(&plan.store, threads, memory),
@@ -172,6 +177,8 @@ fn as_user(
     shared.crawler.store(plan.crawler, Relaxed);
     shared.automove.store(plan.automove, Relaxed);
     shared.shards.each(|store| store.set_automove(plan.automove > 0));
+    let has_flash = !plan.flash.files.is_empty();
+    let flash = has_flash.then(|| plan.flash.start(flash_files, &plan.store, &shared)).transpose()?;
     let signals = Signals::listen()?;
     if !fabrics.wait(|| signals.is_end_wanted())? {
         return Ok(());
@@ -182,6 +189,7 @@ fn as_user(
     // Also where it failed.
     shared.stop.store(true, Relaxed);
     fabrics.end(&shared.shards);
+    drop(flash);
     // Only now: a client that finds another server at the port does not read this one's memory any more.
     listeners.close();
     served

@@ -1,5 +1,6 @@
 //! The plan of a run: the checked command line.
 
+use super::flash::FlashPlan;
 use super::process::User;
 use crate::fabric::options;
 use crate::http::Hosts;
@@ -26,6 +27,7 @@ pub(super) struct Plan {
     /// Names by which requests may ask for it.
     pub(super) hosts: Hosts,
     pub(super) fabrics: options::Plan,
+    pub(super) flash: FlashPlan,
     pub(super) tls: Option<Options>,
     pub(super) certificates: Option<Certificates>,
 }

@@ -53,6 +53,8 @@ pub(super) const BINARY: u64 = 1 << 12;
 pub(super) const CHOSEN: u64 = 1 << 13;
 /// In the GET table.
 pub(super) const LISTED: u64 = 1 << 14;
+/// The item is on flash too, as it is here.
+pub(super) const CLEAN: u64 = 1 << 15;
 
 /// The words of a header.
 #[repr(C)]
@@ -300,6 +302,10 @@ impl Chunk<'_> {
     }
     pub(super) fn set_flags(self, to: u32) {
         self.header.flags.store(to, Relaxed);
+    }
+    /// Takes over a sum that was computed before.
+    pub(super) fn set_crc(self, to: u32) {
+        self.header.crc.store(to, Relaxed);
     }
     /// Writes the sum of all that it covers.
     pub(super) fn seal(self) {

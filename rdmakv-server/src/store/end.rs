@@ -6,7 +6,11 @@ use super::{Deleted, Keep, Store};
 impl Store {
     /// Deletes the item.
     pub fn delete(&mut self, key: &[u8], cas: Option<u64>, now: u64) -> Deleted {
-        let Some(id) = self.live(self.index.hash(key), key, now) else { return Deleted::NotFound };
+        let hash = self.index.hash(key);
+        let Some(id) = self.live(hash, key, now) else {
+            let there = cas.is_none() && self.end_away(hash, key, now);
+            return if there { Deleted::Done } else { Deleted::NotFound };
+        };
         let chunk = self.slabs.chunk(id);
         if cas.is_some_and(|cas| cas != chunk.version()) {
             return Deleted::Exists;
@@ -53,6 +57,10 @@ impl Store {
         if self.versions.flush() {
             self.end_chosen(now);
         }
+        if let Some(tier) = &mut self.tier {
+            tier.flash.flush();
+            tier.ring();
+        }
         self.table.clear();
         // The others need not be marked: nothing reads them without asking.
         self.end_leased(now, |store, id| store.is_over(id, now));
@@ -76,9 +84,17 @@ impl Store {
         self.unlink(id, now);
     }
 
-    /// Takes an item out of the index and the queues, and retires its chunk.
+    /// Ends an item: takes it out of the index, the queues and flash, and retires its chunk.
     pub(super) fn unlink(&mut self, id: Id, now: u64) {
         let hash = self.index.hash_of(&self.slabs, id);
+        if let Some(tier) = &mut self.tier {
+            tier.flash.remove(hash, self.slabs.chunk(id).key());
+        }
+        self.take_out(id, hash, now);
+    }
+
+    /// Takes an item out of the index and the queues, and retires its chunk. If it is on flash too, it stays there.
+    pub(super) fn take_out(&mut self, id: Id, hash: u64, now: u64) {
         // Dead first: a one-sided reader must not find alive what the index no longer has.
         self.die(id, false);
         if self.slabs.chunk(id).marked(chunk::LEASED) {

@@ -88,17 +88,20 @@ impl Store {
             self.reclaim(id, now);
             return;
         }
-        if let Some(observer) = &self.observer {
+        let hash = self.index.hash_of(&self.slabs, id);
+        let stays = self.leave_for_flash(id, hash, now);
+        if let Some(observer) = self.observer.as_ref().filter(|_| !stays) {
             observer.evicted(&self.view(id), now);
         }
         let chunk = self.slabs.chunk(id);
         let counters = &mut self.counts.classes[chunk.class()];
-        counters.evicted += 1;
-        counters.evicted_nonzero += u64::from(chunk.expiry() != 0);
-        counters.evicted_unfetched += u64::from(!chunk.marked(chunk::FETCHED));
+        if !stays {
+            counters.evicted += 1;
+            counters.evicted_nonzero += u64::from(chunk.expiry() != 0);
+            counters.evicted_unfetched += u64::from(!chunk.marked(chunk::FETCHED));
+        }
         counters.evicted_time = chunk.idle(now);
-        let hash = self.index.hash_of(&self.slabs, id);
         self.eviction.evicted(&self.slabs, id, hash, self.index.len());
-        self.unlink(id, now);
+        self.take_out(id, hash, now);
     }
 }

@@ -21,7 +21,7 @@
 //! | TableWriter | `table.rs`    | the store's entries in the GET table                             |
 //!
 //! What takes several parts is an operation of the store: `find.rs`, `put.rs`, `end.rs`, `evict.rs`, `moves.rs`, `walk.rs`,
-//! and `one_sided.rs` for fabrics. One order is kept wherever an item ends: it is dead and its entry taken out, then leases
+//! `flash.rs` for the second tier, and `one_sided.rs` for fabrics. One order is kept wherever an item ends: it is dead and its entry taken out, then leases
 //! and tags learn of it, then the index changes, then its chunk is retired; and only then its successor is alive and listed.
 //!
 //! ```
@@ -46,6 +46,9 @@ mod eviction;
 #[cfg(rdmakv_fault_injection)]
 mod faults;
 mod find;
+mod flash;
+#[cfg(test)]
+mod flash_tests;
 mod index;
 mod leases;
 #[cfg(test)]
@@ -80,6 +83,7 @@ pub use arena::{Backing, Memory};
 pub use arithmetic::Sum;
 pub use config::Config;
 pub use find::{Found, Handle, View};
+pub use flash::{Load, Recall, Waiter};
 pub use leases::{Exposure, NoLease, Replacement};
 pub use moves::NoMove;
 pub use rdmakv_proto::commands::Mode;
@@ -109,6 +113,10 @@ pub struct Store {
     counts: Counts,
     may_evict: bool,
     observer: Option<Arc<dyn Observer>>,
+    /// Bytes that it may use in all.
+    memory: usize,
+    seed: u64,
+    tier: Option<Box<flash::Tier>>,
     #[cfg(rdmakv_fault_injection)]
     undone: faults::Undone,
 }
@@ -144,6 +152,9 @@ impl Store {
             counts: Counts::new(classes),
             may_evict: config.evict,
             observer: None,
+            memory: config.memory,
+            seed: config.seed,
+            tier: None,
             #[cfg(rdmakv_fault_injection)]
             undone: Default::default(),
             slabs,
@@ -171,6 +182,7 @@ impl Store {
         self.bury(u32::MAX);
         self.sweep(nanos(now), AT_A_TICK);
         self.flush_if_due(now);
+        self.make_room_for_stubs();
         self.shrink(now);
         if let Some(page) = self.eviction.rebalance(&self.slabs, &self.counts, now) {
             self.drain(page, now);
@@ -179,7 +191,8 @@ impl Store {
 
     /// Sets another bound on the memory, at most [`Store::most_memory`]. Pages above it go at the next ticks.
     pub fn set_limit(&mut self, memory: usize) {
-        self.slabs.set_limit(memory);
+        self.memory = memory;
+        self.slabs.set_limit(memory.saturating_sub(self.tier_bytes()));
     }
 
     /// Returns the bytes that the address space has room for.

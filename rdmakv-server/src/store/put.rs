@@ -57,9 +57,12 @@ impl Store {
         }
         let hash = self.index.hash(writer.key());
         let old = self.live(hash, writer.key(), now);
+        let away = old.is_none() && self.is_away(hash, writer.key(), now);
         let before = old.map(|old| self.slabs.chunk(old));
         let mut stale = false;
         let refused = match (before, terms.cas) {
+            // Its value was to be brought back before.
+            (None, Some(_)) if away => Some(Outcome::Refused(Refused::NoMemory)),
             (None, Some(_)) => Some(Outcome::NotFound),
             (Some(before), Some(cas)) => {
                 stale = terms.invalidate && cas < before.version();
@@ -75,6 +78,9 @@ impl Store {
                 eviction::touch(before, now);
                 Some(Outcome::NotStored)
             }
+            (Mode::Add, None) if away => Some(Outcome::NotStored),
+            (Mode::Append | Mode::Prepend, None) if away => Some(Outcome::Refused(Refused::NoMemory)),
+            (Mode::Replace, None) if away => None,
             (Mode::Append | Mode::Prepend, None) if terms.vivify => None,
             (Mode::Replace | Mode::Append | Mode::Prepend, None) => Some(Outcome::NotStored),
             _ => None,
@@ -137,6 +143,9 @@ impl Store {
         }
         self.counts.whole.total_items += 1;
         self.counts.classes[chunk.class()].sets += 1;
+        if let Some(tier) = &mut self.tier {
+            tier.flash.remove(hash, chunk.key());
+        }
         // Making room may have driven the old one out meanwhile, where its holder keeps the chunk from being reused.
         let was_listed = match old.filter(|&old| self.is_alive(old)) {
             // Tags stay with the dead if the key changes too often.

@@ -3,6 +3,7 @@
 use super::chunk::LEASED;
 use super::eviction::{MAIN, SMALL};
 use super::{ClassCounters, Counters, Place, Store};
+use crate::metrics::{FlashCounts, FlashGauges};
 use rdmakv_proto::item::State;
 
 /// The whole.
@@ -30,6 +31,8 @@ pub struct Report {
     pub leased_dead: u64,
     /// Bytes that these use; `bytes` has them too.
     pub leased_dead_bytes: u64,
+    /// The second tier, if there is one.
+    pub flash: Option<(FlashCounts, FlashGauges)>,
     /// Classes in use.
     pub classes: Vec<ClassReport>,
 }
@@ -78,6 +81,7 @@ impl Store {
             leased: self.leases.len() as u64,
             leased_dead: self.leases.dead(),
             leased_dead_bytes: self.leases.dead_bytes(),
+            flash: self.flash_report(),
             classes: classes
                 .filter(|&class| slabs.pages_of(class) > 0)
                 .map(|class| {

@@ -188,6 +188,8 @@ pub struct Usage {
     pub stub_bytes: usize,
     /// Bytes of memory for the index.
     pub index_bytes: usize,
+    /// Bytes of memory for all buffers that may be made.
+    pub buffer_bytes: usize,
     /// Bytes of memory for all else.
     pub other_bytes: usize,
     /// Free segments.
@@ -260,6 +262,7 @@ impl Flash {
             items: self.stubs.len(),
             stub_bytes: self.stubs.bytes(),
             index_bytes: self.index.bytes(),
+            buffer_bytes: self.writer.most_bytes(),
             other_bytes: self.writer.bytes() + self.segments.bytes() + self.reclaim.bytes(),
             free_segments: self.segments.free(),
             loads: self.loads.len(),
@@ -514,6 +517,16 @@ impl Flash {
         self.stubs.set(id, stub);
         self.counts.left_clean += 1;
         true
+    }
+    /// Returns whether an item is being read for a client.
+    #[must_use]
+    pub fn is_loading(&self, hash: u64, key: &[u8]) -> bool {
+        self.find(hash, key).is_some_and(|id| self.stubs.get(id).marks & stubs::LOADING != 0)
+    }
+    /// Returns whether a buffer waits to be written.
+    #[must_use]
+    pub fn is_due(&self) -> bool {
+        self.writer.is_due()
     }
     /// Returns what the stub says of an item.
     pub fn peek(&mut self, hash: u64, key: &[u8], now: u32) -> Option<Peek> {

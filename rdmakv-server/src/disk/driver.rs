@@ -1,0 +1,309 @@
+//! The driver of the tiers: carries out their reads and writes on one [`Disk`], and reports the ends.
+//!
+//! Reads for clients are begun by the threads that serve them, and end on the disk's thread: the item is put into memory, and the requests
+//! that wait for it go on. All else is done by a thread of the driver's own, which nothing waits for.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rdmakv_flash::{Action, DeviceError, Settings, Ticket};
+use rdmakv_proto::clock;
+
+use super::thread::{Counts, Disk, Done, Owned, StartError, Transfer};
+use crate::session::{Reads, Shared};
+use crate::store::Load;
+
+/// Between two looks for reads that take too long.
+const LOOK: Duration = Duration::from_secs(1);
+/// Bytes of buffers that are kept for later reads.
+const KEPT: usize = 4 << 20;
+/// Pages of a buffer, at least and as a power of two.
+const PAGE: usize = 4096;
+
+/// A transfer in progress.
+#[derive(Clone, Copy, Debug)]
+enum Running {
+    Load { shard: usize, load: Load },
+    Read { shard: usize, ticket: Ticket, len: usize },
+    Write { shard: usize, ticket: Ticket },
+}
+
+/// What the driver's thread is told.
+#[derive(Debug)]
+enum Event {
+    /// A transfer of a tier's own has ended.
+    Ended(Running, Result<(), DeviceError>, Option<Owned>),
+    /// A tier has something to do.
+    Work,
+    /// A transfer for which the disk had no place.
+    Later(Transfer),
+    End,
+}
+
+/// What the threads share.
+#[derive(Debug)]
+struct Inner {
+    disk: RwLock<Option<Disk>>,
+    running: Mutex<HashMap<u64, Running>>,
+    next: AtomicU64,
+    events: Mutex<Sender<Event>>,
+    /// Whether the thread was told that there is work, and has not looked since.
+    is_told: AtomicBool,
+    buffers: Mutex<Buffers>,
+    shared: OnceLock<Weak<Shared>>,
+}
+
+/// Memory of reads that have ended, by the power of two of its bytes.
+#[derive(Debug, Default)]
+struct Buffers {
+    free: HashMap<usize, Vec<Owned>>,
+    bytes: usize,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Buffers {
+    fn take(&mut self, len: usize) -> Owned {
+        let size = len.max(PAGE).next_power_of_two();
+        match self.free.get_mut(&size).and_then(Vec::pop) {
+            Some(buffer) => {
+                self.bytes -= size;
+                buffer
+            }
+            None => Owned::new(size),
+        }
+    }
+    fn give_back(&mut self, buffer: Owned) {
+        let size = buffer.bytes().len();
+        if self.bytes + size <= KEPT {
+            self.bytes += size;
+            self.free.entry(size).or_default().push(buffer);
+        }
+    }
+}
+
+impl Inner {
+    /// Has a transfer done; where the disk has no place for it, the driver's thread tries again.
+    fn submit(&self, transfer: Transfer) {
+        let disk = self.disk.read().unwrap_or_else(PoisonError::into_inner);
+        let refused = match &*disk {
+            Some(disk) => disk.submit(transfer).err(),
+            None => None,
+        };
+        if let Some(transfer) = refused {
+            // The thread is there as long as the disk.
+            let _ = locked(&self.events).send(Event::Later(transfer));
+        }
+    }
+    fn begin(&self, running: Running, transfer: impl FnOnce(u64) -> Transfer) {
+        let token = self.next.fetch_add(1, Relaxed);
+        locked(&self.running).insert(token, running);
+        self.submit(transfer(token));
+    }
+    fn tell(&self) {
+        if !self.is_told.swap(true, SeqCst) {
+            // The thread is there as long as the server.
+            let _ = locked(&self.events).send(Event::Work);
+        }
+    }
+    fn shared(&self) -> Option<Arc<Shared>> {
+        self.shared.get().and_then(Weak::upgrade)
+    }
+
+    /// Takes the end of a transfer, on the disk's thread.
+    fn end(&self, done: Done) {
+        let Some(running) = locked(&self.running).remove(&done.token) else { return };
+        let buffer = done.memory.and_then(super::Memory::into_owned);
+        let Running::Load { shard, load } = running else {
+            let _ = locked(&self.events).send(Event::Ended(running, done.result, buffer));
+            return;
+        };
+        let Some(shared) = self.shared() else { return };
+        let bytes = match (&buffer, done.result) {
+            (Some(buffer), Ok(())) => Ok(&buffer.bytes()[..load.area.len as usize]),
+            (None, Ok(())) => Err(DeviceError::Short),
+            (_, Err(error)) => Err(error),
+        };
+        let waiters = shared.shards.at(shard).loaded(load.id, bytes, clock::now());
+        shared.wake(waiters);
+        if let Some(buffer) = buffer {
+            locked(&self.buffers).give_back(buffer);
+        }
+    }
+
+    /// Does what the tier of a shard wants done.
+    fn work(&self, shared: &Shared, shard: usize) {
+        loop {
+            let (mut actions, mut has_more) = (Vec::new(), false);
+            if let Some(flash) = shared.shards.at(shard).flash() {
+                has_more = flash.work(clock::now() as u32);
+                actions.extend(std::iter::from_fn(|| flash.next_action()));
+            }
+            if actions.is_empty() && !has_more {
+                return;
+            }
+            for action in actions {
+                match action {
+                    Action::Write { ticket, area, buffer } => {
+                        self.begin(Running::Write { shard, ticket }, |token| Transfer::Write {
+                            token,
+                            area,
+                            from: buffer,
+                        });
+                    }
+                    Action::Read { ticket, area } => {
+                        let len = area.len as usize;
+                        let into = Box::new(Owned::new(len));
+                        self.begin(Running::Read { shard, ticket, len }, |token| Transfer::Read { token, area, into });
+                    }
+                }
+            }
+        }
+    }
+
+    fn run(&self, shared: &Weak<Shared>, events: &Receiver<Event>) {
+        let mut looked = clock::now();
+        loop {
+            let event = match events.recv_timeout(LOOK) {
+                Ok(Event::End) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(event) => Some(event),
+                Err(RecvTimeoutError::Timeout) => None,
+            };
+            let Some(shared) = shared.upgrade() else { return };
+            match event {
+                Some(Event::Ended(running, result, buffer)) => self.report(&shared, running, result, buffer),
+                Some(Event::Later(transfer)) => {
+                    std::thread::sleep(Duration::from_millis(1));
+                    self.submit(transfer);
+                }
+                _ => {
+                    // Before the look: what comes later is told anew.
+                    self.is_told.store(false, SeqCst);
+                    (0..shared.shards.count()).for_each(|shard| self.work(&shared, shard));
+                }
+            }
+            let now = clock::now();
+            if now != looked {
+                looked = now;
+                for shard in 0..shared.shards.count() {
+                    let waiters = shared.shards.at(shard).give_up_loads(now);
+                    shared.wake(waiters);
+                    self.work(&shared, shard);
+                }
+            }
+        }
+    }
+
+    /// Reports the end of a transfer of a tier's own, and goes on.
+    fn report(&self, shared: &Shared, running: Running, result: Result<(), DeviceError>, buffer: Option<Owned>) {
+        let shard = match running {
+            Running::Load { .. } => return,
+            Running::Read { shard, ticket, len } => {
+                let bytes = match (&buffer, result) {
+                    (Some(buffer), Ok(())) => Ok(&buffer.bytes()[..len]),
+                    (None, Ok(())) => Err(DeviceError::Short),
+                    (_, Err(error)) => Err(error),
+                };
+                if let Some(flash) = shared.shards.at(shard).flash() {
+                    flash.read(ticket, bytes, clock::now() as u32);
+                }
+                shard
+            }
+            Running::Write { shard, ticket } => {
+                if let Some(flash) = shared.shards.at(shard).flash() {
+                    flash.written(ticket, result);
+                }
+                shard
+            }
+        };
+        self.work(shared, shard);
+    }
+}
+
+impl Reads for Inner {
+    fn begin(&self, loads: &mut Vec<(usize, Load)>) {
+        for (shard, load) in loads.drain(..) {
+            let into = Box::new(locked(&self.buffers).take(load.area.len as usize));
+            let area = load.area;
+            Self::begin(self, Running::Load { shard, load }, |token| Transfer::Read { token, area, into });
+        }
+    }
+}
+
+/// The tiers' driver. They end with it: what was not written is lost.
+#[derive(Debug)]
+pub struct Driver {
+    inner: Arc<Inner>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Driver {
+    /// Gives each shard a tier, and starts. `settings` has one for each shard.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`].
+    pub fn start(files: Vec<File>, settings: Vec<Settings>, shared: &Arc<Shared>) -> Result<Self, StartError> {
+        let (sender, events) = channel();
+        let inner = Arc::new(Inner {
+            disk: RwLock::new(None),
+            running: Mutex::default(),
+            next: AtomicU64::new(0),
+            events: Mutex::new(sender),
+            is_told: AtomicBool::new(false),
+            buffers: Mutex::default(),
+            shared: OnceLock::new(),
+        });
+        let _ = inner.shared.set(Arc::downgrade(shared));
+        let transfers: usize = settings.iter().map(|each| each.loads + each.buffers + 8).sum();
+        let ended = Arc::downgrade(&inner);
+        let disk = Disk::start(files, transfers.min(256) as u32, None, move |done| {
+            if let Some(inner) = ended.upgrade() {
+                inner.end(done);
+            }
+        })?;
+        *inner.disk.write().unwrap_or_else(PoisonError::into_inner) = Some(disk);
+        for (shard, each) in settings.into_iter().enumerate() {
+            let bell = Arc::downgrade(&inner);
+            let ring = move || {
+                if let Some(inner) = bell.upgrade() {
+                    inner.tell();
+                }
+            };
+            shared.shards.at(shard).attach_flash(each, Some(Arc::new(ring)));
+        }
+        // There is one driver for each server.
+        let _ = shared.reads.set(inner.clone());
+        let (driven, weak) = (inner.clone(), Arc::downgrade(shared));
+        let builder = std::thread::Builder::new().name("flash-log".into());
+        let thread = builder.spawn(move || driven.run(&weak, &events)).map_err(StartError::Thread)?;
+        Ok(Self { inner, thread: Some(thread) })
+    }
+
+    /// Returns the counts of transfers.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let disk = self.inner.disk.read().unwrap_or_else(PoisonError::into_inner);
+        disk.as_ref().map(Disk::counts).unwrap_or_default()
+    }
+}
+
+impl Drop for Driver {
+    /// Waits until all transfers have ended.
+    fn drop(&mut self) {
+        let _ = locked(&self.inner.events).send(Event::End);
+        if let Some(thread) = self.thread.take() {
+            // A panic was reported by the thread.
+            let _ = thread.join();
+        }
+        let disk = self.inner.disk.write().unwrap_or_else(PoisonError::into_inner).take();
+        drop(disk);
+    }
+}

@@ -1,0 +1,161 @@
+//! Requests for items on flash: such a request is run again when its item was read, and other connections go on meanwhile.
+//!
+//! A session stops before the key whose item has to be read. Its request stays in the input, and the keys that are answered already are
+//! counted. The driver of the session is told by the [bell](Bell) of its thread when to go on.
+
+use std::fmt;
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use crate::store::{Load, Recall, Store, Waiter};
+
+/// How often a request may come for the same item before it is refused.
+const ROUNDS: u8 = 3;
+/// Reads that a request begins ahead.
+pub(super) const HINTS: usize = 64;
+/// Bits of a waiter that are its turn; the others are its thread's number.
+const TURN: u32 = 48;
+
+/// The driver of the devices.
+pub trait Reads: fmt::Debug + Send + Sync {
+    /// Begins reads for these shards, and takes them out of the list. Their ends are reported to the stores, and their waiters to the
+    /// [bells](Shared::wake).
+    fn begin(&self, loads: &mut Vec<(usize, Load)>);
+}
+
+/// Tells a thread which of its sessions go on.
+#[derive(Default)]
+pub struct Bell {
+    turns: Mutex<Vec<u64>>,
+    rung: Condvar,
+    /// Wakes a thread that waits for something else.
+    ring: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+impl fmt::Debug for Bell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bell").field("turns", &self.turns).finish_non_exhaustive()
+    }
+}
+
+impl Bell {
+    /// Has this called, too, from now on.
+    pub fn set_ring(&self, ring: impl Fn() + Send + Sync + 'static) {
+        // A thread that was started again has the same way.
+        let _ = self.ring.set(Box::new(ring));
+    }
+    /// Has this turn go on.
+    pub(super) fn wake(&self, turn: u64) {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner).push(turn);
+        self.rung.notify_all();
+        if let Some(ring) = self.ring.get() {
+            ring();
+        }
+    }
+    /// Returns the turns that go on.
+    pub fn take(&self) -> Vec<u64> {
+        std::mem::take(&mut *self.turns.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+    /// Waits until this turn goes on, or for so long.
+    pub fn wait(&self, turn: u64, most: Duration) {
+        let turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.rung.wait_timeout_while(turns, most, |turns| !turns.contains(&turn));
+        if let Ok((mut turns, _)) = waited {
+            turns.clear();
+        }
+    }
+}
+
+/// Returns the number of the bell that a waiter has, and its turn there.
+pub(super) fn place(waiter: Waiter) -> (usize, u64) {
+    ((waiter.0 >> TURN) as usize, waiter.0 & ((1 << TURN) - 1))
+}
+
+/// The place where a request stopped.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Stopped {
+    /// Keys of the request that are answered.
+    pub(super) cursor: usize,
+    rounds: u8,
+}
+
+/// The reads of a session's turn.
+#[derive(Debug, Default)]
+pub struct Waits {
+    /// Names the turn to the bell; no other turn of the thread has its number.
+    pub turn: u64,
+    /// Whether the turn was named to a store.
+    pub is_used: bool,
+    pub(super) stopped: Stopped,
+    away: bool,
+    is_in_line: bool,
+    loads: Vec<(usize, Load)>,
+}
+
+/// Whether a command may go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Recalled {
+    /// What there is of the key is in memory.
+    Here,
+    /// The command has to run again: nothing of it may be done or counted.
+    Away,
+    /// The item is there, and there is no memory for it.
+    Failed,
+}
+
+impl Waits {
+    /// Before a command of this thread that needs the value of a key, under the lock of its store.
+    pub(super) fn recall(
+        &mut self,
+        store: &mut Store,
+        (shard, key): (usize, &[u8]),
+        thread: usize,
+        now: u64,
+    ) -> Recalled {
+        let waiter = Waiter((thread as u64) << TURN | self.turn);
+        let recall = store.recall(key, waiter, now);
+        match recall {
+            Recall::Here => return Recalled::Here,
+            Recall::NoMemory => return Recalled::Failed,
+            Recall::Busy => {}
+            Recall::Away(load) => self.loads.extend(load.map(|load| (shard, load))),
+        }
+        self.is_used = true;
+        self.is_in_line = recall == Recall::Busy;
+        if self.stopped.rounds >= ROUNDS && recall != Recall::Busy {
+            return Recalled::Failed;
+        }
+        self.away = true;
+        Recalled::Away
+    }
+
+    /// Adds a read that was begun ahead; returns whether there may be more.
+    pub(super) fn add(&mut self, shard: usize, load: Option<Load>) -> bool {
+        self.loads.extend(load.map(|load| (shard, load)));
+        self.loads.len() < HINTS
+    }
+
+    /// Before a request that may have stopped.
+    #[inline]
+    pub(super) fn go_on(&mut self, stopped: Stopped) {
+        (self.stopped, self.away) = (stopped, false);
+    }
+    /// Returns whether the request has to wait.
+    #[inline]
+    pub(super) fn is_away(&self) -> bool {
+        self.away
+    }
+    /// After a request that has to wait: returns where to go on.
+    pub(super) fn stop(&self, before: Stopped) -> Stopped {
+        let cursor = self.stopped.cursor;
+        let rounds = if cursor == before.cursor { before.rounds } else { 0 };
+        Stopped { cursor, rounds: rounds + u8::from(!self.is_in_line) }
+    }
+    /// Begins the reads that were asked for.
+    #[inline]
+    pub(super) fn begin(&mut self, reads: Option<&dyn Reads>) {
+        if let Some(reads) = reads.filter(|_| !self.loads.is_empty()) {
+            reads.begin(&mut self.loads);
+        }
+    }
+}

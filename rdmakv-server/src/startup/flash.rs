@@ -1,0 +1,173 @@
+//! `--flash`: the files of the second tier, from the flag to a driver that runs.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdmakv_flash::layout::{self, LayoutError};
+use rdmakv_flash::superblock::Superblock;
+use rdmakv_flash::{Layout, Settings};
+
+use crate::disk::{self, Driver, FlashFile};
+use crate::session::{Shards, Shared};
+use crate::store::Config;
+
+/// How long the requests of a killed server may hold a file.
+const LOCKED: Duration = Duration::from_secs(5);
+/// The unit before a file tells its own.
+const UNIT: u32 = 512;
+/// Bytes of a batch, unless items are larger.
+const BATCH: usize = 1 << 20;
+/// Memory of a shard at least: with less, buffers and stubs would leave none for items.
+const MEMORY_MIN: usize = 8 << 20;
+/// Reads for clients in progress, of all shards.
+const LOADS: usize = 512;
+
+/// What the command line says of the tier.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FlashPlan {
+    /// Paths and bytes.
+    pub(super) files: Vec<(PathBuf, u64)>,
+    /// Bytes of an item at least.
+    pub(super) item_min: Option<u32>,
+    /// Bytes of a segment.
+    pub(super) segment: Option<u32>,
+    /// Bytes of a batch.
+    pub(super) batch: Option<u32>,
+}
+
+impl FlashPlan {
+    /// Takes `PATH:SIZE`. What memcached lets follow is left out.
+    ///
+    /// # Errors
+    ///
+    /// The right form.
+    pub(super) fn take(&mut self, text: &str) -> Result<(), String> {
+        let bad = || format!("{text}: a file and its size are needed: /flash/rdmakv:64g");
+        let (path, rest) = text.rsplit_once(':').ok_or_else(bad)?;
+        let is_use = ["default", "compact", "lowttl", "chunked"].contains(&rest);
+        let (path, rest) = if is_use { path.rsplit_once(':').ok_or_else(bad)? } else { (path, rest) };
+        let size = size(rest).filter(|_| !path.is_empty()).ok_or_else(bad)?;
+        if self.files.iter().any(|(other, _)| other.as_os_str() == path) {
+            return Err(format!("{path}: is named twice"));
+        }
+        // The superblock is not part of what users divide.
+        self.files.push((path.into(), size + layout::BLOCK));
+        Ok(())
+    }
+
+    fn sizes(&self) -> Vec<u64> {
+        self.files.iter().map(|&(_, size)| size).collect()
+    }
+
+    fn segment(&self, store: &Config, shards: u32) -> u32 {
+        let bytes = self.files.iter().map(|&(_, size)| size).sum();
+        self.segment.unwrap_or_else(|| layout::segment_size(bytes, shards, store.item_max as u32))
+    }
+
+    /// Checks that the sizes can be divided.
+    ///
+    /// # Errors
+    ///
+    /// What is too small or too large, and what suffices.
+    pub(super) fn check(&self, store: &Config, threads: usize) -> Result<(), String> {
+        if self.files.is_empty() {
+            let is_tuned = self.item_min.or(self.segment).or(self.batch).is_some();
+            let without = "-o ext_…: there is no flash to tune: give ext_path=PATH:SIZE, too, or --flash";
+            return if is_tuned { Err(without.into()) } else { Ok(()) };
+        }
+        if !store.evict {
+            return Err("--flash: items go there when memory is full, which -M forbids; leave one of them out".into());
+        }
+        let shards = Shards::number(store, threads);
+        if store.memory / shards < MEMORY_MIN {
+            let least = (MEMORY_MIN * shards) >> 20;
+            return Err(format!("--flash: it needs memory for what is on its way: give -m {least} at least"));
+        }
+        let segment = self.segment(store, shards as u32);
+        let divided = Layout::new(&self.sizes(), shards as u32, 0, segment, UNIT);
+        divided.map(drop).map_err(|error| {
+            let advice = match error {
+                LayoutError::TooSmall { needed, .. } => {
+                    format!(": --flash PATH:{}m", (needed - layout::BLOCK).div_ceil(1 << 20))
+                }
+                _ => String::new(),
+            };
+            format!("--flash: {error}{advice}")
+        })
+    }
+
+    /// Opens the files.
+    ///
+    /// # Errors
+    ///
+    /// The file that cannot be used, and why.
+    pub(super) fn open(&self) -> Result<Vec<FlashFile>, String> {
+        let open = |(path, size): &(PathBuf, u64)| {
+            disk::open(path, *size, LOCKED).map_err(|error| format!("--flash: {error}"))
+        };
+        self.files.iter().map(open).collect()
+    }
+
+    /// Gives the shards their tiers, which are empty, and starts the driver.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be written, no io_uring, no thread.
+    pub(super) fn start(&self, files: Vec<FlashFile>, store: &Config, shared: &Arc<Shared>) -> Result<Driver, String> {
+        let failed = |what: &dyn std::fmt::Display| format!("--flash: {what}");
+        let shards = shared.shards.count() as u32;
+        let unit = files.iter().map(|file| file.unit).max().unwrap_or(UNIT);
+        let segment = self.segment(store, shards);
+        // Whatever was there is not believed any more before anything is written.
+        let log = rand::random();
+        for (number, (file, &(ref path, size))) in files.iter().zip(&self.files).enumerate() {
+            let (number, of) = (number as u16, files.len() as u16);
+            let block = Superblock { log, size, stop: None, segment, unit, shards, file: number, files: of };
+            let described = file.describe(&block);
+            described.map_err(|error| failed(&format_args!("write {}: {error}", path.display())))?;
+        }
+        let memory = store.memory / shards as usize;
+        let batch = self.batch.map_or_else(|| BATCH.max(store.item_max.min(memory / 32)), |batch| batch as usize);
+        let buffers = if memory >= 64 << 20 { 4 } else { 2 };
+        let settings = (0..shards).map(|shard| -> Result<Settings, LayoutError> {
+            let layout = Layout::new(&self.sizes(), shards, shard, segment, unit)?;
+            Ok(Settings {
+                item_min: self.item_min.unwrap_or(if unit > 2048 { 2048 } else { 512 }),
+                batch: batch as u32,
+                buffers,
+                stub_bytes: memory as u64 / 2,
+                loads: (LOADS / shards as usize).clamp(8, 128),
+                ..Settings::new(layout, rand::random::<u32>().max(1), 0)
+            })
+        });
+        let settings = settings.collect::<Result<Vec<_>, LayoutError>>().map_err(|error| failed(&error))?;
+        let files = files.into_iter().map(|file| file.file).collect();
+        Driver::start(files, settings, shared).map_err(|error| failed(&error))
+    }
+
+    /// Returns the lines that users see at the start.
+    pub(super) fn notes(&self, files: &[FlashFile]) -> Vec<String> {
+        let buffered = self.files.iter().zip(files).filter(|(_, file)| file.is_buffered);
+        let note = |((path, _), _): (&(PathBuf, u64), _)| {
+            let path = path.display();
+            format!("--flash {path}: its file system has no direct I/O: its bytes take memory of the page cache, too")
+        };
+        buffered.map(note).collect()
+    }
+}
+
+/// Returns a number of bytes; k, m, g and t are understood.
+pub(super) fn size(text: &str) -> Option<u64> {
+    let lower = text.to_ascii_lowercase();
+    let shift = match lower.as_bytes().last()? {
+        b'k' => 10,
+        b'm' => 20,
+        b'g' => 30,
+        b't' => 40,
+        _ => 0,
+    };
+    let digits = if shift > 0 { &lower[..lower.len() - 1] } else { &lower[..] };
+    let number = digits.parse::<u64>().ok()?;
+    number.checked_mul(1 << shift).filter(|&bytes| bytes >= 1 << 20)
+}

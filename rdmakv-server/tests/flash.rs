@@ -1,0 +1,355 @@
+//! A server with more items than memory holds: the others are in a file, and every command finds them.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpStream, UdpSocket};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rdmakv_client::Client;
+
+use common::{PATIENCE, SERVER, Server, ask, soon};
+
+const ITEMS: u64 = 5000;
+
+/// Flags of a server with 16 MB of memory and this file.
+fn flags(file: &Path) -> Vec<String> {
+    let flash = format!("{}:256m", file.display());
+    ["-m", "16", "-t", "2", "-U", "-1", "--http", "127.0.0.1:0", "--flash", &flash].map(String::from).to_vec()
+}
+
+fn start(file: &Path) -> Server {
+    let flags = flags(file);
+    Server::on_a_free_port(&flags.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+fn value(number: u64, turn: u64) -> Vec<u8> {
+    (0..6000 + number * 37 % 3000).map(|at| (at * 7 + number * 11 + turn * 3) as u8).collect()
+}
+
+/// Stores all items, a few at a time; returns how many had to go altogether.
+fn fill(server: &Server, turn: u64) -> u64 {
+    let mut client = server.connect();
+    for number in 0..ITEMS {
+        let value = value(number, turn);
+        let mut request = format!("set k{number} {} 0 {}\r\n", number % 1000, value.len()).into_bytes();
+        request.extend_from_slice(&value);
+        request.extend_from_slice(b"\r\n");
+        ask(&mut client, &request, b"STORED\r\n");
+        // Items that come faster than the device writes are dropped.
+        if number % 64 == 0 {
+            std::thread::sleep(Duration::from_millis(4));
+        }
+    }
+    server.stat("evictions")
+}
+
+fn line(client: &mut BufReader<TcpStream>) -> String {
+    let mut line = String::new();
+    client.read_line(&mut line).unwrap();
+    line
+}
+
+fn data(client: &mut BufReader<TcpStream>, len: usize) -> Vec<u8> {
+    let mut value = vec![0; len + 2];
+    client.read_exact(&mut value).unwrap();
+    assert!(value.ends_with(b"\r\n"));
+    value.truncate(len);
+    value
+}
+
+/// Reads the answer to a `get` of several keys; returns which were there.
+fn values(client: &mut BufReader<TcpStream>, turn: u64) -> Vec<u64> {
+    let mut found = Vec::new();
+    loop {
+        let line = line(client);
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            ["END"] => return found,
+            ["VALUE", key, flags, len] => {
+                let number: u64 = key[1..].parse().unwrap();
+                assert_eq!(flags, (number % 1000).to_string());
+                assert!(data(client, len.parse().unwrap()) == value(number, turn), "{key}");
+                found.push(number);
+            }
+            _ => panic!("{line}"),
+        }
+    }
+}
+
+/// Reads all items in the text protocol, so many at a time; returns how many were there.
+fn read_all(server: &Server, at_once: u64, turn: u64) -> u64 {
+    let mut client = BufReader::new(server.connect());
+    let mut found = 0;
+    for first in (0..ITEMS).step_by(at_once as usize) {
+        let keys: Vec<String> = (first..(first + at_once).min(ITEMS)).map(|number| format!("k{number}")).collect();
+        let request = format!("get {}\r\n", keys.join(" "));
+        client.get_mut().write_all(request.as_bytes()).unwrap();
+        let values = values(&mut client, turn);
+        assert!(values.is_sorted(), "in the order of the request");
+        found += values.len() as u64;
+    }
+    found
+}
+
+/// Checks that a look at all items found those that are not gone; returns how many are gone now.
+fn check(server: &Server, gone_before: u64, found: u64) -> u64 {
+    let gone = server.stat("evictions");
+    assert!(found <= ITEMS - gone_before && found >= ITEMS - gone, "{found} found, {gone_before} to {gone} gone");
+    gone
+}
+
+#[test]
+fn all_that_was_stored_is_read_in_every_protocol() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = start(&folder.path().join("log"));
+    let gone = fill(&server, 0);
+    assert!(gone < ITEMS / 2, "{gone} items are gone");
+    let (items, limit) = (server.stat("extstore_objects_used"), server.stat("extstore_limit_maxbytes"));
+    assert!(items > ITEMS / 4 && limit > 200 << 20, "{items} {limit}");
+    let gone = check(&server, gone, read_all(&server, 1, 0));
+    let gone = check(&server, gone, read_all(&server, 50, 0));
+
+    let mut client = BufReader::new(server.connect());
+    let mut found = 0;
+    for first in (0..ITEMS).step_by(25) {
+        let all: String = (first..first + 25).map(|number| format!("mg k{number} v f k\r\n")).collect();
+        client.get_mut().write_all(all.as_bytes()).unwrap();
+        for number in first..first + 25 {
+            let line = line(&mut client);
+            if line.starts_with("EN ") {
+                continue;
+            }
+            let words: Vec<&str> = line.split_whitespace().collect();
+            assert_eq!(words[2..], [format!("f{}", number % 1000), format!("kk{number}")], "{line}");
+            assert!(data(&mut client, words[1].parse().unwrap()) == value(number, 0), "{number}");
+            found += 1;
+        }
+    }
+    let gone = check(&server, gone, found);
+
+    // Binary: quiet gets with keys, and a no-op that ends them.
+    let mut client = server.connect();
+    let request = |op: u8, key: &str| {
+        let mut header = [0; 24];
+        (header[0], header[1], header[3], header[11]) = (0x80, op, key.len() as u8, key.len() as u8);
+        [&header, key.as_bytes()].concat()
+    };
+    let mut found = 0;
+    for first in (0..ITEMS).step_by(25) {
+        let mut all: Vec<u8> = (first..first + 25).flat_map(|number| request(0x0d, &format!("k{number}"))).collect();
+        all.extend(request(0x0a, ""));
+        client.write_all(&all).unwrap();
+        loop {
+            let mut header = [0; 24];
+            client.read_exact(&mut header).unwrap();
+            assert_eq!((header[0], &header[6..8]), (0x81, &[0, 0][..]));
+            let (key, body) = (usize::from(header[3]), u32::from_be_bytes(header[8..12].try_into().unwrap()));
+            let mut bytes = vec![0; body as usize];
+            client.read_exact(&mut bytes).unwrap();
+            if header[1] == 0x0a {
+                break;
+            }
+            let number: u64 = std::str::from_utf8(&bytes[5..4 + key]).unwrap().parse().unwrap();
+            assert!(bytes[4 + key..] == value(number, 0), "{number}");
+            found += 1;
+        }
+    }
+    check(&server, gone, found);
+
+    let reads = server.stat("extstore_objects_read");
+    assert!(reads > ITEMS / 2, "{reads} reads");
+    assert_eq!((server.stat("badcrc_from_extstore"), server.stat("miss_from_extstore")), (0, 0));
+    let (status, metrics) = server.http("/metrics");
+    assert!(status == 200 && metrics.contains("\nrdmakv_flash_recalls_total{how=\"read\"} "), "{metrics}");
+}
+
+#[test]
+fn commands_in_a_row_are_answered_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = start(&folder.path().join("log"));
+    fill(&server, 0);
+    let mut client = BufReader::new(server.connect());
+    for number in (0..400).step_by(4) {
+        let new = format!(
+            "get k{number}\r\nset k{number} 1 0 3\r\nnew\r\nget k{number}\r\nappend k{} 0 0 4\r\ntail\r\nmg k{} s\r\n\
+             delete k{}\r\nget k{}\r\ntouch k{} 500\r\nmg k{} t v\r\nincr k{} 1\r\n",
+            number + 1,
+            number + 1,
+            number + 2,
+            number + 2,
+            number + 3,
+            number + 3,
+            number + 3,
+        );
+        client.get_mut().write_all(new.as_bytes()).unwrap();
+        let before = values(&mut client, 0);
+        assert_eq!(line(&mut client), "STORED\r\n");
+        assert_eq!(
+            (line(&mut client).as_str(), data(&mut client, 3)),
+            (&*format!("VALUE k{number} 1 3\r\n"), b"new".to_vec())
+        );
+        assert_eq!(line(&mut client), "END\r\n");
+        match line(&mut client).as_str() {
+            "STORED\r\n" => assert_eq!(line(&mut client), format!("HD s{}\r\n", value(number + 1, 0).len() + 4)),
+            other => assert_eq!((other, line(&mut client).as_str()), ("NOT_STORED\r\n", "EN\r\n")),
+        }
+        let deleted = line(&mut client);
+        assert!(deleted == "DELETED\r\n" || deleted == "NOT_FOUND\r\n");
+        assert_eq!(line(&mut client), "END\r\n");
+        let touched = line(&mut client);
+        if touched == "TOUCHED\r\n" {
+            let line = line(&mut client);
+            let words: Vec<&str> = line.split_whitespace().collect();
+            assert!(words[2] == "t500" || words[2] == "t499", "{line}");
+            assert!(data(&mut client, words[1].parse().unwrap()) == value(number + 3, 0));
+        } else {
+            assert_eq!(line(&mut client), "EN\r\n");
+        }
+        let sum = line(&mut client);
+        assert!(sum.starts_with("CLIENT_ERROR cannot increment") || sum == "NOT_FOUND\r\n", "{sum}");
+        assert!(before.len() <= 1);
+    }
+    ask(client.get_mut(), b"flush_all\r\n", b"OK\r\n");
+    assert_eq!(read_all(&server, 50, 0), 0);
+}
+
+#[test]
+fn many_clients_read_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = start(&folder.path().join("log"));
+    let gone = fill(&server, 0);
+    assert!(gone < ITEMS / 2, "{gone} items are gone");
+    std::thread::scope(|scope| {
+        for reader in 0..6 {
+            let server = &server;
+            scope.spawn(move || {
+                check(server, gone, read_all(server, 1 + reader * 7, 0));
+            });
+        }
+    });
+    assert_eq!(server.stat("get_aborted_extstore"), 0);
+}
+
+#[test]
+fn clients_over_a_fabric_find_items_on_flash() {
+    let folder = tempfile::tempdir().unwrap();
+    let fabric = format!("shm:{}/socket", folder.path().display());
+    let mut flags = flags(&folder.path().join("log"));
+    flags.extend(["--fabric".into(), fabric.clone()]);
+    let server = Server::on_a_free_port(&flags.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut gone = fill(&server, 0);
+    let mut client = Client::new([&fabric]).unwrap();
+    for _ in 0..2 {
+        let mut found = 0;
+        for number in 0..ITEMS {
+            if let Some(read) = client.get(format!("k{number}")).unwrap() {
+                assert!(read[..] == value(number, 0), "{number}");
+                found += 1;
+            }
+        }
+        gone = check(&server, gone, found);
+    }
+    for number in (0..200).step_by(2) {
+        // Changed over TCP while the client may have a tag of the former value.
+        ask(&mut server.connect(), format!("set k{number} 0 0 3\r\nnew\r\n").as_bytes(), b"STORED\r\n");
+        assert_eq!(&client.get(format!("k{number}")).unwrap().unwrap()[..], b"new");
+        client.delete(format!("k{}", number + 1)).unwrap();
+        ask(&mut server.connect(), format!("get k{}\r\n", number + 1).as_bytes(), b"END\r\n");
+    }
+    assert!(server.stat("extstore_objects_read") > ITEMS / 2);
+}
+
+#[test]
+fn datagrams_wait_for_flash_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = start(&folder.path().join("log"));
+    fill(&server, 0);
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.connect(server.address("udp")).unwrap();
+    let mut found = 0;
+    for number in 0..100_u64 {
+        let request = format!("\0{}\0\0\0\x01\0\0get k{number}\r\n", number as u8 as char);
+        socket.send(request.as_bytes()).unwrap();
+        let (mut parts, mut total) = (Vec::new(), 1);
+        while parts.len() < total {
+            let mut part = [0; 2000];
+            let len = socket.recv(&mut part).unwrap();
+            total = usize::from(part[5]);
+            parts.push((part[3], part[8..len].to_vec()));
+        }
+        parts.sort();
+        let text = parts.into_iter().flat_map(|(_, part)| part).collect::<Vec<u8>>();
+        if text != b"END\r\n" {
+            let head = format!("VALUE k{number} {} {}\r\n", number % 1000, value(number, 0).len());
+            assert!(text == [head.as_bytes(), &value(number, 0), b"\r\nEND\r\n"].concat(), "{number}");
+            found += 1;
+        }
+    }
+    assert!(found > 40, "{found}");
+}
+
+#[test]
+fn a_killed_server_leaves_nothing_to_its_successor() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("log");
+    for turn in 0..3 {
+        let server = start(&file);
+        assert_eq!(read_all(&server, 50, turn), 0, "items of a server that was killed");
+        let gone = fill(&server, turn);
+        assert!(gone < ITEMS / 2, "{gone} items are gone");
+        check(&server, gone, read_all(&server, 50, turn));
+        server.signal(if turn == 1 { "-TERM" } else { "-KILL" });
+        drop(server);
+    }
+}
+
+/// Returns the exit status of a server with these flags, and what it printed.
+fn fails(flags: &[String]) -> (i32, String) {
+    let mut command = Command::new(SERVER);
+    let output = command.args(["-p", "-1", "-l", "127.0.0.1"]).args(flags).stdin(Stdio::null()).output().unwrap();
+    (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn files_that_cannot_be_used_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("log");
+    std::fs::write(&file, "their notes").unwrap();
+    let (code, said) = fails(&flags(&file));
+    assert!(code == 1 && said.contains("another program wrote it"), "{code} {said}");
+    assert_eq!(std::fs::read(&file).unwrap(), b"their notes");
+    std::fs::remove_file(&file).unwrap();
+
+    let server = start(&file);
+    let (code, said) = fails(&flags(&file));
+    assert!(code == 1 && said.contains("another server uses it"), "{code} {said}");
+    drop(server);
+
+    let small = format!("{}:10m", file.display());
+    let (code, said) = fails(&["--flash".into(), small]);
+    assert!(code == 2 && said.contains("--flash PATH:32m"), "{code} {said}");
+    let (code, said) = fails(&flags(&folder.path().join("none/log")));
+    assert!(code == 1 && said.contains("none/log"), "{code} {said}");
+    let (code, said) = fails(&flags(Path::new("/dev/null")));
+    assert!(code == 1 && said.contains("not a regular file"), "{code} {said}");
+}
+
+#[test]
+fn a_file_system_without_direct_io_serves_too() {
+    let memory = Path::new("/dev/shm");
+    if !memory.is_dir() {
+        return;
+    }
+    let folder = tempfile::tempdir_in(memory).unwrap();
+    let mut small = flags(&folder.path().join("log"));
+    let last = small.len() - 1;
+    small[last] = small[last].replace(":256m", ":64m");
+    let server = Server::on_a_free_port(&small.iter().map(String::as_str).collect::<Vec<_>>());
+    fill(&server, 0);
+    assert!(read_all(&server, 20, 0) > ITEMS / 4);
+    soon("that reads have ended", || server.stat("extstore_io_queue") == 0);
+}
