@@ -1,10 +1,11 @@
 //! The driver of the tiers: carries out their reads and writes on one [`Disk`], and reports the ends.
 //!
-//! Reads for clients are begun by the threads that serve them, and end on the disk's thread: the item is put into memory, and the requests
-//! that wait for it go on. All else is done by a thread of the driver's own, which nothing waits for.
+//! Threads that serve clients begin reads. A worker has a ring of its own for them. Those of others end on the disk's thread: the item is
+//! put into memory, and the requests that wait for it go on. All else is done by the driver's own thread, for which nothing waits.
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
@@ -14,16 +15,15 @@ use std::time::Duration;
 use rdmakv_flash::{Action, DeviceError, Settings, Ticket};
 use rdmakv_proto::clock;
 
-use super::thread::{Counts, Disk, Done, Owned, StartError, Transfer};
+use super::buffers::Buffers;
+use super::ring::{Counts, StartError};
+use super::thread::Disk;
+use super::transfer::{Done, Owned, Transfer};
 use crate::session::{Reads, Shared};
 use crate::store::Load;
 
 /// Between two looks for reads that take too long.
 const LOOK: Duration = Duration::from_secs(1);
-/// Bytes of buffers that are kept for later reads.
-const KEPT: usize = 4 << 20;
-/// Pages of a buffer, at least and as a power of two.
-const PAGE: usize = 4096;
 
 /// A transfer in progress.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +33,7 @@ enum Running {
     Write { shard: usize, ticket: Ticket },
 }
 
-/// What the driver's thread is told.
+/// An event for the driver's thread.
 #[derive(Debug)]
 enum Event {
     /// A transfer of a tier's own has ended.
@@ -45,7 +45,7 @@ enum Event {
     End,
 }
 
-/// What the threads share.
+/// The state that the threads share.
 #[derive(Debug)]
 struct Inner {
     disk: RwLock<Option<Disk>>,
@@ -56,37 +56,11 @@ struct Inner {
     is_told: AtomicBool,
     buffers: Mutex<Buffers>,
     shared: OnceLock<Weak<Shared>>,
-}
-
-/// Memory of reads that have ended, by the power of two of its bytes.
-#[derive(Debug, Default)]
-struct Buffers {
-    free: HashMap<usize, Vec<Owned>>,
-    bytes: usize,
+    files: Vec<File>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Buffers {
-    fn take(&mut self, len: usize) -> Owned {
-        let size = len.max(PAGE).next_power_of_two();
-        match self.free.get_mut(&size).and_then(Vec::pop) {
-            Some(buffer) => {
-                self.bytes -= size;
-                buffer
-            }
-            None => Owned::new(size),
-        }
-    }
-    fn give_back(&mut self, buffer: Owned) {
-        let size = buffer.bytes().len();
-        if self.bytes + size <= KEPT {
-            self.bytes += size;
-            self.free.entry(size).or_default().push(buffer);
-        }
-    }
 }
 
 impl Inner {
@@ -228,6 +202,9 @@ impl Inner {
 }
 
 impl Reads for Inner {
+    fn files(&self) -> io::Result<Vec<File>> {
+        self.files.iter().map(File::try_clone).collect()
+    }
     fn begin(&self, loads: &mut Vec<(usize, Load)>) {
         for (shard, load) in loads.drain(..) {
             let into = Box::new(locked(&self.buffers).take(load.area.len as usize));
@@ -260,6 +237,7 @@ impl Driver {
             is_told: AtomicBool::new(false),
             buffers: Mutex::default(),
             shared: OnceLock::new(),
+            files: files.iter().map(File::try_clone).collect::<io::Result<_>>().map_err(StartError::Thread)?,
         });
         let _ = inner.shared.set(Arc::downgrade(shared));
         let transfers: usize = settings.iter().map(|each| each.loads + each.buffers + 8).sum();

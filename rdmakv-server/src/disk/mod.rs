@@ -6,12 +6,19 @@
 //!
 //! A [`Driver`] runs the tiers of all shards over one disk.
 
+mod buffers;
 mod driver;
 mod files;
 mod fixed;
+mod reads;
+mod ring;
 mod thread;
+mod transfer;
 
 pub use driver::Driver;
 pub use files::{FileError, FlashFile, open};
 pub use fixed::Fixed;
-pub use thread::{Counts, Disk, Done, Memory, Owned, StartError, Transfer};
+pub(crate) use reads::WorkerReads;
+pub use ring::{Counts, Ring, StartError};
+pub use thread::Disk;
+pub use transfer::{Done, Memory, Owned, Transfer};

@@ -5,22 +5,27 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use mio::net::UdpSocket;
+use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 
 use super::conn::{Conn, Next, Stream};
 use super::datagrams::Datagrams;
+use crate::disk::WorkerReads;
 use crate::log;
 use crate::metrics::{Asked, Counts, Sampler};
 use crate::session::{Context, Out, Peer, READ_BUFFER, Shared, is_accepting, is_stopping};
 use rdmakv_proto::clock::now;
 
 const WAKE: Token = Token(usize::MAX);
+/// The eventfd of the reads.
+const READS: Token = Token(usize::MAX - 1);
 /// Datagram sockets have the tokens above this.
 const DATAGRAMS: usize = usize::MAX - 1024;
 /// How long connections may take to end what is under way when the server stops, in seconds.
@@ -60,6 +65,8 @@ struct Worker {
     /// Connections that wait for flash, by the turn that their reads have.
     parked: HashMap<u64, usize>,
     turn: u64,
+    /// Its own reads from flash. Without them the driver reads for it.
+    reads: Option<WorkerReads>,
     counts: Counts,
     now: u64,
     buffer: Vec<u8>,
@@ -81,6 +88,11 @@ pub(crate) fn start(number: usize, shared: Arc<Shared>, sockets: Vec<UdpSocket>)
         poll.registry().register(&mut socket, Token(DATAGRAMS + at), Interest::READABLE)?;
         datagrams.push(Datagrams::new(socket));
     }
+    let files = shared.reads.get().and_then(|reads| reads.files().ok());
+    let reads = files.and_then(|files| WorkerReads::new(files).ok());
+    if let Some(reads) = &reads {
+        poll.registry().register(&mut SourceFd(&reads.event().as_raw_fd()), READS, Interest::READABLE)?;
+    }
     let wake = waker.clone();
     shared.bells[number].set_ring(move || {
         // Without it the worker comes round within a second.
@@ -98,6 +110,7 @@ pub(crate) fn start(number: usize, shared: Arc<Shared>, sockets: Vec<UdpSocket>)
         datagrams,
         parked: HashMap::new(),
         turn: 0,
+        reads,
         counts: Counts::default(),
         now: now(),
         buffer: vec![0; READ_BUFFER],
@@ -115,6 +128,11 @@ impl Worker {
         let mut stop_at = None;
         let mut delivered = Instant::now();
         loop {
+            // All reads of a round together.
+            if let Some(Err(error)) = self.reads.as_mut().map(WorkerReads::submit) {
+                log::print(format_args!("worker {}: reading flash: {error}; the driver reads for it", self.number));
+                self.reads = None;
+            }
             let waits = !self.again.is_empty() || self.datagrams.iter().any(|datagrams| datagrams.waits);
             let wait = match waits {
                 true => Duration::ZERO,
@@ -136,6 +154,8 @@ impl Worker {
                 if event.token() == WAKE {
                     self.welcome();
                     self.go_on();
+                } else if event.token() == READS {
+                    self.take_reads();
                 } else if at >= DATAGRAMS {
                     self.datagram(at - DATAGRAMS);
                 } else if let Some(Some(conn)) = self.conns.get_mut(at) {
@@ -243,7 +263,20 @@ impl Worker {
 
     /// Goes on with what waited for flash.
     fn go_on(&mut self) {
-        for turn in self.shared.bells[self.number].take() {
+        let turns = self.shared.bells[self.number].take();
+        self.go_on_with(turns);
+    }
+
+    /// Takes the ends of reads.
+    fn take_reads(&mut self) {
+        let Some(reads) = &mut self.reads else { return };
+        let waiters = reads.take(&self.shared, self.now);
+        let turns = self.shared.wake_others(waiters, self.number);
+        self.go_on_with(turns);
+    }
+
+    fn go_on_with(&mut self, turns: Vec<u64>) {
+        for turn in turns {
             let Some(at) = self.parked.remove(&turn) else { continue };
             if at >= DATAGRAMS {
                 self.datagrams[at - DATAGRAMS].wake(turn);
@@ -261,9 +294,12 @@ impl Worker {
     fn drive(&mut self, at: usize) {
         let Some(Some(conn)) = self.conns.get_mut(at) else { return };
         let cx = &mut Context::new(&self.shared, self.now, &mut self.counts, self.number);
-        cx.waits.turn = self.turn;
+        (cx.waits.turn, cx.waits.has_own) = (self.turn, self.reads.is_some());
         let next = conn.drive(&mut self.buffer, &mut self.spare, cx);
         if cx.waits.is_used {
+            if let Some(reads) = &mut self.reads {
+                reads.add(cx.waits.take_loads());
+            }
             if conn.parked == Some(self.turn) {
                 self.parked.insert(self.turn, at);
             }
@@ -335,8 +371,11 @@ impl Worker {
 
     fn datagram(&mut self, at: usize) {
         let cx = &mut Context::new(&self.shared, self.now, &mut self.counts, self.number);
-        cx.waits.turn = self.turn;
+        (cx.waits.turn, cx.waits.has_own) = (self.turn, self.reads.is_some());
         self.datagrams[at].serve(&mut self.buffer, cx);
+        if let Some(reads) = &mut self.reads {
+            reads.add(cx.waits.take_loads());
+        }
         for turn in self.turn..cx.waits.turn {
             self.parked.insert(turn, DATAGRAMS + at);
         }

@@ -4,6 +4,8 @@
 //! counted. The driver of the session is told by the [bell](Bell) of its thread when to go on.
 
 use std::fmt;
+use std::fs::File;
+use std::io;
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -18,6 +20,12 @@ const TURN: u32 = 48;
 
 /// The driver of the devices.
 pub trait Reads: fmt::Debug + Send + Sync {
+    /// Returns the files, for a thread that reads by itself.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system.
+    fn files(&self) -> io::Result<Vec<File>>;
     /// Begins reads for these shards, and takes them out of the list. Their ends are reported to the stores, and their waiters to the
     /// [bells](Shared::wake).
     fn begin(&self, loads: &mut Vec<(usize, Load)>);
@@ -84,6 +92,8 @@ pub(super) struct Stopped {
 pub struct Waits {
     /// Names the turn to the bell; no other turn of the thread has its number.
     pub turn: u64,
+    /// Whether the thread begins the reads itself, after the turn.
+    pub has_own: bool,
     /// Whether the turn was named to a store.
     pub is_used: bool,
     pub(super) stopped: Stopped,
@@ -95,7 +105,7 @@ pub struct Waits {
 /// Whether a command may go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Recalled {
-    /// What there is of the key is in memory.
+    /// Nothing of the key is on flash only.
     Here,
     /// The command has to run again: nothing of it may be done or counted.
     Away,
@@ -135,6 +145,11 @@ impl Waits {
         self.loads.len() < HINTS
     }
 
+    /// Returns the reads that were asked for and not begun.
+    pub fn take_loads(&mut self) -> Vec<(usize, Load)> {
+        std::mem::take(&mut self.loads)
+    }
+
     /// Before a request that may have stopped.
     #[inline]
     pub(super) fn go_on(&mut self, stopped: Stopped) {
@@ -154,7 +169,7 @@ impl Waits {
     /// Begins the reads that were asked for.
     #[inline]
     pub(super) fn begin(&mut self, reads: Option<&dyn Reads>) {
-        if let Some(reads) = reads.filter(|_| !self.loads.is_empty()) {
+        if let Some(reads) = reads.filter(|_| !self.loads.is_empty() && !self.has_own) {
             reads.begin(&mut self.loads);
         }
     }

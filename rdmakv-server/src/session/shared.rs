@@ -114,11 +114,20 @@ impl Shared {
 
     /// Has the requests go on that waited for reads.
     pub fn wake(&self, waiters: Vec<Waiter>) {
+        self.wake_others(waiters, usize::MAX);
+    }
+
+    /// The same, but returns the turns of this thread.
+    pub fn wake_others(&self, waiters: Vec<Waiter>, own: usize) -> Vec<u64> {
+        let mut turns = Vec::new();
         for (bell, turn) in waiters.into_iter().map(place) {
-            if let Some(bell) = self.bells.get(bell) {
+            if bell == own {
+                turns.push(turn);
+            } else if let Some(bell) = self.bells.get(bell) {
                 bell.wake(turn);
             }
         }
+        turns
     }
 }
 

@@ -23,7 +23,7 @@ const MEMORY_MIN: usize = 8 << 20;
 /// Reads for clients in progress, of all shards.
 const LOADS: usize = 512;
 
-/// What the command line says of the tier.
+/// The part of the command line that is about the tier.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FlashPlan {
     /// Paths and bytes.

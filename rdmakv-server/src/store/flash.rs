@@ -1,10 +1,10 @@
 //! The second tier: items that leave memory for flash, and their way back.
 //!
-//! [`Flash`] decides where they are, and whoever drives the device carries out its transfers. Nothing here waits: [`Store::recall`] says
+//! [`Flash`] decides where they are, and the driver of the device carries out its transfers. Nothing here waits: [`Store::recall`] says
 //! that an item has to be read, and a request that needs its value comes again when [`Store::loaded`] names it.
 //!
 //! An item that was read back keeps its record, and is CLEAN: if it leaves again unchanged, nothing is written. The end or change of a value
-//! removes the record under the same lock (`end.rs`, `put.rs`), so a record is the value of its key or it is gone.
+//! removes the record under the same lock (`end.rs`, `put.rs`). So no record has a former value.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -47,7 +47,7 @@ const KEPT: [u64; 2] = [BINARY, CHOSEN];
 /// The tier of a store.
 pub(super) struct Tier {
     pub(super) flash: Flash,
-    /// What waits for each read, and the bytes that it takes.
+    /// The requests that wait for each read, and its bytes.
     loads: HashMap<LoadId, (Vec<Waiter>, usize)>,
     reading: usize,
     reading_max: usize,
@@ -84,7 +84,7 @@ struct Copied {
     crc: u32,
 }
 
-/// What the stub says of an item.
+/// The fields of an item that its stub has.
 #[derive(Clone, Copy)]
 struct About {
     expiry: u64,

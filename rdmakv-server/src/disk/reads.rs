@@ -1,0 +1,112 @@
+//! The reads of a thread that serves clients, on a ring of its own.
+
+use std::collections::{HashMap, VecDeque};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rdmakv_flash::DeviceError;
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::buffers::Buffers;
+use super::ring::{Ring, StartError};
+use super::transfer::{Done, Memory, Transfer};
+use crate::session::Shared;
+use crate::store::{Load, Waiter};
+
+/// Reads in progress at most. Others wait.
+const DEPTH: u32 = 128;
+
+/// The reads of a thread. Its eventfd is readable when some have ended.
+#[derive(Debug)]
+pub(crate) struct WorkerReads {
+    ring: Ring,
+    event: OwnedFd,
+    waiting: VecDeque<(usize, Load)>,
+    /// Whether the kernel has taken all that was queued.
+    is_taken: bool,
+    running: HashMap<u64, (usize, Load)>,
+    next: u64,
+    buffers: Buffers,
+    ended: Vec<Done>,
+}
+
+impl WorkerReads {
+    /// Makes a ring for these files.
+    ///
+    /// # Errors
+    ///
+    /// The kernel allows no ring, or no descriptor is left.
+    pub(crate) fn new(files: Vec<File>) -> Result<Self, StartError> {
+        let ring = Ring::new(files, DEPTH, None)?;
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|error| StartError::Thread(error.into()))?;
+        ring.notify(event.as_fd()).map_err(StartError::Ring)?;
+        let (waiting, running) = (VecDeque::new(), HashMap::new());
+        Ok(Self {
+            ring,
+            event,
+            is_taken: true,
+            waiting,
+            running,
+            next: 0,
+            buffers: Buffers::default(),
+            ended: Vec::new(),
+        })
+    }
+
+    /// Returns the eventfd.
+    pub(crate) fn event(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+
+    /// Adds reads for the next [`submit`](Self::submit).
+    pub(crate) fn add(&mut self, loads: Vec<(usize, Load)>) {
+        self.waiting.extend(loads);
+    }
+
+    /// Gives the kernel the reads that were added, as many as may be in progress.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system.
+    pub(crate) fn submit(&mut self) -> io::Result<()> {
+        if self.waiting.is_empty() && self.is_taken {
+            return Ok(());
+        }
+        while self.ring.has_room()
+            && let Some((shard, load)) = self.waiting.pop_front()
+        {
+            let (token, area) = (self.next, load.area);
+            self.next += 1;
+            self.running.insert(token, (shard, load));
+            let into = Box::new(self.buffers.take(area.len as usize));
+            self.ring.begin(Transfer::Read { token, area, into }, &mut |done| self.ended.push(done));
+        }
+        self.is_taken = self.ring.submit()?;
+        Ok(())
+    }
+
+    /// Reports the reads that have ended to their stores; returns the requests that go on now.
+    pub(crate) fn take(&mut self, shared: &Shared, now: u64) -> Vec<Waiter> {
+        // The counter of a descriptor that does not wait.
+        let _ = rustix::io::read(&self.event, &mut [0; 8]);
+        let Self { ring, running, buffers, ended, .. } = self;
+        ring.take_ended(&mut |done| ended.push(done));
+        let mut waiters = Vec::new();
+        for Done { token, result, memory } in ended.drain(..) {
+            let Some((shard, load)) = running.remove(&token) else { continue };
+            let buffer = memory.and_then(Memory::into_owned);
+            let bytes = match (&buffer, result) {
+                (Some(buffer), Ok(())) => Ok(&buffer.bytes()[..load.area.len as usize]),
+                (None, Ok(())) => Err(DeviceError::Short),
+                (_, Err(error)) => Err(error),
+            };
+            waiters.extend(shared.shards.at(shard).loaded(load.id, bytes, now));
+            if let Some(buffer) = buffer {
+                buffers.give_back(buffer);
+            }
+        }
+        waiters
+    }
+}
