@@ -33,6 +33,8 @@ pub(super) struct Point {
     connections: u64,
     fabric_connections: u64,
     one_sided: f64,
+    /// Hits on items that came back from flash.
+    recalled: f64,
     items: u64,
     /// Of items.
     bytes: u64,
@@ -83,6 +85,7 @@ impl History {
             connections: snapshot.connections,
             fabric_connections: snapshot.fabric_connections,
             one_sided: rate(&|of| of.one_sided),
+            recalled: rate(&|of| of.flash.map_or(0, |(counts, _)| counts.recalled)),
             items: snapshot.items,
             bytes: snapshot.bytes,
             cpu: (snapshot.cpu - self.last.cpu) / seconds,

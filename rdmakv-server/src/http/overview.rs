@@ -85,6 +85,26 @@ struct Totals {
     registered_limit: u64,
     accepted: u64,
     rejected: u64,
+    flash: Option<Flash>,
+}
+
+/// The second tier.
+#[derive(Serialize)]
+struct Flash {
+    items: u64,
+    recalled: u64,
+    /// Of segments that have items.
+    used: u64,
+    limit: u64,
+    /// Bytes written, and how many of them came from memory.
+    written: u64,
+    admitted: u64,
+    /// Items that found no place there, but had the size and the time for it.
+    dropped: u64,
+    evicted: u64,
+    failed: u64,
+    /// Of memory, for keys and buffers.
+    memory: u64,
 }
 
 #[derive(Serialize)]
@@ -150,6 +170,7 @@ pub(super) fn data(query: &str, scene: &Scene) -> Answer {
             registered_limit: snapshot.registered_limit,
             accepted: snapshot.accepted,
             rejected: snapshot.rejected,
+            flash: flash(&snapshot),
         },
         classes: snapshot
             .classes
@@ -178,6 +199,23 @@ pub(super) fn data(query: &str, scene: &Scene) -> Answer {
         },
         Err(error) => Answer::line("500 Internal Server Error", &error.to_string()),
     }
+}
+
+fn flash(snapshot: &Snapshot) -> Option<Flash> {
+    let (counts, gauges) = snapshot.flash?;
+    let segments = (gauges.free_segments + gauges.used_segments).max(1);
+    Some(Flash {
+        items: gauges.items,
+        recalled: counts.recalled,
+        used: gauges.limit_bytes / segments * gauges.used_segments,
+        limit: gauges.limit_bytes,
+        written: counts.written_bytes,
+        admitted: counts.admitted_bytes,
+        dropped: counts.dropped_unread + counts.dropped_busy + counts.dropped_stubs + counts.dropped_lost,
+        evicted: counts.evicted,
+        failed: counts.read_errors + counts.write_errors + counts.wrong,
+        memory: gauges.stub_bytes + gauges.index_bytes + gauges.buffer_bytes,
+    })
 }
 
 fn bars(scene: &Scene) -> Vec<(f64, u64, u64, u64)> {

@@ -325,6 +325,13 @@ const words = () => {
   tile("Items", count(totals.items), `${bytes(totals.bytes)} with keys`);
   const beyond = totals.paged - server.limit;
   tile("Memory", bytes(totals.paged), `${bytes(server.limit)} limit` + (beyond > 0 ? ` + ${bytes(beyond)} of first pages` : ""), totals.paged / server.limit);
+  const { flash } = totals;
+  if (flash) {
+    tile("Hits from flash", count(at.recalled) + "/s", gets ? `${percent(sum(p => p.recalled) / gets)} of gets` : `${count(flash.recalled)} since start`);
+    tile("Flash", bytes(flash.used), `${bytes(flash.limit)} limit, ${count(flash.items)} items, ${bytes(flash.memory)} of memory`, flash.used / flash.limit);
+    tile("Written to flash", bytes(flash.written), (flash.admitted ? `${digits(flash.written / flash.admitted)}${NB}× what came from memory` : "nothing yet")
+      + (flash.dropped ? `, ${count(flash.dropped)} items dropped` : "") + (flash.failed ? `, ${count(flash.failed)} failed` : ""));
+  }
   if (fabrics) tile("Registered", bytes(totals.registered), `${bytes(totals.registered_limit)} limit`, totals.registered / totals.registered_limit);
   tile("Evictions", count(at.evictions) + "/s", server.evicts ? `${count(totals.evictions)} since start` : "off: new items are refused");
   tile("Connections", whole(totals.connections + totals.fabric_connections),
