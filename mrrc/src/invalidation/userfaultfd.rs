@@ -57,7 +57,7 @@
 //! would mark no region.
 //!
 //! A mapping is unregistered again when no region has needed it for a while: up to a stated number stay. Regions
-//! are counted by page, not by mapping (see `table`), and the count changes under the table's lock.
+//! are counted by page, not by mapping (see `wanted`), and the count changes under the table's lock.
 //!
 //! # What it does not see
 //!
@@ -99,6 +99,7 @@ mod changes;
 mod reader;
 mod subscribers;
 mod table;
+mod wanted;
 mod watcher;
 
 use super::{Monitor, Reports, Unwatched, Watch};

@@ -13,6 +13,7 @@ use super::calls::{self, Bell, Descriptor, Event, Message};
 use super::changes::{Batch, GOES, Learnt, MESSAGES, News};
 use super::lock;
 use super::subscribers::Subscribers;
+use crate::fork::ForkGuard;
 use crate::range::PageRange;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -33,7 +34,7 @@ pub(super) struct Shared {
     pub(super) descriptor: Descriptor,
     pub(super) bell: Bell,
     /// The process whose memory is watched: a forked child has a copy of all this, and no thread.
-    pub(super) process: u32,
+    pub(super) process: ForkGuard,
     state: AtomicU8,
     /// Odd from before messages are taken until those of them that end registrations are in `news`.
     sessions: AtomicU64,
@@ -56,16 +57,18 @@ pub(super) enum State {
 }
 
 impl Shared {
-    pub(super) fn new(descriptor: Descriptor, bell: Bell) -> Self {
-        Self {
+    /// # Errors
+    /// As [`ForkGuard::new`].
+    pub(super) fn new(descriptor: Descriptor, bell: Bell) -> io::Result<Self> {
+        Ok(Self {
             descriptor,
             bell,
-            process: std::process::id(),
+            process: ForkGuard::new()?,
             state: AtomicU8::new(State::New as u8),
             sessions: AtomicU64::new(0),
             news: Mutex::new(News::new()),
             subscribers: Subscribers::new(),
-        }
+        })
     }
 
     pub(super) fn is(&self, state: State) -> bool {

@@ -8,6 +8,7 @@
 //! Beside them is a list of strays: pages that may be registered though the first book lacks them, since a mapping was moved there, or changed too
 //! fast to be entered, or since more was cut out than had changed. No caller is told that they are watched; they wait to be unregistered.
 
+use super::wanted::Wanted;
 use crate::range::PageRange;
 use rangemap::{RangeMap, RangeSet};
 use std::collections::BTreeMap;
@@ -19,10 +20,12 @@ const IDLE: usize = 64;
 
 #[derive(Debug, Default)]
 pub(super) struct Table {
+    /// The number of the last session of the monitor's thread that the table has learnt all of; none if it learnt during one.
+    pub(super) settled: Option<u64>,
     /// By first page; they do not overlap.
     registered: BTreeMap<u64, Registered>,
-    /// How many regions rely on a page; pages of none are absent.
-    wanted: RangeMap<u64, u32>,
+    /// How many regions rely on a page.
+    wanted: Wanted,
     /// How many of `registered` are idle.
     idle: usize,
     strays: RangeSet<u64>,
@@ -41,8 +44,15 @@ const YOUNG: usize = 4096;
 #[derive(Clone, Copy, Debug)]
 struct Registered {
     end: u64,
-    /// No page of it is wanted.
-    idle: bool,
+    /// The sum of its pages' counts.
+    wanted: u64,
+}
+
+impl Registered {
+    /// Returns whether no page of it is wanted.
+    fn is_idle(&self) -> bool {
+        self.wanted == 0
+    }
 }
 
 impl Table {
@@ -80,7 +90,7 @@ impl Table {
     /// Returns whether some of the pages are young.
     pub(super) fn is_young(&self, range: PageRange) -> bool {
         let mut over = self.young.overlapping(range.start()..range.end()).peekable();
-        over.peek().is_some() && {
+        !self.young.is_empty() && over.peek().is_some() && {
             let now = Instant::now();
             over.any(|(_, &until)| until > now)
         }
@@ -115,44 +125,24 @@ impl Table {
 
     /// One region more relies on the pages.
     pub(super) fn want(&mut self, range: PageRange) {
-        let mut next = range.start();
-        for (start, end, count) in self.counts(range) {
-            if next < start {
-                self.wanted.insert(next..start, 1);
-            }
-            self.wanted.insert(start..end, count.saturating_add(1));
-            next = end;
-        }
-        if next < range.end() {
-            self.wanted.insert(next..range.end(), 1);
-        }
+        self.wanted.add(range);
         let idle = &mut self.idle;
-        let first = self.registered.range(..=range.start()).next_back().map_or(range.start(), |(&start, _)| start);
-        for (_, mapping) in self.registered.range_mut(first..range.end()) {
-            if mapping.end > range.start() && std::mem::take(&mut mapping.idle) {
-                *idle -= 1;
-            }
-        }
+        for_each_part(&mut self.registered, range, |mapping, pages| {
+            *idle -= usize::from(mapping.is_idle());
+            mapping.wanted += pages;
+        });
     }
 
     /// One region less relies on the pages: the same as were wanted.
     pub(super) fn release(&mut self, range: PageRange) {
-        for (start, end, count) in self.counts(range) {
-            match count {
-                1 => self.wanted.remove(start..end),
-                // So many that the count stuck: they stay.
-                u32::MAX => {}
-                _ => self.wanted.insert(start..end, count - 1),
-            }
+        if !self.wanted.remove(range) {
+            return;
         }
-        let (wanted, idle) = (&self.wanted, &mut self.idle);
-        let first = self.registered.range(..=range.start()).next_back().map_or(range.start(), |(&start, _)| start);
-        for (&start, mapping) in self.registered.range_mut(first..range.end()) {
-            if mapping.end > range.start() && !mapping.idle && !wanted.overlaps(&(start..mapping.end)) {
-                mapping.idle = true;
-                *idle += 1;
-            }
-        }
+        let idle = &mut self.idle;
+        for_each_part(&mut self.registered, range, |mapping, pages| {
+            mapping.wanted -= pages;
+            *idle += usize::from(mapping.is_idle());
+        });
     }
 
     /// Returns whether so much is registered though no region needs it that it is time to take it out.
@@ -168,19 +158,20 @@ impl Table {
         self.registered.retain(|&start, mapping| {
             // One that is young has been asked for: registered anew it would never come of age.
             let is_young = || young.overlapping(start..mapping.end).any(|(_, &until)| until > now);
-            let leaves = mapping.idle && !is_young();
+            let leaves = mapping.is_idle() && !is_young();
             if leaves {
                 taken.insert(start..mapping.end);
             }
-            kept += usize::from(mapping.idle && !leaves);
+            kept += usize::from(mapping.is_idle() && !leaves);
             !leaves
         });
         self.idle = kept;
         // A region that was watched before its memory moved, or lost its entry, may need a stray.
         for stray in self.strays.iter() {
-            for free in self.wanted.gaps(stray) {
-                taken.insert(free);
-            }
+            let mut free = RangeSet::from_iter([stray.clone()]);
+            let pages = PageRange::between(stray.start, stray.end);
+            self.wanted.for_each_run(pages, |run, _| free.remove(run));
+            taken.extend(free);
         }
         for free in taken.iter() {
             self.strays.remove(free.clone());
@@ -197,23 +188,38 @@ impl Table {
     }
 
     fn insert(&mut self, start: u64, end: u64) {
-        let idle = !self.wanted.overlaps(&(start..end));
-        self.idle += idle as usize;
-        self.registered.insert(start, Registered { end, idle });
+        self.insert_with(start, end, self.sum(start, end));
+    }
+
+    fn insert_with(&mut self, start: u64, end: u64, wanted: u64) {
+        let mapping = Registered { end, wanted };
+        self.idle += usize::from(mapping.is_idle());
+        self.registered.insert(start, mapping);
+    }
+
+    /// Returns the sum of the counts of pages.
+    fn sum(&self, start: u64, end: u64) -> u64 {
+        if start < end { self.wanted.sum(PageRange::between(start, end)) } else { 0 }
     }
 
     /// Takes the range out of the first book, and shows what was in it.
     fn cut(&mut self, range: PageRange, mut out: impl FnMut(Range<u64>)) {
         while let Some((start, mapping)) = self.first_overlapping(range) {
             self.registered.remove(&start);
-            self.idle -= mapping.idle as usize;
-            if start < range.start() {
-                self.insert(start, range.start());
+            self.idle -= usize::from(mapping.is_idle());
+            let cut = start.max(range.start())..mapping.end.min(range.end());
+            // The longest of the three parts has the rest: large mappings are cut to pieces without a look at all of it.
+            let parts = [start..cut.start, cut.clone(), cut.end..mapping.end];
+            let longest = (0..3).max_by_key(|&part| parts[part].end - parts[part].start).unwrap_or(0);
+            let sum = |part: usize| if part == longest { 0 } else { self.sum(parts[part].start, parts[part].end) };
+            let mut sums = [0, 1, 2].map(sum);
+            sums[longest] = mapping.wanted - sums.iter().sum::<u64>();
+            for part in [0, 2] {
+                if !parts[part].is_empty() {
+                    self.insert_with(parts[part].start, parts[part].end, sums[part]);
+                }
             }
-            if range.end() < mapping.end {
-                self.insert(range.end(), mapping.end);
-            }
-            out(start.max(range.start())..mapping.end.min(range.end()));
+            out(cut);
         }
     }
 
@@ -233,12 +239,28 @@ impl Table {
         let first = before.or_else(|| self.registered.range(range.start()..range.end()).next());
         first.map(|(&start, &mapping)| (start, mapping))
     }
+}
 
-    /// Returns the counts within a range, cut to it.
-    fn counts(&self, range: PageRange) -> Vec<(u64, u64, u32)> {
-        let cut = |held: &Range<u64>| (held.start.max(range.start()), held.end.min(range.end()));
-        let held = self.wanted.overlapping(range.start()..range.end());
-        held.map(|(pages, &count)| (cut(pages).0, cut(pages).1, count)).collect()
+/// Shows the mappings that have pages of the range, and how many.
+#[inline]
+fn for_each_part(
+    registered: &mut BTreeMap<u64, Registered>,
+    range: PageRange,
+    mut show: impl FnMut(&mut Registered, u64),
+) {
+    // Mostly it is all in one.
+    let mut first = range.start();
+    if let Some((&start, mapping)) = registered.range_mut(..=first).next_back() {
+        if range.end() <= mapping.end {
+            return show(mapping, range.pages());
+        }
+        first = start;
+    }
+    for (&start, mapping) in registered.range_mut(first..range.end()) {
+        let (start, end) = (start.max(range.start()), mapping.end.min(range.end()));
+        if start < end {
+            show(mapping, end - start);
+        }
     }
 }
 
@@ -389,7 +411,7 @@ mod tests {
                         }
                     }
                 }
-                let idle = table.registered.values().filter(|mapping| mapping.idle).count();
+                let idle = table.registered.values().filter(|mapping| mapping.is_idle()).count();
                 prop_assert_eq!(table.idle, idle);
                 for page in 0..40 {
                     let held = registered[page as usize] || table.strays.contains(&page);

@@ -63,18 +63,22 @@ impl Watcher {
         let mappings = Mappings::open().map_err(|error| {
             io::Error::new(error.kind(), format!("/proc/self/maps: {error}; mount /proc, or invalidate explicitly"))
         })?;
-        let shared = Arc::new(Shared::new(descriptor, bell));
+        let shared = Arc::new(Shared::new(descriptor, bell)?);
         Ok(Self { shared, mappings, users: AtomicUsize::new(1), table: Mutex::default(), thread: Mutex::default() })
     }
 
     pub(super) fn in_child(&self) -> bool {
-        self.shared.process != std::process::id()
+        self.shared.process.is_forked()
     }
 
     /// Lets the table learn what has happened. True if the table speaks the truth now.
     fn settle(&self, table: &mut Table) -> bool {
         // In this order: a session that ended before the look at the counter has left its list.
-        let quiet = self.shared.quiet().is_some();
+        let quiet = self.shared.quiet();
+        // No session has begun since: the list is as empty as it was left.
+        if quiet.is_some() && table.settled == quiet {
+            return true;
+        }
         while let Some(learnt) = self.shared.take_news() {
             match learnt {
                 Learnt::Gone(range) => table.remove(range),
@@ -82,7 +86,8 @@ impl Watcher {
                 Learnt::Moved(range) => table.stray(range),
             }
         }
-        quiet
+        table.settled = quiet;
+        quiet.is_some()
     }
 
     pub(super) fn try_watch(&self, range: PageRange) -> Result<(), Unwatched> {
