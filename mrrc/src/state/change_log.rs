@@ -8,6 +8,7 @@ use crate::range::PageRange;
 use crate::regions::RegionId;
 use announced::Announced;
 use discards::Discards;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// Changes of memory. Owns the regions that monitors reported and that are still in the core, the changes that the program
@@ -18,14 +19,23 @@ pub(crate) struct ChangeLog {
     discards: Discards,
 }
 
-/// Regions that a monitor's change has hidden, and that are still cached in the core. There is room for all regions, so that
-/// a monitor, which may not allocate, can name each of them.
+/// Regions that a monitor's change has hidden, and that are still cached in the core. There is a bit for each region: a monitor may not
+/// allocate.
 #[derive(Default)]
 struct Reported {
-    regions: Vec<RegionId>,
+    marks: Vec<u64>,
+    /// The words that have marks: from the first one, up to the second.
+    marked: Range<usize>,
     /// There was no room after all: regions that are hidden have to be searched for.
     is_partial: bool,
+    /// An empty list for the next time.
+    spare: Vec<RegionId>,
 }
+
+/// Regions with marks in a word.
+const WORD: usize = u64::BITS as usize;
+/// No longer list is kept for the next time.
+const SPARE: usize = 4096;
 
 impl ChangeLog {
     pub(super) fn new() -> Self {
@@ -33,16 +43,22 @@ impl ChangeLog {
     }
 
     /// Makes room for reports of so many regions.
+    #[inline]
     pub(super) fn make_room(&mut self, regions: usize) {
-        let reported = &mut self.reported.regions;
-        reported.reserve(regions.saturating_sub(reported.len()));
+        let marks = &mut self.reported.marks;
+        if marks.len() * WORD < regions {
+            marks.resize(regions.div_ceil(WORD), 0);
+        }
     }
 
     /// Records a region that a monitor's change has hidden. Allocates nothing.
     pub(super) fn record(&mut self, id: RegionId) {
-        let Reported { regions, is_partial } = &mut self.reported;
-        if regions.len() < regions.capacity() {
-            regions.push(id);
+        let Reported { marks, marked, is_partial, .. } = &mut self.reported;
+        let word = id.index() / WORD;
+        if let Some(marks) = marks.get_mut(word) {
+            *marks |= 1 << (id.index() % WORD);
+            *marked =
+                if Range::is_empty(marked) { word..word + 1 } else { marked.start.min(word)..marked.end.max(word + 1) };
         } else {
             debug_assert!(false, "there is room for every region");
             *is_partial = true;
@@ -51,24 +67,34 @@ impl ChangeLog {
 
     #[inline]
     pub(super) fn has_reported(&self) -> bool {
-        !self.reported.regions.is_empty() || self.reported.is_partial
+        !self.reported.marked.is_empty() || self.reported.is_partial
     }
 
     /// Takes what monitors recorded of so many regions; what is not needed any more is to be [returned](Self::reuse).
     pub(super) fn drain(&mut self, regions: usize) -> Vec<RegionId> {
-        let Reported { regions: mut reported, is_partial } = std::mem::take(&mut self.reported);
-        if is_partial {
+        let Reported { marks, marked, is_partial, spare } = &mut self.reported;
+        let mut reported = std::mem::take(spare);
+        let words = std::mem::take(marked);
+        for (word, marks) in words.clone().zip(&mut marks[words]) {
+            let mut marks = std::mem::take(marks);
+            while marks != 0 {
+                reported.push(RegionId::of_index(word * WORD + marks.trailing_zeros() as usize));
+                marks &= marks - 1;
+            }
+        }
+        if std::mem::take(is_partial) {
             reported.clear();
             reported.extend((0..regions).map(RegionId::of_index));
         }
         reported
     }
 
-    /// Takes back the vector that reports are kept in.
-    pub(super) fn reuse(&mut self, mut reported: Vec<RegionId>, regions: usize) {
-        reported.clear();
-        self.reported.regions = reported;
-        self.make_room(regions);
+    /// Takes back the list that reports were taken in.
+    pub(super) fn reuse(&mut self, mut reported: Vec<RegionId>) {
+        if reported.capacity() <= SPARE {
+            reported.clear();
+            self.reported.spare = reported;
+        }
     }
 
     /// Records that pages were discarded: nothing is cached there until then. Allocates nothing.

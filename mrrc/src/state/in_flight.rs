@@ -70,11 +70,61 @@ impl Wakes {
     }
 }
 
-/// Registrations in progress. Owns an entry for each region, the numbers of tickets, the groups of threads that wait, and
+/// An entry in two bytes: its kind, and above it either what is said of a registered region or the place of a ticket.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Packed(u16);
+
+impl Packed {
+    const KIND: u16 = 0b11;
+    const ABSENT: Self = Self(0);
+    const REGISTERING: u16 = 1;
+    const CACHED: u16 = 2;
+    const RETIRED: u16 = 3;
+    const WATCHED: u16 = 1 << 2;
+    const FINAL: u16 = 1 << 3;
+    const PLACE_SHIFT: u32 = 2;
+
+    fn registering(place: u16) -> Self {
+        Self(place << Self::PLACE_SHIFT | Self::REGISTERING)
+    }
+
+    fn cached(watched: bool) -> Self {
+        Self(if watched { Self::CACHED | Self::WATCHED } else { Self::CACHED })
+    }
+
+    fn retired(watched: bool, is_final: bool) -> Self {
+        let watched = if watched { Self::WATCHED } else { 0 };
+        Self(Self::RETIRED | watched | if is_final { Self::FINAL } else { 0 })
+    }
+
+    /// Returns the place of its ticket, if it is being registered.
+    fn place(self) -> Option<u16> {
+        (self.0 & Self::KIND == Self::REGISTERING).then_some(self.0 >> Self::PLACE_SHIFT)
+    }
+}
+
+/// The place of tickets that no array has a place for: see [`InFlight::more`]. The crate's own tests come so far.
+const NO_PLACE: u16 = if cfg!(test) { 100 } else { u16::MAX >> Packed::PLACE_SHIFT };
+
+/// The facts of [`Entry::Registering`].
+#[derive(Clone, Copy)]
+struct Ticket {
+    number: u64,
+    owner: u32,
+    changed: bool,
+}
+
+/// Registrations in progress. Owns an entry for each region, the tickets, the groups of threads that wait, and
 /// the threads that began a request and do something else before they finish it.
 #[derive(Default)]
 pub(crate) struct InFlight {
-    entries: Vec<Entry>,
+    /// Two bytes for each region: few of them are being registered at a time.
+    entries: Vec<Packed>,
+    tickets: Vec<Ticket>,
+    /// The places in `tickets` that are free.
+    free: Vec<u16>,
+    /// The tickets beyond those that have a place.
+    more: FxHashMap<RegionId, Ticket>,
     next: u64,
     waiting: Wakes,
     /// The groups of tickets that ended since threads were last woken.
@@ -84,8 +134,39 @@ pub(crate) struct InFlight {
 }
 
 impl InFlight {
+    #[inline]
     pub(crate) fn entry(&self, id: RegionId) -> Entry {
-        self.entries.get(id.index()).copied().unwrap_or(Entry::Absent)
+        self.unpacked(id, self.packed(id))
+    }
+
+    #[inline]
+    fn packed(&self, id: RegionId) -> Packed {
+        self.entries.get(id.index()).copied().unwrap_or(Packed::ABSENT)
+    }
+
+    #[inline]
+    fn unpacked(&self, id: RegionId, packed: Packed) -> Entry {
+        let Packed(word) = packed;
+        let (watched, is_final) = (word & Packed::WATCHED != 0, word & Packed::FINAL != 0);
+        match word & Packed::KIND {
+            Packed::CACHED => Entry::Cached { watched },
+            Packed::RETIRED => Entry::Retired { watched, is_final },
+            _ => match packed.place() {
+                None => Entry::Absent,
+                Some(place) => {
+                    let ticket = if place == NO_PLACE { &self.more[&id] } else { &self.tickets[usize::from(place)] };
+                    let &Ticket { number, owner, changed } = ticket;
+                    Entry::Registering { ticket: number, owner, changed }
+                }
+            },
+        }
+    }
+
+    /// Returns the ticket of a region that is being registered.
+    #[inline]
+    fn ticket(&mut self, id: RegionId, packed: Packed) -> Option<&mut Ticket> {
+        let place = packed.place()?;
+        if place == NO_PLACE { self.more.get_mut(&id) } else { self.tickets.get_mut(usize::from(place)) }
     }
 
     /// Returns how many regions there can be an entry of.
@@ -93,19 +174,39 @@ impl InFlight {
         self.entries.len()
     }
 
-    fn set(&mut self, id: RegionId, entry: Entry) {
-        if self.entries.len() <= id.index() {
-            self.entries.resize(id.index() + 1, Entry::Absent);
+    /// Gives a ticket a place.
+    #[inline]
+    fn place(&mut self, id: RegionId, ticket: Ticket) -> Packed {
+        if let Some(place) = self.free.pop() {
+            self.tickets[usize::from(place)] = ticket;
+            return Packed::registering(place);
         }
-        self.entries[id.index()] = entry;
+        let place = self.tickets.len().min(usize::from(NO_PLACE)) as u16;
+        if place == NO_PLACE {
+            self.more.insert(id, ticket);
+        } else {
+            self.tickets.push(ticket);
+        }
+        Packed::registering(place)
+    }
+
+    /// Gives the place of a ticket back, if it was one's.
+    #[inline]
+    fn free(&mut self, id: RegionId, entry: Packed) {
+        match entry.place() {
+            Some(NO_PLACE) => _ = self.more.remove(&id),
+            place => self.free.extend(place),
+        }
     }
 
     /// Removes the entry of a region, and returns it.
     pub(super) fn remove(&mut self, id: RegionId) -> Entry {
         let Some(entry) = self.entries.get_mut(id.index()) else { return Entry::Absent };
-        let before = std::mem::replace(entry, Entry::Absent);
+        let packed = std::mem::replace(entry, Packed::ABSENT);
+        let before = self.unpacked(id, packed);
         if let Entry::Registering { .. } = before {
             self.ended.add(Wakes::of(id));
+            self.free(id, packed);
         }
         before
     }
@@ -113,7 +214,25 @@ impl InFlight {
     /// Issues a ticket for a region that this thread registers.
     pub(crate) fn begin(&mut self, id: RegionId, owner: u32) {
         self.next += 1;
-        self.set(id, Entry::Registering { ticket: self.next, owner, changed: false });
+        let ticket = Ticket { number: self.next, owner, changed: false };
+        if self.entries.len() <= id.index() {
+            self.make_room(id.index() + 1);
+        }
+        if let Some(old) = self.ticket(id, self.entries[id.index()]) {
+            *old = ticket;
+            return;
+        }
+        self.entries[id.index()] = self.place(id, ticket);
+    }
+
+    /// Makes entries for so many regions. The array grows by an eighth.
+    #[cold]
+    fn make_room(&mut self, regions: usize) {
+        let len = self.entries.len();
+        if self.entries.capacity() < regions {
+            self.entries.reserve_exact((len / 8 + 64).max(regions - len));
+        }
+        self.entries.resize(regions, Packed::ABSENT);
     }
 
     /// Issues a ticket in the place of the one before: threads that wait for that find that it is gone.
@@ -125,19 +244,27 @@ impl InFlight {
     /// Notes that a region is registered: for look-ups, or for one lease.
     pub(super) fn set_registered(&mut self, id: RegionId, is_cached: bool, watched: bool) {
         self.ended.add(Wakes::of(id));
-        self.set(id, if is_cached { Entry::Cached { watched } } else { Entry::Retired { watched, is_final: true } });
+        let entry = if is_cached { Packed::cached(watched) } else { Packed::retired(watched, true) };
+        let before = std::mem::replace(&mut self.entries[id.index()], entry);
+        self.free(id, before);
     }
 
     /// Notes that the memory of a region changed. Returns the entry before, if it was not [changed](Entry::is_changed). Allocates
     /// nothing.
     pub(super) fn set_changed(&mut self, id: RegionId) -> Option<Entry> {
-        let entry = self.entries.get_mut(id.index())?;
-        let before = *entry;
-        *entry = match before {
+        let packed = self.packed(id);
+        let before = self.unpacked(id, packed);
+        match before {
             Entry::Absent => return None,
-            Entry::Registering { ticket, owner, .. } => Entry::Registering { ticket, owner, changed: true },
-            Entry::Cached { watched } | Entry::Retired { watched, .. } => Entry::Retired { watched, is_final: true },
-        };
+            Entry::Registering { .. } => {
+                if let Some(ticket) = self.ticket(id, packed) {
+                    ticket.changed = true;
+                }
+            }
+            Entry::Cached { watched } | Entry::Retired { watched, .. } => {
+                self.entries[id.index()] = Packed::retired(watched, true);
+            }
+        }
         (!before.is_changed()).then_some(before)
     }
 
@@ -145,7 +272,7 @@ impl InFlight {
     pub(super) fn retire(&mut self, id: RegionId) -> bool {
         let entry = self.entry(id);
         if let Entry::Cached { watched } = entry {
-            self.entries[id.index()] = Entry::Retired { watched, is_final: false };
+            self.entries[id.index()] = Packed::retired(watched, false);
         }
         entry.is_registered()
     }
@@ -154,7 +281,7 @@ impl InFlight {
     pub(super) fn keep(&mut self, id: RegionId) -> bool {
         let entry = self.entry(id);
         if let Entry::Retired { watched, is_final: false } = entry {
-            self.entries[id.index()] = Entry::Cached { watched };
+            self.entries[id.index()] = Packed::cached(watched);
         }
         entry.is_registered() && !entry.is_changed()
     }
@@ -241,6 +368,45 @@ mod tests {
             let groups = (0..64).map(|nth| Wakes::of(RegionId::of_index(stride * nth)).0).fold(0, |all, one| all | one);
             assert!(groups.count_ones() > 16, "{stride}: {groups:b}");
         }
+    }
+
+    #[test]
+    fn entries_read_as_they_were_written() {
+        let mut in_flight = InFlight::default();
+        let ids: Vec<_> = (0..200).map(RegionId::of_index).collect();
+        ids.iter().rev().for_each(|&id| in_flight.begin(id, id.raw()));
+        let registering = |id: RegionId, ticket, changed| Entry::Registering { ticket, owner: id.raw(), changed };
+        assert_eq!(in_flight.set_changed(ids[3]), Some(registering(ids[3], 197, false)));
+        assert_eq!((in_flight.entry(ids[3]), in_flight.set_changed(ids[3])), (registering(ids[3], 197, true), None));
+        in_flight.begin_anew(ids[3], ids[3].raw());
+        assert_eq!(in_flight.entry(ids[3]), registering(ids[3], 201, false));
+        for (watched, &id) in [false, true].into_iter().zip(&ids) {
+            in_flight.set_registered(id, true, watched);
+            assert!(in_flight.entry(id) == Entry::Cached { watched } && in_flight.retire(id));
+            assert_eq!(in_flight.entry(id), Entry::Retired { watched, is_final: false });
+            assert!(in_flight.keep(id) && in_flight.entry(id) == Entry::Cached { watched });
+            assert_eq!(in_flight.set_changed(id), Some(Entry::Cached { watched }));
+            assert!(!in_flight.keep(id) && in_flight.set_changed(id).is_none());
+            assert_eq!(in_flight.remove(id), Entry::Retired { watched, is_final: true });
+            assert_eq!((in_flight.entry(id), in_flight.set_changed(id)), (Entry::Absent, None));
+        }
+        assert_eq!(in_flight.remove(ids[5]), registering(ids[5], 195, false));
+        assert_eq!(in_flight.remove(ids[150]), registering(ids[150], 50, false));
+        assert_eq!((in_flight.tickets.len(), in_flight.free.len(), in_flight.more.len()), (100, 1, 97));
+        in_flight.begin(ids[150], ids[150].raw());
+        for &id in &ids[..3] {
+            in_flight.begin(id, 7);
+        }
+        assert_eq!(
+            (in_flight.tickets.len(), in_flight.free.len(), in_flight.more.len()),
+            (100, 0, 99),
+            "places are used again"
+        );
+        assert!(
+            ids[6..]
+                .iter()
+                .all(|&id| matches!(in_flight.entry(id), Entry::Registering { owner, .. } if owner == id.raw()))
+        );
     }
 
     #[test]

@@ -225,7 +225,7 @@ impl<T> CacheState<T> {
         let mut regions = self.changes.drain(self.in_flight.len());
         regions.retain(|&id| self.in_flight.entry(id).is_changed() && self.core.is_found(id));
         self.with_core(tables, |core, leases| _ = core.invalidate_regions(&mut regions, leases));
-        self.changes.reuse(regions, self.in_flight.len());
+        self.changes.reuse(regions);
     }
 
     /// Invalidates what is cached or being registered in the range; what leases have stays registered until they end.
