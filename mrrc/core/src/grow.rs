@@ -4,8 +4,16 @@
 /// Appends to an array that grows by an eighth when it is full.
 #[inline]
 pub(crate) fn push<T>(array: &mut Vec<T>, value: T) {
+    push_within(array, value, usize::MAX);
+}
+
+/// The same, of an array that is mostly no longer than `limit`: room beyond is made only when it is needed.
+#[inline]
+pub(crate) fn push_within<T>(array: &mut Vec<T>, value: T, limit: usize) {
     if array.len() == array.capacity() {
-        array.reserve_exact(array.len() / 8 + 64);
+        let more = array.len() / 8 + 64;
+        let left = limit.saturating_sub(array.len());
+        array.reserve_exact(if left > 0 { more.min(left) } else { more });
     }
     array.push(value);
 }

@@ -242,6 +242,8 @@ impl Region<'_> {
 /// The regions of one cache and the lists they stand in.
 #[derive(Default)]
 pub struct Regions {
+    /// About the most regions that there will be.
+    limit: usize,
     spans: Vec<Span>,
     notes: Vec<Notes>,
     free: Vec<RegionId>,
@@ -262,8 +264,14 @@ thread_local! {
 
 impl Regions {
     /// Returns an empty store.
+    #[cfg(test)]
     pub(crate) fn new() -> Self {
         Self::default()
+    }
+
+    /// Returns an empty store, for about so many regions at most.
+    pub(crate) fn within(limit: usize) -> Self {
+        Self { limit, ..Self::default() }
     }
 
     /// Returns the number of regions that have a slot.
@@ -348,9 +356,9 @@ impl Regions {
             return id;
         }
         let id = RegionId::of_index(self.spans.len());
-        grow::push(&mut self.spans, Span::of(range, state));
-        grow::push(&mut self.notes, notes());
-        self.lists.add_row();
+        grow::push_within(&mut self.spans, Span::of(range, state), self.limit);
+        grow::push_within(&mut self.notes, notes(), self.limit);
+        self.lists.add_row(self.limit);
         id
     }
 

@@ -45,7 +45,7 @@ impl<P> Contents<P> {
 impl<P: Policy> Contents<P> {
     pub(super) fn new(policy: P, scheme: &Scheme, capacity: Capacity) -> Self {
         Self {
-            regions: Regions::new(),
+            regions: Regions::within(usize::try_from(capacity.limit().regions).unwrap_or(usize::MAX)),
             lookup: Lookup::new(scheme.matching),
             capacity,
             evictor: Evictor::new(policy),

@@ -2,10 +2,8 @@
 //!
 //! A free line names the next free one, so giving a line back allocates nothing.
 
-use std::sync::Arc;
-
 /// A line of 64 bytes, of atomics.
-pub(super) trait Line: Default {
+pub(super) trait Line {
     fn copy_of(&self) -> Self;
     fn clear(&self);
     /// Returns a word of a free line.
@@ -54,9 +52,4 @@ impl Stock {
         let list = std::iter::successors(Some(self.first_free), next);
         self.used as usize - list.take_while(|&number| number != NONE).count()
     }
-}
-
-/// Returns a longer array with the same lines.
-pub(super) fn grown<T: Line>(lines: &[T], more: usize) -> Arc<[T]> {
-    (0..lines.len() + more).map(|number| lines.get(number).map_or_else(T::default, T::copy_of)).collect()
 }

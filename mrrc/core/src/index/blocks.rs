@@ -10,7 +10,6 @@
 
 use super::fork::Entry;
 use super::lines::Lines;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// An entry in the high half and its block's number in the low half; a vacant place is 0.
@@ -91,8 +90,8 @@ impl Blocks {
     pub(super) fn new(places: usize) -> Self {
         let fits = places >= Self::SMALLEST && places as u64 <= Self::LARGEST;
         assert!(places.is_power_of_two() && fits, "{places} places");
-        let places: Arc<[_]> = (0..places).map(|_| AtomicU64::new(Place::VACANT.0)).collect();
-        Self { places: places.into() }
+        const { assert!(Place::VACANT.0 == 0, "places begin as zeroes") };
+        Self { places: Lines::zeroed(places) }
     }
 
     /// Returns the number of places.

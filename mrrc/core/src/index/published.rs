@@ -1,9 +1,9 @@
 //! The arrays that look-ups read, while the owner changes and grows them.
 //!
 //! The elements are atomics, so a reader can meet an array half changed, but never one that is gone. An outgrown
-//! array is copied into one of twice the size, and the old *edition* stays for its readers, until the whole index
-//! goes. All old arrays of a kind together are smaller than the current one. Where only the owner reads, there
-//! are no editions: arrays grow by an eighth and the old one is freed.
+//! array is copied into a longer one, and the old *edition* stays for its readers, until the whole index goes. Lines grow
+//! to four times as many, so all old arrays together have a third of what is in use. The unused rest of the newest takes no memory.
+//! Where only the owner reads, there are no editions: arrays grow by an eighth and the old one is freed.
 //!
 //! Where the newest arrays are, and how long, stands in one line for all readers. A pointer and a length are not written
 //! at once: the pointer comes first, and a reader reads the length first. Arrays that readers see never shrink, so what a

@@ -2,11 +2,11 @@
 //!
 //! Regions come and go, leaves are split and joined, and forks come and go with them.
 
-use super::arena::{self, Line, Stock};
+use super::arena::{Line, Stock};
 use super::blocks::Blocks;
 use super::fork::{Entry, Group, Kind, Level, MOST_LINES};
 use super::leaf::Leaf;
-use super::lines::Lines;
+use super::lines::{Lines, Zeroed};
 use super::lookup::IndexReader;
 use super::published::{Edition, Editions};
 use super::{Part, TOP, block_numbers};
@@ -47,7 +47,7 @@ pub(super) struct Tree {
 impl Tree {
     pub(super) fn new() -> Self {
         Self {
-            now: Edition { blocks: Blocks::new(Blocks::SMALLEST), forks: Lines::empty(), leaves: Lines::empty() },
+            now: Edition { blocks: Blocks::new(Blocks::SMALLEST), forks: Lines::zeroed(0), leaves: Lines::zeroed(0) },
             blocks: 0,
             forks: Stock::new(),
             leaves: Stock::new(),
@@ -354,11 +354,13 @@ impl Tree {
         self.forks.take(&self.now.forks).expect("there is more room now")
     }
 
-    fn grown<T: Line>(&self, lines: &[T]) -> Lines<T> {
-        // Old editions stay for readers, so growth must be by doubling where there are any.
-        let more = if self.readers.is_some() { lines.len().max(8) } else { lines.len() / 8 + 64 };
-        assert!(lines.len() + more <= MOST_LINES as usize, "at most 2^30 lines");
-        arena::grown(lines, more).into()
+    fn grown<T: Line + Zeroed>(&self, lines: &Lines<T>) -> Lines<T> {
+        // Old editions stay for readers: all together they have a third of what the newest has in use. What it does not use takes
+        // no memory.
+        let more = if self.readers.is_some() { (3 * lines.len()).max(8) } else { lines.len() / 8 + 64 };
+        let more = more.min(MOST_LINES as usize - lines.len());
+        assert!(more > 0, "at most 2^30 lines");
+        lines.grown(more)
     }
 
     /// A block got an entry.

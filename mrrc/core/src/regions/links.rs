@@ -94,10 +94,10 @@ impl Table {
         unsafe { &*self.0.get() }
     }
 
-    fn add(&mut self) {
+    fn add(&mut self, limit: usize) {
         // SAFETY: `&mut self` shows that no reference to the rows is alive: every borrow by `rows` ends before `Lists`
         // is given back.
-        grow::push(unsafe { &mut *self.0.get() }, Row::nowhere());
+        grow::push_within(unsafe { &mut *self.0.get() }, Row::nowhere(), limit);
     }
 
     fn capacity(&self) -> usize {
@@ -251,9 +251,10 @@ impl Lists {
             + self.lists.capacity() * size_of::<LinkedList<InList>>()
     }
 
-    /// A row for the next region.
-    pub(super) fn add_row(&mut self) {
-        self.table.add();
+    /// A row for the next region, of about so many at most.
+    pub(super) fn add_row(&mut self, limit: usize) {
+        // One row is no region's.
+        self.table.add(limit.saturating_add(1));
     }
 
     pub(super) fn new_list(&mut self) -> ListId {
