@@ -126,6 +126,7 @@ fn churn(c: &mut Criterion) {
         let pages: u64 = regions.iter().map(|region| region.pages()).sum();
         let config = Config::new(pages / 2);
         bench_churn(&mut group, &format!("mrrc/{layout:?}"), &config, Mrrc::new(&config.params()), &regions);
+        bench_churn(&mut group, &format!("mrrc, lean/{layout:?}"), &config, Mrrc::lean(&config.params()), &regions);
         bench_churn(&mut group, &format!("pindown/{layout:?}"), &config, pindown::policy(), &regions);
     }
     group.finish();

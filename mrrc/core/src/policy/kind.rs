@@ -38,6 +38,15 @@ macro_rules! kinds {
                 }
             }
 
+            /// Returns a new policy of this kind, for a cache that reports touches in batches. It decides as that of
+            /// [`PolicyKind::build`] does. It may keep less for each region, and take longer for a touch.
+            pub fn build_lean(self, params: &PolicyParams) -> Box<dyn Policy + Send> {
+                match self {
+                    Self::Mrrc => Box::new(super::mrrc::Mrrc::lean(params)),
+                    _ => self.build(params),
+                }
+            }
+
             /// Returns a new policy of this kind.
             pub fn build(self, params: &PolicyParams) -> Box<dyn Policy + Send> {
                 match self {

@@ -15,7 +15,7 @@
 //! the cache is full, so a region that stays behind grows cold in comparison. The sections live in files
 //! of their own, `recency.rs` and `resorting.rs`.
 
-use super::parts::Recency;
+use super::parts::{Listed, Recency, Stack};
 use super::resorting::Resorting;
 use super::{Need, Policy};
 use crate::policy::PolicyParams;
@@ -23,8 +23,8 @@ use crate::regions::{RegionId, Regions};
 
 /// The paper's three-section stack.
 #[derive(Debug)]
-pub struct Mrrc {
-    frequent: Recency,
+pub struct Mrrc<S = Recency> {
+    frequent: S,
     resorting: Resorting,
     /// The system recency value.
     recency: f64,
@@ -37,8 +37,21 @@ pub struct Mrrc {
 impl Mrrc {
     /// With the capacity and the two fractions of the configuration.
     pub fn new(params: &PolicyParams) -> Self {
+        Self::over(params)
+    }
+}
+
+impl Mrrc<Listed> {
+    /// As [`Mrrc::new`], with the same decisions: it keeps less for each region, and touches cost it more.
+    pub fn lean(params: &PolicyParams) -> Self {
+        Self::over(params)
+    }
+}
+
+impl<S: Stack> Mrrc<S> {
+    fn over(params: &PolicyParams) -> Self {
         Self {
-            frequent: Recency::default(),
+            frequent: S::default(),
             resorting: Resorting::default(),
             recency: 0.0,
             resort_pages: params.pages_of(params.resort).max(1),
@@ -47,16 +60,16 @@ impl Mrrc {
     }
 }
 
-impl Policy for Mrrc {
-    fn insert(&mut self, _: &mut Regions, id: RegionId) {
-        self.frequent.insert(id);
+impl<S: Stack> Policy for Mrrc<S> {
+    fn insert(&mut self, regions: &mut Regions, id: RegionId) {
+        self.frequent.insert(regions, id);
     }
 
     #[inline]
     fn touch(&mut self, regions: &mut Regions, id: RegionId) {
         if !self.frequent.raise(regions, id) {
             self.resorting.remove(regions, id);
-            self.frequent.insert(id);
+            self.frequent.insert(regions, id);
         }
     }
 

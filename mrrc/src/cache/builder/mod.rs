@@ -339,7 +339,11 @@ impl<R: Registrar> Builder<R> {
                 let new = new.into_inner().unwrap_or_else(PoisonError::into_inner);
                 Core::with_policy(&config, new(&config.params()))?
             }
-            None => Core::new(&config)?,
+            // Hits do not come to the policy: it is told of them in batches.
+            None => {
+                config.check()?;
+                Core::with_policy(&config, config.policy.build_lean(&config.params()))?
+            }
         };
 
         let effective = EffectiveSettings {

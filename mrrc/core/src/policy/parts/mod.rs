@@ -8,6 +8,7 @@
 //! | --- | --- | --- |
 //! | [`Lru`] | a whole policy: least recently used, under a [`Scheme`](super::Scheme) | `order` |
 //! | [`Recency`] | by last use; a hit writes two words | `order` |
+//! | [`Listed`] | the same [`Stack`], without a word for each region; a hit writes more | `order` |
 //! | [`Queue`] | first in, first out, or by last use; knows its pages | `mark`, `weight` |
 //! | [`Ordered`] | by a value that only rises; hits do not touch the heap | `weight`, `order` |
 //! | [`Ghosts`] | ranges that were evicted lately, with what the policy remembers of them | none |
@@ -17,9 +18,11 @@ mod lru;
 mod ordered;
 mod queue;
 mod recency;
+mod stack;
 
 pub use ghosts::Ghosts;
 pub use lru::Lru;
 pub use ordered::Ordered;
 pub use queue::Queue;
 pub use recency::Recency;
+pub use stack::{Listed, Stack};
