@@ -52,9 +52,10 @@ Measurements, for --only (--list --rows lists their rows):
   stall        a hit while another thread registers: stall/p50, p99, p99.99, p99.999
                [/alone|/beside-a-sleeper], stall/p99.99/added, stall/throughput
   bad-address  bad-address[/full]/attempts, evictions
+  memory       what a region takes: memory/stride/100000[/watched], and so on
 A row is measured with all rows of its measurement.
 
-Units: `ns` is better the lower it is, `x` the higher, `count` the lower.
+Units: `ns` is better the lower it is, `x` the higher, `count` and `B` the lower.
 Ratios are ours / peer, of the best laps. Peer and ratio are null (`-` in tables) where
 there is no peer, and the ratio where the laps of both overlap.
 

@@ -10,12 +10,14 @@
 //! * [`churn`]: misses that evict.
 //! * [`stall`]: how long a hit takes while another thread registers slowly.
 //! * [`bad_address`]: what one address that cannot be registered costs.
+//! * [`memory`]: what a cached region takes.
 
 pub mod bad_address;
 pub mod churn;
 pub mod field;
 pub mod hit;
 pub mod machine;
+pub mod memory;
 mod names;
 pub mod ours;
 pub mod race;
@@ -81,6 +83,8 @@ pub fn parts(places: &Places, most_threads: usize) -> Vec<Part> {
     parts.push(Part::new("stall", stall::TITLE, &stall::rows(), stall));
     let bad_address = with(Box::new(bad_address::measure::<Ours, Ucx>));
     parts.push(Part::new("bad-address", bad_address::TITLE, &bad_address::ROWS, bad_address));
+    let memory = with(Box::new(memory::measure::<Ours, Ucx>));
+    parts.push(Part::new("memory", memory::TITLE, &memory::ROWS, memory));
     parts
 }
 
