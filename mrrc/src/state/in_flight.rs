@@ -77,6 +77,7 @@ struct Packed(u16);
 impl Packed {
     const KIND: u16 = 0b11;
     const ABSENT: Self = Self(0);
+    /// The kinds. A bit turns a cached region into a retired one.
     const REGISTERING: u16 = 1;
     const CACHED: u16 = 2;
     const RETIRED: u16 = 3;
@@ -194,8 +195,9 @@ impl InFlight {
     #[inline]
     fn free(&mut self, id: RegionId, entry: Packed) {
         match entry.place() {
+            None => {}
             Some(NO_PLACE) => _ = self.more.remove(&id),
-            place => self.free.extend(place),
+            Some(place) => self.free.push(place),
         }
     }
 
@@ -270,11 +272,13 @@ impl InFlight {
 
     /// Retires a cached region. Returns whether it is registered.
     pub(super) fn retire(&mut self, id: RegionId) -> bool {
-        let entry = self.entry(id);
-        if let Entry::Cached { watched } = entry {
-            self.entries[id.index()] = Packed::retired(watched, false);
+        let Some(Packed(entry)) = self.entries.get_mut(id.index()) else { return false };
+        let kind = *entry & Packed::KIND;
+        if kind == Packed::CACHED {
+            // As watched as it was, and not final.
+            *entry |= Packed::RETIRED;
         }
-        entry.is_registered()
+        kind == Packed::CACHED || kind == Packed::RETIRED
     }
 
     /// Makes a retired region cached again. Returns false if that is final, or it is not registered.

@@ -98,8 +98,7 @@ impl Wanted {
     /// One region more relies on the pages.
     #[inline]
     pub(super) fn add(&mut self, range: PageRange) {
-        let mut set = 0;
-        for (key, cells) in Cells::of(range) {
+        for (set, (key, cells)) in Cells::of(range).enumerate() {
             let word = self.words.entry(key).or_default();
             if *word & cells != 0 {
                 // Not in part: either the words have all of a range, or the maps do.
@@ -107,7 +106,6 @@ impl Wanted {
                 return self.add_repeated(range);
             }
             *word |= cells;
-            set += 1;
         }
     }
 
