@@ -167,7 +167,7 @@ fn a_region_takes_few_bytes() {
     let watches = Userfaultfd::new().is_ok();
     // Bytes at most: reported by the program, and watched.
     for (name, most, watched) in
-        [("dense", 125, 135), ("stride", 112, 130), ("single pages", 120, 122), ("irregular", 235, 270)]
+        [("dense", 115, 129), ("stride", 111, 123), ("single pages", 113, 113), ("irregular", 158, 205)]
     {
         let regions = layout(name);
         let bytes = bytes_per_region(&regions, Explicit);

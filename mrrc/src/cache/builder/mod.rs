@@ -114,8 +114,8 @@ impl<R: Registrar> Builder<R> {
         self.capacity_pages(bytes / PAGE)
     }
 
-    /// The most regions that may be registered at once. Default: what the registrar says, or 2^20; a region takes
-    /// some 200 bytes of memory.
+    /// The most regions that may be registered at once. Default: what the registrar says, or 2^20. A region takes
+    /// some 110 bytes of memory, and up to 200 where regions are large and far apart.
     pub fn max_regions(mut self, regions: u64) -> Self {
         self.settings.max_regions = Some(regions);
         self
