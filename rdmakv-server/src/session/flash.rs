@@ -27,7 +27,7 @@ pub trait Reads: fmt::Debug + Send + Sync {
     /// Those of the system.
     fn files(&self) -> io::Result<Vec<File>>;
     /// Begins reads for these shards, and takes them out of the list. Their ends are reported to the stores, and their waiters to the
-    /// [bells](Shared::wake).
+    /// [bells](Bell).
     fn begin(&self, loads: &mut Vec<(usize, Load)>);
 }
 
