@@ -210,7 +210,6 @@ impl<P: Policy> Replayer<P> {
         let Deferred { marks, hits, .. } = self.deferred.as_mut()?;
         let id = self.core.find(asked)?;
         marks.mark(id);
-        self.core.observe(asked);
         let exact = self.core.range_of(id) == Some(asked);
         let kind = if exact { &mut hits.exact } else { &mut hits.subset };
         *kind += 1;

@@ -15,7 +15,7 @@ use crate::regions::RegionId;
 #[inline]
 pub(super) fn answer_lone<P: Policy>(
     contents: &mut Contents<P>,
-    planner: &Planner,
+    planner: &mut Planner,
     request: &Request,
     may_be_served: bool,
     holders: &mut impl Holders,
@@ -25,19 +25,20 @@ pub(super) fn answer_lone<P: Policy>(
     if !planner.is_lone(view, request, need) || may_be_served && is_served_otherwise(view, request) {
         return None;
     }
-    Some(make_lone(contents, request, need, holders))
+    Some(make_lone(contents, planner, request, need, holders))
 }
 
 /// Makes the region of a request that overlaps nothing, once so much has left.
 #[inline]
 fn make_lone<P: Policy>(
     contents: &mut Contents<P>,
+    planner: &mut Planner,
     request: &Request,
     need: Need,
     holders: &mut impl Holders,
 ) -> Result<(), AllInUse> {
     let &Request { range, access, .. } = request;
-    count_lone(contents, request);
+    learn_lone(contents, planner, request);
     contents.record_mut().start(Found::Miss);
     room::make_lone(contents, range, need, holders)?;
     let region = Some(register::admit_lone(contents, request));
@@ -49,7 +50,7 @@ fn make_lone<P: Policy>(
 /// counted, for any other request.
 pub(super) fn hold_lone<P: Policy>(
     contents: &mut Contents<P>,
-    planner: &Planner,
+    planner: &mut Planner,
     request: &Request,
 ) -> Option<RegionId> {
     let view = contents.view();
@@ -57,7 +58,7 @@ pub(super) fn hold_lone<P: Policy>(
     if !need.is_met() || !planner.is_lone(view, request, need) || is_served_otherwise(view, request) {
         return None;
     }
-    count_lone(contents, request);
+    learn_lone(contents, planner, request);
     Some(register::admit_lone(contents, request))
 }
 
@@ -73,6 +74,15 @@ fn is_served_otherwise(view: View<'_>, request: &Request) -> bool {
 fn count_lone<P: Policy>(contents: &mut Contents<P>, request: &Request) {
     if !request.again {
         contents.record_mut().count_miss(Found::Miss, 0, request.range.pages());
+    }
+}
+
+/// As [`count_lone`], and learns from it.
+#[inline]
+fn learn_lone<P: Policy>(contents: &mut Contents<P>, planner: &mut Planner, request: &Request) {
+    count_lone(contents, request);
+    if !request.again {
+        planner.observe(request.range);
     }
 }
 
@@ -199,7 +209,7 @@ fn execute<P: Policy>(
             }
             room::make(contents, planner, asked, holders)?;
         }
-        Err(_) if planner.plan().is_widened() => {
+        Err(_) if planner.plan().widened() > 0 => {
             // The request without its neighbours may find room.
             contents.record_mut().take_back_refusal();
             planner.narrow();

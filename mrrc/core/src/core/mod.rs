@@ -149,7 +149,6 @@ impl<P: Policy> Core<P> {
         let id = self.find(asked)?;
         self.contents.count_hit(id, asked);
         self.contents.touch(id);
-        self.planner.observe(asked);
         Some(id)
     }
 
@@ -158,8 +157,9 @@ impl<P: Policy> Core<P> {
     /// # Errors
     /// [`AllInUse`] when everything that could make room is held.
     pub fn request_with(&mut self, request: &Request, holders: &mut impl Holders) -> Result<&Outcome, AllInUse> {
+        self.planner.begin_request();
         // A cache of many threads looks before it asks: mostly nothing overlaps what it asks for.
-        let lone = miss::answer_lone(&mut self.contents, &self.planner, request, true, holders);
+        let lone = miss::answer_lone(&mut self.contents, &mut self.planner, request, true, holders);
         if let Some(result) = lone {
             self.debug_check_limits();
             return result.map(|()| self.outcome());
@@ -171,7 +171,6 @@ impl<P: Policy> Core<P> {
         };
         if !request.again {
             self.contents.count_hit(id, request.range);
-            self.planner.observe(request.range);
         }
         self.contents.touch(id);
         self.contents.answer_hit(id, request.range);
@@ -196,7 +195,7 @@ impl<P: Policy> Core<P> {
     /// Returns the region to register for a request that overlaps nothing and that has room. It is held once. For any other
     /// request nothing is done or counted. Under a [hard limit](Core::limit_hard).
     pub fn request_lone(&mut self, request: &Request) -> Option<RegionId> {
-        miss::hold_lone(&mut self.contents, &self.planner, request)
+        miss::hold_lone(&mut self.contents, &mut self.planner, request)
     }
 
     /// Asks for the span of a group. Each member is a request of its own for the counters; what is registered is
@@ -285,16 +284,34 @@ impl<P: Policy> Core<P> {
         touched.into_iter().for_each(|id| self.contents.touch(id));
     }
 
-    /// Learns from a hit that the core did not answer itself, where it widens.
+    /// Learns from a request that the core did not answer itself, where it widens. Of its own it learns from the misses.
     #[inline]
     pub fn observe(&mut self, range: PageRange) {
         self.planner.observe(range);
     }
 
-    /// Returns whether [`Core::observe`] learns from requests for this range.
+    /// Learns that memory changed, where it widens: what was registered there is of no use. [`Core::invalidate`] does so by itself.
     #[inline]
-    pub fn learns_from(&self, range: PageRange) -> bool {
-        self.planner.learns_from(range)
+    pub fn observe_change(&mut self, range: PageRange) {
+        self.planner.forget(range);
+    }
+
+    /// Learns that the registration of a widened gap for this request failed: its surroundings stay exact for a while.
+    pub fn widening_failed(&mut self, range: PageRange) {
+        self.planner.refuse_widening(range);
+    }
+
+    /// Returns the pages around a request that a widened registration may take. Those of them that can be registered are to be its
+    /// [`Request::mapping`]. None where the request is registered as it is.
+    #[inline]
+    pub fn reach_of(&self, request: &Request) -> Option<PageRange> {
+        self.planner.reach(request)
+    }
+
+    /// Returns the pages that the answer to the last [`Core::request_with`] registers beyond the request, by widening.
+    #[inline]
+    pub fn widened(&self) -> u64 {
+        self.planner.plan().widened()
     }
 
     /// A lease takes hold of a region: until it lets go, the region is no candidate for eviction.
@@ -365,6 +382,7 @@ impl<P: Policy> Core<P> {
 
     /// As [`Core::invalidate`], with holders that the core does not know.
     pub fn invalidate_among(&mut self, range: PageRange, holders: &mut impl Holders) -> &Leavers {
+        self.planner.forget(range);
         self.collect_leavers(|contents| contents.invalidate(range, holders))
     }
 

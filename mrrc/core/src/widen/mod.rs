@@ -1,11 +1,12 @@
 //! Widening: registering more than was requested, where that was seen to pay.
 //!
 //! A miss may register the aligned block of 2, 4, 16 or 64 pages around it: its neighbours are then hits. That pays where neighbours
-//! are asked for soon, and costs pages and room where they are not. A [`Widener`] learns which is the case, from the requests alone.
+//! are asked for soon, and costs pages and room where they are not. A [`Widener`] learns which is the case, from the misses alone: hits
+//! of a cache take no lock.
 //!
-//! **Shadows.** For each width a shadow plays all requests through a cache of blocks of that width and of the same capacity.
-//! It is first in, first out: a block is there if fewer pages than the capacity entered after it. So each request has a cost at each
-//! width:
+//! **Shadows.** For each width a shadow plays these requests through a cache of blocks of that width and of the same capacity.
+//! It is first in, first out: a block is there if fewer pages than the capacity entered after it. Blocks of memory that changed leave. So
+//! each request has a cost at each width:
 //!
 //! ```text
 //!   (a + a') · width · blocks missing  +  (b + b'/4) · runs of missing blocks
@@ -16,7 +17,8 @@
 //! **Choice.** These costs are summed up for the whole address space and for each context, which is an aligned 2 MiB. Both
 //! sums decay with each miss that they count: half of their weight is 1,400 and 23 misses old or less. A miss takes the width that cost least
 //! in its context, with a share of the whole in it. A context with few misses takes that of the whole. Wider than the request
-//! is taken only where that costs less than [`CLEARLY`] times the request alone.
+//! is taken only where that costs less than [`CLEARLY`] times the request alone. A widened registration that failed counts as
+//! [`FAILURE`] calls in its context at each width, so that the context stays exact for a while.
 //!
 //! **Bounds.** A block takes no page outside of what the caller allows: the mapping, and between the neighbouring regions. It has at
 //! most an eighth of the capacity.
@@ -52,6 +54,9 @@ const CONTEXT_BITS: u32 = 9;
 
 /// The capacity of the shadows at most, in pages. Larger caches are sampled.
 const MOST_PAGES: u64 = 1 << 14;
+
+/// The cost of a widened registration that failed, in calls. Some fifty misses later it has decayed.
+const FAILURE: f64 = 100.0;
 
 /// Pages of one request that the shadows play: its length beyond this tells nothing new.
 const PLAYED: u64 = 256;
@@ -121,20 +126,20 @@ impl Widener {
         self.costs = *costs;
     }
 
-    /// Returns whether requests for this range teach anything: the others need not be [observed](Self::observe).
+    /// Returns whether requests for this range teach anything.
     #[inline]
-    pub(crate) fn is_sampled(&self, range: PageRange) -> bool {
+    fn is_sampled(&self, range: PageRange) -> bool {
         hash_of(range).leading_zeros() >= self.sample_bits
     }
 
-    /// Learns from a request, hit or miss.
+    /// Learns from a request.
     pub(crate) fn observe(&mut self, range: PageRange) {
         if !self.is_sampled(range) {
             return;
         }
         let end = range.start() + range.pages().min(PLAYED);
         let page = self.costs.reg_page + self.costs.dereg_page;
-        let call = self.costs.reg_call + self.costs.dereg_call / 4.0;
+        let call = self.call();
         let mut costs = Sums::default();
         let mut any_missed = false;
         for ((shadow, width), cost) in self.shadows.iter_mut().zip(WIDTHS).zip(&mut costs.costs) {
@@ -157,6 +162,39 @@ impl Widener {
             context.sums.add(DECAY_CONTEXT, &costs);
             context.misses = context.misses * DECAY_CONTEXT + 1.0;
         }
+    }
+
+    /// Learns that memory changed: what was registered there is of no use. Of a long range only the ends are played: all
+    /// widths lose what is between.
+    pub(crate) fn forget(&mut self, range: PageRange) {
+        let (start, last) = (range.start(), range.end() - 1);
+        for (shadow, width) in self.shadows.iter_mut().zip(WIDTHS) {
+            if range.pages() <= PLAYED {
+                shadow.forget(start / width, last / width);
+            } else {
+                shadow.forget(start / width, (start + PLAYED / 2) / width);
+                shadow.forget((last - PLAYED / 2) / width, last / width);
+            }
+        }
+    }
+
+    /// Learns that a widened registration of a gap failed.
+    pub(crate) fn refuse(&mut self, gap: PageRange) {
+        let penalty = (FAILURE * self.call()) as f32;
+        let (at, tag) = self.place_of(gap);
+        let context = &mut self.contexts[at];
+        if context.tag != tag {
+            *context = Context { tag, ..Context::default() };
+        }
+        context.misses = context.misses.max(ENOUGH);
+        context.sums.costs[1..].iter_mut().for_each(|cost| *cost += penalty);
+        // A context that has no other costs would take no share of the whole.
+        context.sums.costs[0] = context.sums.costs[0].max(f32::MIN_POSITIVE);
+    }
+
+    /// Returns the cost of a registration's calls.
+    fn call(&self) -> f64 {
+        self.costs.reg_call + self.costs.dereg_call / 4.0
     }
 
     /// Returns the range to register for a gap: the gap, or a block around it that lies in `within`.
@@ -269,6 +307,33 @@ mod tests {
             let widener = taught(capacity, 0..20_000);
             assert_eq!(widener.widen(range(64, 1), PageRange::EVERYTHING).pages(), pages, "{capacity}");
         }
+    }
+
+    #[test]
+    fn failures_keep_a_context_exact_for_a_while() {
+        let mut widener = taught(10_000, 0..20_033);
+        let (here, elsewhere) = (range(30_000, 1), range(1 << 20, 1));
+        widener.refuse(here);
+        assert_eq!(widener.widen(here, PageRange::EVERYTHING), here);
+        assert!(widener.widen(elsewhere, PageRange::EVERYTHING).pages() > 1);
+        // The context is scanned.
+        (29_696..29_706).for_each(|page| widener.observe(range(page, 1)));
+        assert_eq!(widener.widen(here, PageRange::EVERYTHING), here);
+        (29_706..30_208).for_each(|page| widener.observe(range(page, 1)));
+        assert!(widener.widen(here, PageRange::EVERYTHING).pages() > 1);
+    }
+
+    #[test]
+    fn neighbours_that_change_end_widening() {
+        let mut widener = taught(10_000, 0..20_033);
+        let (here, neighbour) = (range(1 << 25, 1), range((1 << 25) + 1, 1));
+        assert!(widener.widen(here, PageRange::EVERYTHING).pages() > 1);
+        for _ in 0..40 {
+            widener.observe(here);
+            widener.observe(neighbour);
+            widener.forget(neighbour);
+        }
+        assert_eq!(widener.widen(here, PageRange::EVERYTHING), here);
     }
 
     #[test]

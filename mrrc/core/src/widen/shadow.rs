@@ -56,10 +56,21 @@ impl Shadow {
         missing
     }
 
-    fn find_or_enter(&mut self, block: u64) -> bool {
+    /// Removes the blocks from the first to the last.
+    pub(super) fn forget(&mut self, first: u64, last: u64) {
+        for block in first..=last {
+            let (at, tag) = self.place_of(block);
+            self.sets[at].iter_mut().filter(|entry| entry.tag == tag).for_each(|entry| *entry = Entry::default());
+        }
+    }
+
+    fn place_of(&self, block: u64) -> (usize, u32) {
         let hash = mix(block);
-        let tag = (hash >> 32) as u32 | 1;
-        let at = hash as usize & (self.sets.len() - 1);
+        (hash as usize & (self.sets.len() - 1), (hash >> 32) as u32 | 1)
+    }
+
+    fn find_or_enter(&mut self, block: u64) -> bool {
+        let (at, tag) = self.place_of(block);
         let (clock, capacity) = (self.clock, self.capacity);
         // Blocks that entered after it.
         let age = |entry: &Entry| if entry.tag == 0 { u32::MAX } else { clock.wrapping_sub(entry.entered) };
@@ -94,6 +105,15 @@ mod tests {
         assert_eq!(shadow.request(3, 3), Missing { blocks: 1, runs: 1 });
         assert_eq!(shadow.request(1, 3), Missing::default());
         assert_eq!(shadow.request(0, 0), Missing { blocks: 1, runs: 1 });
+    }
+
+    #[test]
+    fn forgotten_blocks_enter_anew() {
+        let mut shadow = Shadow::new(8);
+        shadow.request(0, 4);
+        shadow.forget(1, 2);
+        assert_eq!(shadow.request(0, 4), Missing { blocks: 2, runs: 1 });
+        assert_eq!(shadow.request(0, 4), Missing::default());
     }
 
     #[test]

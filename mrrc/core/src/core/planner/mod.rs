@@ -61,8 +61,9 @@ impl Planner {
             Keeps::Forever => need.is_met(),
         };
         let is_one = pages <= view.capacity.region_pages() && self.scheme.granule == Granule::Region;
-        // What is widened needs a plan.
-        if !stays || !is_one || sharing == Sharing::Nothing || self.widener.is_some() {
+        // What may be widened needs a plan.
+        let may_widen = self.widener.is_some() && request.mapping != range;
+        if !stays || !is_one || sharing == Sharing::Nothing || may_widen {
             return false;
         }
         !view.lookup.has_overlap(access.class(), range, view.regions)
@@ -157,7 +158,7 @@ impl Planner {
 
     // ---- Widening ------------------------------------------------------------------------------------
 
-    /// Learns from a request, hit or miss, by how much to widen.
+    /// Learns from a request, by how much to widen.
     #[inline(always)]
     pub(super) fn observe(&mut self, range: PageRange) {
         if let Some(widener) = &mut self.widener {
@@ -165,9 +166,31 @@ impl Planner {
         }
     }
 
-    /// Returns whether requests for this range teach anything.
-    pub(super) fn learns_from(&self, range: PageRange) -> bool {
-        self.widener.as_ref().is_some_and(|widener| widener.is_sampled(range))
+    /// Learns that memory changed.
+    #[inline]
+    pub(super) fn forget(&mut self, range: PageRange) {
+        if let Some(widener) = &mut self.widener {
+            widener.forget(range);
+        }
+    }
+
+    /// Learns that a widened registration for this range failed.
+    pub(super) fn refuse_widening(&mut self, range: PageRange) {
+        if let Some(widener) = &mut self.widener {
+            widener.refuse(range);
+        }
+    }
+
+    /// Returns the pages around a request that widening may take. None where the request is registered as it is.
+    pub(super) fn reach(&self, request: &Request) -> Option<PageRange> {
+        let widener = self.widener.as_ref().filter(|_| widening::may_widen(request))?;
+        Some(widener.reach(request.range)).filter(|&reach| reach != request.range)
+    }
+
+    /// Forgets by how much the last plan was widened.
+    #[inline]
+    pub(super) fn begin_request(&mut self) {
+        self.plan.widened = 0;
     }
 
     pub(super) fn set_costs(&mut self, costs: &Linear) {
@@ -272,7 +295,8 @@ impl Planner {
         let fits = |pages: u64, regions: u64| view.capacity.fits(Total { pages, regions });
         if view.has_one_key() {
             // At most twice what was asked for, in one region.
-            return !fits(wanted.pages().saturating_mul(2).min(longest), 1);
+            let hull = wanted.pages().saturating_mul(2).min(longest);
+            return !fits(hull.max(self.widest(request, wanted)), 1);
         }
         let pieces = wanted.pages().div_ceil(longest);
         if !fits(self.widest(request, wanted), pieces) {

@@ -100,9 +100,9 @@ impl Plan {
         self.pieces.is_empty() && !self.aside
     }
 
-    /// Returns whether a piece has more pages than its gap.
-    pub(in crate::core) fn is_widened(&self) -> bool {
-        self.widened > 0
+    /// Returns the pages of the pieces beyond the gaps.
+    pub(in crate::core) fn widened(&self) -> u64 {
+        self.widened
     }
 
     /// Returns whether it is registered for the request alone, because one region cannot have all rights.
@@ -146,6 +146,7 @@ impl Plan {
         self.pieces.push(piece);
         self.piece_total = Total::default();
         self.piece_total.add(piece.range.pages());
+        self.widened = 0;
     }
 
     /// One piece takes the place of all that the request overlaps.

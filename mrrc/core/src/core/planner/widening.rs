@@ -1,15 +1,23 @@
 //! Widening of a plan: its first and its last piece grow into free pages of the mapping.
 
-use super::{Plan, Request, Sharing, View};
+use super::{Found, Plan, Request, Sharing, View};
 use crate::range::PageRange;
 use crate::widen::Widener;
 
-/// Widens the ends of a plan where that was seen to pay, if all of it still fits. Only a plan that registers its gaps, for
-/// local rights.
+/// Returns whether a request may be widened at all: only for local rights.
+pub(super) fn may_widen(request: &Request) -> bool {
+    request.sharing != Sharing::Nothing && request.access.class() == 0
+}
+
+/// Widens the ends of a plan where that was seen to pay, if all of it still fits. Only a plan that registers its gaps; where each
+/// request is answered by one region, only one that overlaps nothing.
 pub(super) fn widen(widener: &Widener, view: View<'_>, request: &Request, plan: &mut Plan) {
-    let is_plain = plan.replaced.is_empty() && !plan.whole && !plan.aside && request.sharing != Sharing::Nothing;
-    let is_cut = plan.gaps.len() != plan.pieces.len();
-    if !is_plain || is_cut || request.access.class() != 0 || view.has_one_key() {
+    let is_plain = if view.has_one_key() {
+        plan.found == Found::Miss && matches!(plan.pieces[..], [piece] if piece.range == request.range)
+    } else {
+        !plan.whole && plan.gaps.len() == plan.pieces.len()
+    };
+    if !is_plain || !plan.replaced.is_empty() || plan.aside || !may_widen(request) {
         return;
     }
     // Gaps between regions of the request have no free neighbours.
@@ -119,15 +127,14 @@ mod tests {
     }
 
     #[test]
-    fn learns_alike_from_hits_that_it_is_told() {
+    fn learns_alike_from_misses_that_others_find() {
         let new = || Core::new(&Config { widen: Some(true), ..Config::new(4096) }).unwrap();
         let (mut own, mut told) = (new(), new());
         for nth in 0..4000 {
             let asked = range(nth * 7 % 1501, nth * 7 % 1501 + 1 + nth % 3);
             own.request(asked).unwrap();
-            if told.find(asked).is_some() {
-                told.observe(asked);
-            } else {
+            // The hits of a cache of many threads do not reach the core.
+            if told.find(asked).is_none() {
                 let request = Request { mapping: PageRange::EVERYTHING, ..Request::new(asked) };
                 told.request_with(&request, &mut NoHolders).unwrap();
             }
@@ -135,6 +142,60 @@ mod tests {
         }
         let (own, told) = (own.counters(), told.counters());
         assert!(own.regs == told.regs && own.reg_pages == told.reg_pages && own.regs < 1000, "{}", own.regs);
+    }
+
+    #[test]
+    fn one_key_widens_what_overlaps_nothing() {
+        let mut core = taught();
+        core.use_one_key();
+        let within = |start, end| Request { mapping: range(0, 120), ..Request::new(range(start, end)) };
+        let mut ask = |start, end| {
+            let gaps = registered(&mut core, &within(start, end));
+            let ids: Vec<_> = core.outcome().parts().iter().filter_map(Part::region).collect();
+            let widened = core.widened();
+            if !gaps.is_empty() {
+                core.publish(&ids, &mut NoHolders);
+            }
+            (gaps, widened)
+        };
+        assert_eq!(ask(70, 71), (vec![range(64, 120)], 55));
+        // A request that overlaps a region is answered as without widening.
+        assert_eq!(ask(60, 70), (vec![range(60, 70)], 0));
+        assert_eq!(ask(20, 21), (vec![range(0, 60)], 59));
+        assert_eq!(ask(90, 91), (vec![], 0));
+    }
+
+    #[test]
+    fn exact_requests_take_the_short_way_and_teach() {
+        let mut core = taught();
+        core.limit_hard();
+        let exact = Request::new(range(70, 71));
+        let id = core.request_lone(&exact).expect("it overlaps nothing");
+        core.publish(&[id], &mut NoHolders);
+        let wide = Request { mapping: range(0, 200), ..Request::new(range(150, 151)) };
+        assert_eq!((core.request_lone(&wide), core.reach_of(&wide)), (None, Some(range(128, 192))));
+        // Single pages far apart, which the short way registers, teach that it does not pay.
+        for nth in 0..20_000 {
+            let at = (1 << 40) + nth * 7919;
+            let id = core.request_lone(&Request::new(range(at, at + 1))).expect("there is room");
+            core.publish(&[id], &mut NoHolders);
+            core.invalidate(range(at, at + 1));
+        }
+        assert_eq!(core.reach_of(&wide), None);
+    }
+
+    #[test]
+    fn failed_widening_makes_the_context_exact() {
+        let mut core = taught();
+        let wide = Request { mapping: PageRange::EVERYTHING, ..Request::new(range(150, 151)) };
+        let elsewhere = Request { mapping: PageRange::EVERYTHING, ..Request::new(range(1 << 20, (1 << 20) + 1)) };
+        assert!(core.reach_of(&wide).is_some());
+        core.widening_failed(wide.range);
+        assert_eq!(core.reach_of(&wide), None);
+        assert!(core.reach_of(&elsewhere).is_some());
+        let remote = Request { access: Access::LOCAL | Access::REMOTE_READ, ..elsewhere };
+        assert_eq!(core.reach_of(&remote), None);
+        assert_eq!(Core::new(&Config::new(64)).unwrap().reach_of(&elsewhere), None);
     }
 
     #[test]
