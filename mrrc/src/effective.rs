@@ -7,6 +7,17 @@ use crate::footprint::Footprint;
 use crate::range::PageRange;
 use std::time::Duration;
 
+/// The requests that may register more than they ask for, where the core widens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Widening {
+    /// None.
+    Off,
+    /// Those for memory whose changes the cache is sure to hear of: arenas.
+    Owned,
+    /// All for local use.
+    All,
+}
+
 /// The effective settings of a cache.
 #[derive(Clone, Debug)]
 pub(crate) struct EffectiveSettings {
@@ -32,6 +43,7 @@ pub(crate) struct EffectiveSettings {
     pub(crate) caches: bool,
     /// Whether the monitor finds changes out.
     pub(crate) vouched: bool,
+    pub(crate) widening: Widening,
     /// Whether a region can serve several buffers of a list.
     pub(crate) groups: bool,
     /// The largest share of a group's pages without a request.

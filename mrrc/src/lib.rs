@@ -150,6 +150,8 @@ mod memory;
 mod miss;
 mod own_thread;
 mod pool;
+#[cfg(target_os = "linux")]
+mod present;
 mod reclaim;
 pub mod registrar;
 mod scope;

@@ -49,6 +49,7 @@ pub struct Settings {
     pub(crate) policy: Option<PolicyKind>,
     pub(crate) resort: Option<f64>,
     pub(crate) evict: Option<f64>,
+    pub(crate) widen: Option<bool>,
     pub(crate) costs: Option<Linear>,
     pub(crate) monitor: Option<MonitorKind>,
     pub(crate) grace: Option<Duration>,
@@ -74,6 +75,7 @@ impl Default for Settings {
             policy: None,
             resort: None,
             evict: None,
+            widen: None,
             costs: None,
             monitor: None,
             grace: None,
@@ -193,6 +195,7 @@ impl Settings {
         config.policy = self.policy.unwrap_or(config.policy);
         config.resort = self.resort.unwrap_or(config.resort);
         config.evict = self.evict.unwrap_or(config.evict);
+        config.widen = self.widen.or(config.widen);
         config.cost = self.costs.unwrap_or(config.cost);
         if !(0.0..=1.0).contains(&self.headroom) {
             return Err(ConfigError::Fraction { name: "headroom", value: self.headroom }.into());

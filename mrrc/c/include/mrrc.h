@@ -346,6 +346,12 @@ typedef struct {
     uint64_t peak_pages;
     /** The most regions ever registered at once. */
     uint64_t peak_regions;
+    /** Requests that registered more pages than they asked for (setting widen). */
+    uint64_t widened;
+    /** Pages that these registered beyond what they asked for. */
+    uint64_t widened_pages;
+    /** Requests whose widened registration failed: they were registered as they are. */
+    uint64_t widened_failed;
 } mrrc_counters_t;
 
 /** The current registrations. Fields may be added at the end. */
@@ -391,6 +397,7 @@ mrrc_options_t *mrrc_options_new(void);
  * | policy                  | the eviction policy: mrrc (default), gdsf, sieve, ...; an error names all of them     |
  * | resort                  | the share of the capacity in the resorting section of policy mrrc: 0.5 (default)      |
  * | evict                   | the share of the capacity that is evicted in one batch: 0.1 (default)                 |
+ * | widen                   | on, off: whether misses register neighbours too, where that has paid; else off        |
  * | cost                    | the cost model: paper (default), fmr, io-uring, or four numbers of microseconds       |
  * | monitor                 | reports changes of memory: userfaultfd (default); or explicit: the program does       |
  * | discard_grace           | longer than any discard of memory by the program takes: 100ms (default)               |

@@ -33,6 +33,7 @@ pub extern "C" fn mrrc_options_new() -> *mut mrrc_options_t {
 /// | policy                  | the eviction policy: mrrc (default), gdsf, sieve, ...; an error names all of them     |
 /// | resort                  | the share of the capacity in the resorting section of policy mrrc: 0.5 (default)      |
 /// | evict                   | the share of the capacity that is evicted in one batch: 0.1 (default)                 |
+/// | widen                   | on, off: whether misses register neighbours too, where that has paid; else off        |
 /// | cost                    | the cost model: paper (default), fmr, io-uring, or four numbers of microseconds       |
 /// | monitor                 | reports changes of memory: userfaultfd (default); or explicit: the program does       |
 /// | discard_grace           | longer than any discard of memory by the program takes: 100ms (default)               |

@@ -58,6 +58,12 @@ pub struct mrrc_counters_t {
     pub peak_pages: u64,
     /// The most regions ever registered at once.
     pub peak_regions: u64,
+    /// Requests that registered more pages than they asked for (setting widen).
+    pub widened: u64,
+    /// Pages that these registered beyond what they asked for.
+    pub widened_pages: u64,
+    /// Requests whose widened registration failed: they were registered as they are.
+    pub widened_failed: u64,
 }
 
 /// The current registrations. Fields may be added at the end.
@@ -122,6 +128,9 @@ pub unsafe extern "C" fn mrrc_counters(
             waits: counted.waits,
             peak_pages: counted.peak_pages,
             peak_regions: counted.peak_regions,
+            widened: counted.widened,
+            widened_pages: counted.widened_pages,
+            widened_failed: counted.widened_failed,
         };
         // SAFETY: the header requires that `counters` can be written for `size` bytes.
         unsafe { fill(counters, size, &shown, "counters") }

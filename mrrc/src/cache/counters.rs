@@ -23,6 +23,12 @@ pub struct CacheCounters {
     pub attempts: u64,
     /// Registrations that were tried again because the system was out of something.
     pub retries: u64,
+    /// Requests that registered more pages than they asked for, [widened](crate::cache::Builder::widen).
+    pub widened: u64,
+    /// Pages that these registered beyond what they asked for.
+    pub widened_pages: u64,
+    /// Requests whose widened registration failed, or found no room or no monitor: they were registered as they are.
+    pub widened_failed: u64,
     /// Requests that waited: until what another thread was registering was registered, or, if the cache
     /// [waits for room](crate::cache::Builder::capacity_timeout), until leases of others ended. Each counts once, however often
     /// it looked and for whatever it waited. Waiting for a batch that another thread deregisters does not count.
@@ -87,7 +93,7 @@ impl fmt::Display for CacheCounters {
         let made = decisions.regs.saturating_sub(decisions.failed).min(self.attempts);
         let failed = self.attempts - made;
         let aside = self.unwatched + self.discarded + self.changed_in_flight;
-        let lines = [
+        let mut lines = vec![
             ("requests", decisions.requests, format!("for {}", Count(decisions.pages, "pages"))),
             (
                 "hits",
@@ -122,6 +128,11 @@ impl fmt::Display for CacheCounters {
             ("waits", self.waits, "for others or for room".into()),
             ("peak", self.peak_pages, format!("pages, in {}", Count(self.peak_regions, "regions"))),
         ];
+        if self.widened + self.widened_failed > 0 {
+            let pages = Count(self.widened_pages, "pages");
+            let note = format!("misses, by {pages}; {} failed, and were registered exactly", self.widened_failed);
+            lines.insert(4, ("widened", self.widened, note));
+        }
         table(f, &lines)
     }
 }
@@ -174,6 +185,9 @@ pub(super) fn counters<R: Registrar>(shared: &Shared<R>) -> CacheCounters {
         decisions,
         attempts: stats.attempts,
         retries: stats.retries,
+        widened: stats.widened,
+        widened_pages: stats.widened_pages,
+        widened_failed: stats.widened_failed,
         waits: stats.waits,
         unwatched: stats.unwatched,
         discarded: stats.discarded,
@@ -228,7 +242,10 @@ mod tests {
                 "registered      120  of 123 tries: 3 failed, 1 of them tried again",
             ]
         );
-        assert!(!shown.ends_with('\n'));
+        assert!(!shown.ends_with('\n') && !shown.contains("widened"));
+        let widened = CacheCounters { widened: 7, widened_pages: 300, widened_failed: 1, ..counters }.to_string();
+        let line = "widened           7  misses, by 300 pages; 1 failed, and were registered exactly";
+        assert_eq!(widened.lines().nth(4), Some(line));
         assert!(CacheCounters::default().to_string().contains("hits           0  0.0 %"));
     }
 

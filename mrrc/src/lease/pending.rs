@@ -187,6 +187,11 @@ impl<'cache, R: Registrar> PendingLease<'cache, R> {
             shared.wake(wakes);
             (state, event) = match step? {
                 Step::Register => self.register_gaps()?,
+                Step::Look(reach) => {
+                    let &AcquireRequest { range, owned, .. } = self.miss.request();
+                    let found = shared.surroundings(range, reach, owned);
+                    (shared.lock()?, Event::Looked(found))
+                }
                 Step::Probe(range) => {
                     let answer = shared.registrar.probe(range, self.miss.request().access);
                     (shared.lock()?, Event::Probed(answer))
@@ -244,7 +249,10 @@ impl<'cache, R: Registrar> PendingLease<'cache, R> {
 pub(crate) fn grant<R: Registrar>(shared: &Shared<R>, request: AcquireRequest) -> Result<Lease<R>, AcquireError> {
     check(shared, &request)?;
     let mut state = shared.lock()?;
-    let Some(gap) = miss::reserve_lone(&mut state, &context(shared, &[]), &request) else {
+    let context = context(shared, &[]);
+    let is_wide = miss::reach(&state, &context, &request).is_some();
+    let lone = if is_wide { None } else { miss::reserve_lone(&mut state, &context, &request) };
+    let Some(gap) = lone else {
         let mut pending = PendingLease::new(shared, request, false);
         pending.drive(state, Event::Start, &[])?;
         return Ok(pending.lease());

@@ -215,6 +215,17 @@ impl<T> Gaps<T> {
         Some(&mut self.list[next])
     }
 
+    /// Returns whether the next gap, which failed, has pages outside of this range.
+    pub(super) fn fails_beyond(&self, range: PageRange) -> bool {
+        self.next().is_some_and(|next| !range.contains(self.list[next].range))
+    }
+
+    /// Returns whether the monitor does not watch a gap that has pages outside of this range.
+    pub(super) fn is_unwatched_beyond(&self, range: PageRange) -> bool {
+        let is_unwatched = |gap: &&Gap<T>| gap.uncached.is_none() && matches!(gap.watch, Some(Watch::Unwatched(_)));
+        self.list.iter().filter(is_unwatched).any(|gap| !range.contains(gap.range))
+    }
+
     /// Counts a failure of the next gap. Returns the gap's range, its rights, and how often it has failed.
     pub(super) fn count_failure(&mut self) -> (PageRange, Access, u32) {
         let Some(next) = self.next() else { unreachable!("a gap failed") };

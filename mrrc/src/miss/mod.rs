@@ -1,7 +1,8 @@
 //! A miss, as a state machine: no clock, no lock, no registrar.
 //!
 //! ```text
-//! Start ─ plan: victims leave, gaps get tickets, what is registered is held ─► Probe, Wait (for room)
+//! Start ─ ask where it may be widened                                      ─► Look
+//!       ─ plan: victims leave, gaps get tickets, what is registered is held ─► Probe, Wait (for room)
 //!       ─ make room with the registrar                                      ─► Deregister, Wait
 //!       ─ the driver asks the monitor and registers each gap                ─► Register
 //!       ─ publish, or take back what failed; free more where the system is out of something
@@ -19,6 +20,9 @@
 //! it has. What no look-up will find (the monitor does not watch it, it is just being discarded) is retired before it is
 //! registered, so no thread waits for that either.
 //!
+//! A request that may register its surroundings as well has the driver look at them first ([`Step::Look`]). If such a registration fails, in
+//! whatever way, the request is planned anew as it is: a bad neighbour fails no good request.
+//!
 //! Waits end by their time-outs. Where a request ends early [`Miss::abandon`] takes back its tickets, and threads that wait
 //! for them plan for themselves.
 
@@ -27,6 +31,7 @@ mod lone;
 mod question;
 mod request;
 mod room;
+mod surroundings;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 mod waits;
@@ -34,6 +39,7 @@ mod waits;
 pub(crate) use gaps::Gap;
 pub(crate) use lone::{publish_lone, reserve_lone};
 pub(crate) use request::AcquireRequest;
+pub(crate) use surroundings::reach;
 
 use crate::core::{Part, Request, Sharing};
 use crate::effective::EffectiveSettings;
@@ -68,6 +74,8 @@ pub(crate) enum Event {
     Start,
     /// The caller finishes what it began.
     Resume,
+    /// These pages around the request can be registered with it.
+    Looked(PageRange),
     /// The registrar was asked whether the range can be registered.
     Probed(io::Result<()>),
     /// The monitor was asked about the gaps, and does not watch all of them.
@@ -88,6 +96,8 @@ pub(crate) enum Event {
 
 /// The next task of the driver.
 pub(crate) enum Step {
+    /// Look which of these pages, around the request, can be registered with it, without the lock.
+    Look(PageRange),
     /// Ask the registrar whether the range can be registered, without the lock.
     Probe(PageRange),
     /// Ask the monitor about the gaps and register them, without the lock.
@@ -153,11 +163,13 @@ impl<T> Miss<T> {
     #[inline(always)]
     pub(crate) fn new(request: AcquireRequest, max_segments: usize, begins: bool) -> Self {
         let AcquireRequest { range, access, counted, sharing, .. } = request;
+        let ask = Request { range, access, max_segments, again: counted, sharing, mapping: range };
         Self {
             request,
             stage: Stage::Planning,
             begins,
-            question: Question::new(Request { range, access, max_segments, again: counted, sharing, mapping: range }),
+            // Others would wait for the surroundings of what is begun until that is finished.
+            question: Question::new(ask, !begins),
             room: Room::default(),
             waits: Waits::default(),
             holds: SmallVec::new(),
@@ -273,21 +285,23 @@ impl<T> Miss<T> {
         match event {
             Event::Start | Event::Locked => {}
             Event::Resume => self.stage = Stage::MakingRoom,
+            Event::Looked(found) => self.question.take_surroundings(found),
             Event::Probed(answer) => self.question.take_probe(state, context, answer)?,
+            Event::Unwatched if self.question.widened() > 0 && self.gaps.is_unwatched_beyond(self.request.range) => {
+                self.narrow(state, context, true);
+                return Ok(Step::Relock);
+            }
             Event::Unwatched => {
                 self.gaps.set_apart(state, context.thread);
                 return Ok(Step::Register);
             }
             Event::Registered { failed, sure: is_sure } => {
                 sure = is_sure;
-                let failure =
-                    failed.map(|source| self.room.take_failure(state, context, &mut self.gaps, &self.waits, source));
-                if let Some(Ok(())) = failure {
-                    self.stage = Stage::Freeing;
+                let is_wide = self.question.widened() > 0;
+                if is_wide && failed.is_some() && self.gaps.fails_beyond(self.request.range) {
+                    self.narrow(state, context, sure);
                 } else {
-                    self.gaps.publish(state, context.tables, sure, &mut self.holds);
-                    self.stage = Stage::Waiting;
-                    failure.transpose()?;
+                    self.end_registration(state, context, failed, sure)?;
                 }
             }
             Event::Deregistered(took) if self.stage == Stage::Freeing => self.waits.add(Cause::Freeing, took),
@@ -330,10 +344,42 @@ impl<T> Miss<T> {
         }
     }
 
+    /// Publishes what was registered, or has room made where the system is out of something.
+    fn end_registration(
+        &mut self,
+        state: &mut CacheState<T>,
+        context: &Context<'_, T>,
+        failed: Option<io::Error>,
+        sure: bool,
+    ) -> Result<(), AcquireError> {
+        let failure = failed.map(|source| self.room.take_failure(state, context, &mut self.gaps, &self.waits, source));
+        if let Some(Ok(())) = failure {
+            self.stage = Stage::Freeing;
+            return Ok(());
+        }
+        self.gaps.publish(state, context.tables, sure, &mut self.holds);
+        self.stage = Stage::Waiting;
+        failure.transpose()?;
+        if self.question.widened() > 0 {
+            state.stats.widened += 1;
+            state.stats.widened_pages += self.question.widened();
+        }
+        Ok(())
+    }
+
     /// Plans all of it once more. Segments shown as ready stay held.
     fn plan_anew(&mut self) {
         self.past.extend(self.holds.drain(..));
         self.plan_part(self.request.range, self.request.sharing);
+    }
+
+    /// Plans all of it once more, as it is: its widened registration failed. What is registered of it is published.
+    fn narrow(&mut self, state: &mut CacheState<T>, context: &Context<'_, T>, sure: bool) {
+        state.stats.widened_failed += 1;
+        state.core.widening_failed(self.request.range);
+        self.gaps.publish(state, context.tables, sure, &mut self.holds);
+        self.awaited.clear();
+        self.plan_anew();
     }
 
     /// Plans a part of it, or all, which was counted before.
@@ -346,6 +392,12 @@ impl<T> Miss<T> {
     /// own gaps.
     fn plan(&mut self, state: &mut CacheState<T>, context: &Context<'_, T>) -> Next {
         let mut is_held = true;
+        if self.question.looks()
+            && let Some(reach) = reach(state, context, &self.request)
+        {
+            return Ok(Some(Step::Look(reach)));
+        }
+        self.question.check_surroundings(state, &self.request);
         if let Some(gap) = self.question.put_lone(state, context) {
             self.gaps.add(state, context, &self.request, gap);
         } else if let Some(step) = self.question.put(state, context, &mut self.waits)? {
@@ -402,7 +454,14 @@ impl<T> Miss<T> {
             self.stage = Stage::Waiting;
             return Ok(None);
         }
-        let next = self.room.make(state, context, self.request.range, &mut self.gaps, &self.waits)?;
+        let next = match self.room.make(state, context, self.request.range, &mut self.gaps, &self.waits) {
+            // The request as it is may find room.
+            Err(_) if self.question.widened() > 0 => {
+                self.narrow(state, context, true);
+                return Ok(None);
+            }
+            next => next?,
+        };
         if next.is_none() {
             self.stage = Stage::Registering;
         }

@@ -2,7 +2,7 @@
 
 use super::gaps::Gap;
 use super::waits::{Cause, Waits};
-use super::{Context, Next, Step};
+use super::{AcquireRequest, Context, Next, Step};
 use crate::core::{AllInUse, Request, Sharing};
 use crate::error::{AcquireError, Unusable};
 use crate::range::PageRange;
@@ -19,13 +19,41 @@ pub(super) struct Question {
     ask: Request,
     /// Whether the registrar was asked before others have to leave for it.
     is_probed: bool,
+    /// Whether its surroundings need not be looked at (any more).
+    is_looked: bool,
+    /// Pages beyond the request that its plan registers.
+    widened: u64,
     /// The next time between two looks at leases.
     nap: Duration,
 }
 
 impl Question {
-    pub(super) fn new(ask: Request) -> Self {
-        Self { ask, is_probed: false, nap: LOOK }
+    /// Returns a question that was not put. `looks`: the surroundings of the request may be registered with it.
+    pub(super) fn new(ask: Request, looks: bool) -> Self {
+        Self { ask, is_probed: false, is_looked: !looks, widened: 0, nap: LOOK }
+    }
+
+    /// Returns whether the surroundings of the request are to be looked at, once.
+    pub(super) fn looks(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_looked, true)
+    }
+
+    /// Takes the pages that can be registered with the request.
+    pub(super) fn take_surroundings(&mut self, found: PageRange) {
+        self.ask.mapping = found;
+    }
+
+    /// Keeps to the request where nothing is cached of its surroundings: it would not be cached either.
+    pub(super) fn check_surroundings<T>(&mut self, state: &CacheState<T>, request: &AcquireRequest) {
+        let Request { range, mapping, .. } = self.ask;
+        if mapping != range && !state.changes.allows_caching(mapping, request.answers_for(mapping)) {
+            self.ask.mapping = range;
+        }
+    }
+
+    /// Returns the pages that its plan registers beyond the request.
+    pub(super) fn widened(&self) -> u64 {
+        self.widened
     }
 
     pub(super) fn range(&self) -> PageRange {
@@ -36,9 +64,9 @@ impl Question {
         self.ask.max_segments
     }
 
-    /// Asks for a part of the request, or all, which was counted before.
+    /// Asks for a part of the request, or all, which was counted before. It is not widened.
     pub(super) fn repeat(&mut self, range: PageRange, sharing: Sharing) {
-        *self = Self::new(Request { range, sharing, again: true, ..self.ask });
+        *self = Self::new(Request { range, sharing, again: true, mapping: range, ..self.ask }, false);
     }
 
     /// Asks for a gap that nothing overlaps and for which there is room in the core. `None`, and nothing is done, for any other
@@ -71,7 +99,10 @@ impl Question {
                     core.request_group(&ask, members, leases).map(drop)
                 }
             });
-            let Err(refusal) = answer else { return Ok(None) };
+            let Err(refusal) = answer else {
+                self.widened = if members.is_empty() { state.core.widened() } else { 0 };
+                return Ok(None);
+            };
             self.ask.again = true;
             let held = state.lease_holds.len();
             state.sweep_all(tables);

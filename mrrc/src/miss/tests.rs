@@ -16,6 +16,8 @@ use std::ptr::NonNull;
 use std::time::Duration;
 
 const CAPACITY: u64 = 24;
+/// The same where misses are widened, to four pages at most.
+const WIDE: u64 = 40;
 const REGIONS: u64 = 6;
 const MORE: Access = Access::LOCAL.union(Access::REMOTE_READ);
 
@@ -106,9 +108,16 @@ struct World {
 }
 
 impl World {
-    fn new(max_segments: usize, tasks: Vec<(u32, Vec<Ask>)>) -> Self {
+    fn new(max_segments: usize, widens: bool, tasks: Vec<(u32, Vec<Ask>)>) -> Self {
         let builder = Cache::builder(Idle).monitor(Explicit).ignore_environment().max_segments(max_segments);
-        let cache = builder.capacity_pages(CAPACITY).max_regions(REGIONS).build().unwrap();
+        let builder = builder.widen(widens);
+        let capacity = if widens { WIDE } else { CAPACITY };
+        let cache = builder.capacity_pages(capacity).max_regions(REGIONS).build().unwrap();
+        if widens {
+            // Pages one after the other, which are asked for no more.
+            let mut state = cache.shared.lock().unwrap();
+            (1000..2000).for_each(|page| state.core.observe(PageRange::new(page, 1).unwrap()));
+        }
         let task = |(thread, asks)| Task { thread, asks, miss: None, next: Next::Nothing, holds: Vec::new() };
         let tasks = tasks.into_iter().map(task).collect();
         Self { cache, live: HashMap::new(), next_key: 1, change: None, tasks, granted: 0 }
@@ -164,6 +173,14 @@ impl World {
                 return;
             }
             Next::Effect(step) => match step {
+                Step::Look(reach) => {
+                    let range = miss.as_ref().unwrap().request().range;
+                    Event::Looked(match fault {
+                        Fault::None => reach,
+                        Fault::Unwatched => range,
+                        _ => PageRange::between(range.start(), reach.end()),
+                    })
+                }
                 Step::Probe(_) if fault == Fault::BadAddress => Event::Probed(Err(error(libc::EFAULT))),
                 Step::Probe(_) => Event::Probed(Ok(())),
                 Step::Register => register(miss.as_mut().unwrap(), live, next_key, fault),
@@ -205,11 +222,16 @@ impl World {
             }
             Ok(step) => *next = Next::Effect(step),
             Err(
-                AcquireError::AllInUse { .. }
+                error @ (AcquireError::AllInUse { .. }
                 | AcquireError::DeregistrationFailed { .. }
                 | AcquireError::Register { .. }
-                | AcquireError::TimedOut { .. },
+                | AcquireError::TimedOut { .. }),
             ) => {
+                if let AcquireError::Register { range, .. } = error
+                    && settings.max_segments == usize::MAX
+                {
+                    assert!(current.request().range.contains(range), "a bad neighbour fails no request");
+                }
                 current.abandon(&mut state, &shared.tables);
                 assert!(!current.is_pending());
                 drop(state);
@@ -238,7 +260,7 @@ impl World {
     #[expect(unsafe_code, reason = "it looks at registrations")]
     fn check(&self) {
         let pages: u64 = self.live.values().map(|(range, _)| range.pages()).sum();
-        assert!(pages <= CAPACITY && self.live.len() as u64 <= REGIONS, "{:?}", self.live);
+        assert!(pages <= self.cache.usage().capacity_pages && self.live.len() as u64 <= REGIONS, "{:?}", self.live);
         let tables = &self.cache.shared.tables;
         for Task { miss, holds, .. } in &self.tasks {
             let Some(miss) = miss else { continue };
@@ -357,9 +379,9 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     prop::collection::vec(act, 1..120)
 }
 
-fn run(max_segments: usize, tasks: Vec<Vec<Ask>>, acts: Vec<Act>) -> u32 {
+fn run(max_segments: usize, widens: bool, tasks: Vec<Vec<Ask>>, acts: Vec<Act>) -> u32 {
     let tasks = tasks.into_iter().zip(1..).map(|(asks, thread)| (thread, asks)).collect();
-    let mut world = World::new(max_segments, tasks);
+    let mut world = World::new(max_segments, widens, tasks);
     acts.into_iter().for_each(|act| world.act(act));
     world.finish()
 }
@@ -372,8 +394,9 @@ proptest! {
         tasks in prop::collection::vec(asks(), 2),
         acts in acts(),
         max_segments in prop_oneof![Just(usize::MAX), Just(2), Just(1)],
+        widens in any::<bool>(),
     ) {
-        run(max_segments, tasks, acts);
+        run(max_segments, widens, tasks, acts);
     }
 
     #[test]
@@ -381,8 +404,9 @@ proptest! {
         tasks in prop::collection::vec(asks(), 3),
         acts in acts(),
         max_segments in prop_oneof![Just(usize::MAX), Just(2), Just(1)],
+        widens in any::<bool>(),
     ) {
-        run(max_segments, tasks, acts);
+        run(max_segments, widens, tasks, acts);
     }
 }
 
@@ -390,7 +414,7 @@ proptest! {
 #[test]
 fn misses_of_one_range_register_it_once() {
     let ask = Ask { start: 4, pages: 4, access: Access::LOCAL, begins: false };
-    let mut world = World::new(usize::MAX, vec![(1, vec![ask]), (2, vec![ask])]);
+    let mut world = World::new(usize::MAX, false, vec![(1, vec![ask]), (2, vec![ask])]);
     for nth in [0, 1] {
         world.act(Act::Effect(nth, Fault::None));
         world.act(Act::Advance(nth));
@@ -405,11 +429,31 @@ fn misses_of_one_range_register_it_once() {
     world.finish();
 }
 
+/// A widened registration that fails is followed by one of the request, and by no widened one.
+#[test]
+fn failed_widening_is_followed_by_the_request() {
+    let ask = |start| Ask { start, pages: 1, access: Access::LOCAL, begins: false };
+    let mut world = World::new(usize::MAX, true, vec![(1, vec![ask(21), ask(17)])]);
+    let mut faults = [Fault::None, Fault::None, Fault::BadAddress].into_iter();
+    while world.granted < 2 {
+        world.act(Act::Effect(0, faults.next().unwrap_or(Fault::None)));
+        world.act(Act::Advance(0));
+        if world.granted == 1 {
+            assert_eq!(world.live.values().map(|(range, _)| (range.start(), range.pages())).next(), Some((17, 1)));
+            world.act(Act::Release(0));
+        }
+    }
+    let counters = world.cache.counters();
+    assert_eq!((counters.attempts, counters.widened, counters.widened_failed), (3, 0, 1));
+    assert_eq!((counters.decisions.requests, counters.decisions.failed, world.live.len()), (2, 1, 2));
+    world.finish();
+}
+
 /// The usual miss takes the lock twice: once to plan, once to publish.
 #[test]
 fn lone_gap_takes_the_lock_twice() {
     let asks = [16, 24, 32].map(|start| Ask { start, pages: 8, access: Access::LOCAL, begins: false });
-    let mut world = World::new(usize::MAX, vec![(1, asks.to_vec())]);
+    let mut world = World::new(usize::MAX, false, vec![(1, asks.to_vec())]);
     for granted in 1..=3 {
         for _ in 0..2 {
             world.act(Act::Effect(0, Fault::None));
@@ -425,7 +469,7 @@ fn lone_gap_takes_the_lock_twice() {
 #[test]
 fn batch_in_the_way_takes_one_lock_more() {
     let ask = |start| Ask { start, pages: 24, access: Access::LOCAL, begins: false };
-    let mut world = World::new(usize::MAX, vec![(1, vec![ask(100), ask(16)])]);
+    let mut world = World::new(usize::MAX, false, vec![(1, vec![ask(100), ask(16)])]);
     let mut locks = 0;
     while world.granted < 2 {
         world.act(Act::Effect(0, Fault::None));

@@ -77,6 +77,12 @@ const TABLE: &[Setting] = &[
         value: Value::Fraction(|settings, share| settings.evict = Some(share)),
     },
     Setting {
+        name: "widen",
+        help: "on, off: whether misses register neighbours too, where that has paid; else off",
+        default: None,
+        value: Value::Switch(|settings, on| settings.widen = Some(on)),
+    },
+    Setting {
         name: "cost",
         help: "the cost model: paper (default), fmr, io-uring, or four numbers of microseconds",
         default: Some("paper"),

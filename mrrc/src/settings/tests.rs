@@ -128,6 +128,7 @@ fn defaults_are_those_of_the_table() {
             policy: None,
             resort: None,
             evict: None,
+            widen: None,
             costs: None,
             monitor: set.monitor.filter(|&monitor| monitor != MonitorKind::DEFAULT),
             grace: set.grace.filter(|&grace| grace != GRACE),

@@ -250,7 +250,14 @@ impl<T> CacheState<T> {
     /// Records a monitor's change: hidden at once, dealt with by the next thread that has the lock. Allocates nothing.
     pub(crate) fn note_change(&mut self, tables: &HitTables<T>, change: Change, now: Instant, until: Instant) {
         self.stats.changes += 1;
-        self.hide(tables, change.range, ChangeLog::record);
+        let mut any_hidden = false;
+        self.hide(tables, change.range, |changes, id| {
+            any_hidden = true;
+            changes.record(id);
+        });
+        if any_hidden {
+            self.core.observe_change(change.range);
+        }
         if change.kind == ChangeKind::Discarding {
             self.changes.discard(change.range, until, now);
         }

@@ -14,6 +14,8 @@ use crate::hit::barrier::Barrier;
 use crate::invalidation::OwnMonitor;
 #[cfg(target_os = "linux")]
 use crate::invalidation::mappings::Mappings;
+#[cfg(target_os = "linux")]
+use crate::present::PageMap;
 use crate::range::PageRange;
 use crate::regions::RegionId;
 use crate::registrar::Registrar;
@@ -43,6 +45,8 @@ pub(crate) struct Shared<R: Registrar> {
     /// Opened when first needed; none where the system does not tell.
     #[cfg(target_os = "linux")]
     mappings: OnceLock<Option<Mappings>>,
+    #[cfg(target_os = "linux")]
+    page_map: OnceLock<Option<PageMap>>,
 }
 
 /// The lock of a cache's state.
@@ -80,6 +84,8 @@ impl<R: Registrar> Shared<R> {
             stopping: AtomicBool::new(false),
             #[cfg(target_os = "linux")]
             mappings: OnceLock::new(),
+            #[cfg(target_os = "linux")]
+            page_map: OnceLock::new(),
         })
     }
 
@@ -200,6 +206,36 @@ impl<R: Registrar> Shared<R> {
         let mappings = self.mappings.get_or_init(|| Mappings::open().ok()).as_ref();
         let mapping = mappings.and_then(|mappings| mappings.at(range.start()).ok().flatten());
         mapping.is_some_and(|mapping| mapping.pages.contains(range))
+    }
+
+    /// Returns the range with the pages next to it that can be registered with it, within `reach`. They are in memory, and in the same
+    /// mapping of anonymous memory, or in the memory that the caller answers for.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn surroundings(&self, range: PageRange, reach: PageRange, owned: Option<PageRange>) -> PageRange {
+        let Some(page_map) = self.page_map.get_or_init(|| PageMap::open().ok()) else { return range };
+        let reach = owned.map_or(Some(reach), |owned| owned.intersection(reach));
+        let Some(found) = reach.map(|reach| page_map.around(range, reach)).filter(|&found| found != range) else {
+            return range;
+        };
+        let allowed = match owned {
+            Some(_) => Some(found),
+            None => {
+                let mappings = self.mappings.get_or_init(|| Mappings::open().ok()).as_ref();
+                let mapping = mappings.and_then(|mappings| mappings.at(range.start()).ok().flatten());
+                let mapping = mapping.filter(|mapping| mapping.refusal().is_none());
+                mapping.and_then(|mapping| mapping.pages.intersection(found))
+            }
+        };
+        let Some(allowed) = allowed.filter(|allowed| allowed.contains(range)) else { return range };
+        // Whole pages of the device.
+        let unit = self.settings.unit;
+        PageRange::between(allowed.start().next_multiple_of(unit), allowed.end() / unit * unit)
+    }
+
+    /// Returns the range: this system does not tell which pages are in memory.
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn surroundings(&self, range: PageRange, _: PageRange, _: Option<PageRange>) -> PageRange {
+        range
     }
 
     /// Returns whether all of the range lies in one mapping: this system does not tell.

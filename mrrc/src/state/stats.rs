@@ -7,6 +7,9 @@ use crate::footprint::Footprint;
 pub(crate) struct Stats {
     pub(crate) attempts: u64,
     pub(crate) retries: u64,
+    pub(crate) widened: u64,
+    pub(crate) widened_pages: u64,
+    pub(crate) widened_failed: u64,
     pub(crate) waits: u64,
     pub(crate) unwatched: u64,
     pub(crate) discarded: u64,

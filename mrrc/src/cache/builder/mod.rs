@@ -8,7 +8,7 @@ use crate::budget::Budget;
 use crate::cache::Cache;
 use crate::config::Config;
 use crate::core::Core;
-use crate::effective::EffectiveSettings;
+use crate::effective::{EffectiveSettings, Widening};
 use crate::error::BuildError;
 use crate::footprint::Footprint;
 use crate::hit::barrier::Barrier;
@@ -190,6 +190,26 @@ impl<R: Registrar> Builder<R> {
         self
     }
 
+    /// Sets whether a miss may register pages around the request as well, where that was seen to pay. Default: no, unless the
+    /// policy or the [`Config`] says so.
+    ///
+    /// It is learned from misses: neighbours that are asked for soon after, or many small requests in one mapping. A miss
+    /// then registers the aligned block of 2, 4, 16 or 64 pages around it, at most an eighth of the capacity. The block ends at the
+    /// end of the mapping, at pages that are not in memory, and at other regions. Where that fails, the request is
+    /// registered as it is, and its surroundings stay so for a while. Only requests for local rights are widened, and only in
+    /// anonymous memory. [`Cache::begin`] and the groups of [`Cache::acquire_list`] are not. A lease shows what was asked for.
+    ///
+    /// Pages that no request asked for are pinned then, and counted against the capacity. In a program that calls
+    /// `ibv_fork_init`, a child may lack them (`MADV_DONTFORK`).
+    ///
+    /// **With [`Explicit`](crate::invalidation::Explicit)** the promise of [`Cache::acquire`] is larger with this: changes of *all*
+    /// memory in the mappings of acquired buffers are told to the cache. Variable `MRRC_WIDEN` makes no program promise that: there it
+    /// widens arenas only, which are the cache's own.
+    pub fn widen(mut self, on: bool) -> Self {
+        self.settings.widen = Some(on);
+        self
+    }
+
     /// How long nothing is cached where the program discards pages (`MADV_DONTNEED` and its like). The system reports
     /// the beginning of a discard and not its end. Default: 100 ms.
     ///
@@ -278,6 +298,7 @@ impl<R: Registrar> Builder<R> {
                 source,
             })?;
         }
+        let promises = program.widens();
         let (monitor, grace) = program.strengthen(monitor, &settings)?;
         effective.grace = grace;
         let floor = monitor.least_grace();
@@ -288,6 +309,9 @@ impl<R: Registrar> Builder<R> {
         let background = settings.background.unwrap_or(vouched);
         effective.background = background;
         effective.vouched = vouched;
+        if core.scheme().widens {
+            effective.widening = strength::widening(promises, settings.widen, vouched);
+        }
         let barrier = if settings.fence { Barrier::Fence } else { Barrier::choose() };
         let times = settings.histograms.then(|| Box::new(Times::new()));
         let shared =
@@ -332,8 +356,6 @@ impl<R: Registrar> Builder<R> {
         // Pieces of a long range begin at pages of the device, as everything else.
         config.max_region_pages = least([config.max_region_pages, limits.region_pages])
             .map(|pages| if pages == 0 { 0 } else { (pages - pages % unit).max(unit) });
-        // A request of the cache has no mapping around it, so its misses stay exact: learning widths would only cost.
-        config.widen = Some(false);
         let core = match policy_from.filter(|_| settings.policy.is_none()) {
             Some(new) => {
                 let new = new.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -360,6 +382,7 @@ impl<R: Registrar> Builder<R> {
             headroom: config.params().pages_of(settings.headroom),
             caches: core.scheme().keeps != Keeps::Nothing,
             vouched: false,
+            widening: Widening::Off,
             // A region over several buffers serves none of them where matching is exact.
             groups: core.scheme().matching == Matching::Contain,
             group_extra: config.group_extra,

@@ -5,6 +5,7 @@
 //! variable cannot know that argument. So a weaker value is ignored, and one line on standard error reports that, once a
 //! process.
 
+use crate::effective::Widening;
 use crate::error::BuildError;
 use crate::invalidation::{Explicit, Monitor};
 use crate::settings::{GRACE, MonitorKind, Settings};
@@ -87,16 +88,31 @@ pub(super) fn grace(program: Option<Duration>, environment: Option<Duration>) ->
     }
 }
 
+/// Returns the requests that may be widened, where the policy is. A monitor that vouches hears of changes to their surroundings, and
+/// a program that asked for widening reports them. Another program, for which only the environment did (`set` is what was set
+/// last), reports those of what it acquires.
+pub(super) fn widening(program_asked: bool, set: Option<bool>, vouched: bool) -> Widening {
+    if vouched || program_asked || set.is_none() { Widening::All } else { Widening::Owned }
+}
+
 /// The program's settings, apart from those that the environment sets after it.
 pub(super) struct Program {
     monitor: Option<MonitorKind>,
     grace: Option<Duration>,
+    /// Whether it promised to report changes of all memory around what it acquires.
+    widens: bool,
 }
 
 impl Program {
     /// Takes these settings out, so that those that are there later are the environment's.
     pub(super) fn take(settings: &mut Settings) -> Self {
-        Self { monitor: settings.monitor.take(), grace: settings.grace.take() }
+        let widens = settings.widen.or(settings.config.as_ref().and_then(|config| config.widen));
+        Self { monitor: settings.monitor.take(), grace: settings.grace.take(), widens: widens == Some(true) }
+    }
+
+    /// Returns whether it asked for widening, and with that promised to report changes of all memory around what it acquires.
+    pub(super) fn widens(&self) -> bool {
+        self.widens
     }
 
     /// Returns the monitor and the grace period of a cache.
@@ -117,5 +133,26 @@ fn report(reported: &AtomicBool, setting: &str, why: &str) {
         eprintln!(
             "mrrc: {setting} is ignored: {why}, and the environment can only strengthen that: unset the variable"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn environment_promises_nothing_for_the_program() {
+        let asked = |settings: &mut Settings| Program::take(settings).widens();
+        let mut settings = Settings::default();
+        assert!(!asked(&mut settings));
+        settings.config = Some(Config { widen: Some(true), ..Config::new(8) });
+        assert!(asked(&mut settings));
+        settings.widen = Some(false);
+        assert!(!asked(&mut settings));
+        assert_eq!(widening(false, Some(true), false), Widening::Owned);
+        // The monitor hears of changes, the program asked, or its own policy widens.
+        let others = [(false, Some(true), true), (true, Some(true), false), (false, None, false)];
+        assert!(others.iter().all(|&(asked, set, vouched)| widening(asked, set, vouched) == Widening::All));
     }
 }

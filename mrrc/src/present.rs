@@ -1,0 +1,114 @@
+//! Which pages of this process are in memory: to register no page that is not.
+
+use crate::range::{PAGE, PageRange};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// The kernel's table of this process's pages.
+#[derive(Debug)]
+pub(crate) struct PageMap(File);
+
+/// Pages looked at, at most, on each side of a range.
+const MOST: u64 = 128;
+/// Bytes of an entry, and the bit of one that is in memory.
+const ENTRY: usize = size_of::<u64>();
+const IN_MEMORY: u64 = 1 << 63;
+
+impl PageMap {
+    /// # Errors
+    /// Fails where the system has no such table, or has pages of another size than ours.
+    pub(crate) fn open() -> io::Result<Self> {
+        #[expect(unsafe_code, reason = "a system call")]
+        // SAFETY: `sysconf` takes a number and returns one.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        if u64::try_from(page) != Ok(PAGE) {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        Ok(Self(File::open("/proc/self/pagemap")?))
+    }
+
+    /// Returns the range with the pages next to it that are in memory now, within the bounds. One system call, or two where the
+    /// range is long.
+    pub(crate) fn around(&self, range: PageRange, within: PageRange) -> PageRange {
+        let (first, last) = (within.start().min(range.start()), within.end().max(range.end()));
+        let (first, last) = (first.max(range.start().saturating_sub(MOST)), last.min(range.end().saturating_add(MOST)));
+        let mut entries = [0_u8; 2 * MOST as usize * ENTRY];
+        let (before, after) = if last - first <= 2 * MOST {
+            let found = self.read(first, last, &mut entries);
+            let (before, rest) = found.split_at(((range.start() - first) as usize * ENTRY).min(found.len()));
+            let behind = rest.get(range.pages() as usize * ENTRY..).unwrap_or_default();
+            (run(before.rchunks_exact(ENTRY)), run(behind.chunks_exact(ENTRY)))
+        } else {
+            let before = run(self.read(first, range.start(), &mut entries).rchunks_exact(ENTRY));
+            (before, run(self.read(range.end(), last, &mut entries).chunks_exact(ENTRY)))
+        };
+        PageRange::between(range.start() - before, range.end() + after)
+    }
+
+    /// Returns the entries of these pages; none where they cannot be read all.
+    fn read<'a>(&self, start: u64, end: u64, entries: &'a mut [u8]) -> &'a [u8] {
+        let wanted = &mut entries[..(end - start) as usize * ENTRY];
+        match self.0.read_exact_at(wanted, start * ENTRY as u64) {
+            Ok(()) => wanted,
+            Err(_) => &[],
+        }
+    }
+}
+
+/// Returns how many of the entries, up to the first that is not, are of pages in memory.
+fn run<'a>(entries: impl Iterator<Item = &'a [u8]>) -> u64 {
+    let words = entries.map(|entry| entry.try_into().map_or(0, u64::from_ne_bytes));
+    words.take_while(|word| word & IN_MEMORY != 0).count() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Maps so many pages, and writes to those of the range.
+    #[expect(unsafe_code, reason = "memory is mapped by hand")]
+    fn filled(pages: u64, written: std::ops::Range<u64>) -> PageRange {
+        let bytes = (pages * PAGE) as usize;
+        let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a fresh mapping touches nothing that exists. It stays to the end of the process.
+        let memory = unsafe { libc::mmap(std::ptr::null_mut(), bytes, rights, flags, -1, 0) };
+        assert_ne!(memory, libc::MAP_FAILED);
+        // SAFETY: the mapping is this test's own. Pages of 4 KiB come alone then.
+        unsafe { libc::madvise(memory, bytes, libc::MADV_NOHUGEPAGE) };
+        for page in written {
+            // SAFETY: the page lies in the mapping, which nothing else uses.
+            unsafe { memory.cast::<u8>().add((page * PAGE) as usize).write(1) };
+        }
+        PageRange::new(memory as u64 / PAGE, pages).unwrap()
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "it maps memory")]
+    fn pages_in_memory_end_at_the_first_that_is_not() {
+        let map = PageMap::open().unwrap();
+        for (start, pages) in [(40, 2), (33, 30), (32, 31)] {
+            let whole = filled(600, 32..63);
+            let at = |start: u64, end: u64| PageRange::between(whole.start() + start, whole.start() + end);
+            let asked = at(start, start + pages);
+            assert_eq!(map.around(asked, whole), at(32, 63));
+            assert_eq!(map.around(asked, at(33, 600)), at(33.min(start), 63));
+            assert_eq!(map.around(asked, asked), asked);
+        }
+        // A long range, whose ends are looked at alone; and never more than the bound.
+        let whole = filled(1000, 100..900);
+        let at = |start: u64, end: u64| PageRange::between(whole.start() + start, whole.start() + end);
+        assert_eq!(map.around(at(101, 800), whole), at(100, 900));
+        assert_eq!(map.around(at(300, 310), whole), at(300 - MOST, 310 + MOST));
+    }
+
+    #[test]
+    fn addresses_that_no_memory_can_have_add_nothing() {
+        let map = PageMap::open().unwrap();
+        let last = PageRange::EVERYTHING.end();
+        let top = PageRange::between(last - 1, last);
+        assert_eq!(map.around(top, PageRange::EVERYTHING), top);
+        let low = PageRange::between(0, 1);
+        assert_eq!(map.around(low, PageRange::between(0, 2)), low);
+    }
+}
