@@ -59,6 +59,18 @@ fn real_pins_match_simulation_for_every_policy() {
 }
 
 #[test]
+fn real_pins_match_simulation_that_widens() {
+    let trace = "buffers:pattern=log,pages=4096,requests=20000,seed=7";
+    for policy in ["mrrc", "probation"] {
+        let options = ["-c", "512p", "-p", policy, "--widen"];
+        let (Some(exact), Some(widened)) = (replayed(trace, &options[..4]), replayed(trace, &options)) else { return };
+        assert!(widened["difference"].as_f64().unwrap().abs() <= 0.1, "{policy}: {widened}");
+        let [exact, widened] = [exact, widened].map(|result| number(&result, "measured_registrations"));
+        assert!(widened < exact * 9 / 10, "{policy}: {widened} of {exact}");
+    }
+}
+
+#[test]
 fn held_stays_and_changed_is_registered_anew() {
     let folder = folder();
     let file = path(&folder, "x.reg");

@@ -1,7 +1,8 @@
 //! The pages of a recorded process at addresses of this one: what was near stays near, what overlapped overlaps.
 //!
 //! Ranges that lie within 2 MiB of each other stay at their distances, also within their 2 MiB. Larger gaps become one of 2 MiB at
-//! least. Only the pages that are asked for are filled.
+//! least. Only the pages that are asked for are filled; for a cache that widens, whole blocks around them, as the simulation
+//! has it.
 
 use super::RealError;
 use super::status::available_pages;
@@ -19,8 +20,8 @@ const FILLED: (u64, u64) = (3, 4);
 #[derive(Debug)]
 pub(crate) struct Memory {
     mapping: MmapMut,
-    /// The requested ranges, in order and disjoint: pages of this process.
-    asked: Vec<(u64, u64)>,
+    /// The ranges to fill, in order and disjoint: pages of this process.
+    filled: Vec<(u64, u64)>,
 }
 
 /// Ranges in order, joined where they are at most `gap` apart.
@@ -104,9 +105,11 @@ impl Places {
 }
 
 impl Memory {
-    /// Maps and fills memory for a process, and the steps as they are there.
-    pub(crate) fn of(process: &Process) -> Result<(Self, Vec<Step>), RealError> {
-        let asked = asked_for(process);
+    /// Maps and fills memory for a process, and the steps as they are there. What is filled is rounded out to blocks of so many
+    /// pages, at most 512.
+    pub(crate) fn of(process: &Process, block: u64) -> Result<(Self, Vec<Step>), RealError> {
+        let rounded = |(start, end): (u64, u64)| (start / block * block, end.next_multiple_of(block));
+        let asked = joined(asked_for(process).into_iter().map(rounded).collect(), 0);
         let pages: u64 = asked.iter().map(|(start, end)| end - start).sum();
         let left = available_pages().map(|pages| pages / FILLED.1 * FILLED.0);
         if let Some(left) = left.filter(|&left| pages > left) {
@@ -127,10 +130,10 @@ impl Memory {
             let place = places.part(range, places.first(start))?;
             Some((base - NEAR + place.start(), base - NEAR + place.end()))
         };
-        let asked: Vec<(u64, u64)> = asked.iter().filter_map(here).collect();
-        let mut memory = Self { mapping, asked };
-        for at in 0..memory.asked.len() {
-            let (start, end) = memory.asked[at];
+        let filled: Vec<(u64, u64)> = asked.iter().filter_map(here).collect();
+        let mut memory = Self { mapping, filled };
+        for at in 0..memory.filled.len() {
+            let (start, end) = memory.filled[at];
             memory.fill(start, end);
         }
         Ok((memory, steps))
@@ -168,8 +171,8 @@ impl Memory {
         if mapped == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let touched = self.asked.partition_point(|&(_, end)| end <= range.start());
-        let parts: Vec<(u64, u64)> = self.asked[touched..]
+        let touched = self.filled.partition_point(|&(_, end)| end <= range.start());
+        let parts: Vec<(u64, u64)> = self.filled[touched..]
             .iter()
             .take_while(|(start, _)| *start < range.end())
             .map(|&(start, end)| (start.max(range.start()), end.min(range.end())))
@@ -198,7 +201,7 @@ mod tests {
             ranges in prop::collection::vec((0_u64..1 << 40, 0_u64..2000, 1_u64..40), 1..20)
         ) {
             let ranges: Vec<(u64, u64)> = ranges.iter().map(|&(far, near, pages)| ((far >> 38 << 38) + near, pages)).collect();
-            let (memory, steps) = Memory::of(&process(&ranges)).unwrap();
+            let (memory, steps) = Memory::of(&process(&ranges), 1).unwrap();
             prop_assert_eq!(steps.len(), ranges.len());
             for (nth, &(start, pages)) in ranges.iter().enumerate() {
                 let here = steps[nth].range();
@@ -221,7 +224,7 @@ mod tests {
 
     #[test]
     fn replaced_memory_is_refilled() {
-        let (mut memory, steps) = Memory::of(&process(&[(10, 4), (20, 2)])).unwrap();
+        let (mut memory, steps) = Memory::of(&process(&[(10, 4), (20, 2)]), 1).unwrap();
         let filled =
             |memory: &Memory, page: u64| memory.mapping[(page * PAGE - memory.mapping.as_ptr() as u64) as usize];
         let start = steps[0].range().start();
@@ -243,7 +246,7 @@ mod tests {
         let nowhere = PageRange::new(1 << 20, 5).unwrap();
         process.steps.push(Step::new(Kind::Invalidate, nowhere, Access::empty(), false));
         process.steps.push(Step::new(Kind::Release, nowhere, Access::empty(), false));
-        let (_, steps) = Memory::of(&process).unwrap();
+        let (_, steps) = Memory::of(&process, 1).unwrap();
         let kinds: Vec<(Kind, u64)> = steps.iter().map(|step| (step.kind(), step.range().pages())).collect();
         assert_eq!(kinds, [(Kind::Request, 4), (Kind::Request, 2), (Kind::Invalidate, 2), (Kind::Invalidate, 2)]);
         assert_eq!(steps[2].range().start(), steps[0].range().start() + 2);

@@ -26,6 +26,9 @@ use mrrc_core::Config;
 use std::io;
 use traces::{Process, Trace};
 
+/// The widest block that widening registers, in pages.
+const BLOCK: u64 = 64;
+
 /// The outcome, all processes together.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Outcome {
@@ -154,9 +157,12 @@ pub enum RealError {
 /// # Errors
 /// [`RealError`].
 pub fn run(trace: &Trace, policy: &PolicyEntry, config: &Config, watch: &Watch<'_>) -> Result<Outcome, RealError> {
+    // As in a simulation: what lies behind an object without an address is made up.
+    let widen = if trace.summary.is_laid_out { Some(false) } else { config.widen };
+    let config = Config { widen, ..config.clone() };
     let mut all = Outcome { without: Some(Spent::default()), ..Outcome::default() };
     for process in &trace.processes {
-        let one = one(process, policy, config, watch)?;
+        let one = one(process, policy, &config, watch)?;
         all.requests += one.requests;
         all.predicted.add(one.predicted);
         all.measured.add(one.measured);
@@ -176,14 +182,13 @@ fn one(process: &Process, policy: &PolicyEntry, config: &Config, watch: &Watch<'
     if let Some(may) = limits.pages.filter(|&may| config.capacity > may) {
         return Err(RealError::Capacity { pages: config.capacity, may });
     }
-    let (mut memory, steps) = Memory::of(process)?;
+    let widens = config.widen.unwrap_or_else(|| policy.build(&config.params()).scheme().widens);
+    let (mut memory, steps) = Memory::of(process, if widens { BLOCK } else { 1 })?;
     // The simulated cache must not hold more than the table can.
     let least = |set: Option<u64>, limit: Option<u64>| [set, limit].into_iter().flatten().min();
     let config = Config {
         max_regions: least(config.max_regions, limits.regions),
         max_region_pages: least(config.max_region_pages, limits.region_pages),
-        // The cache registers what is requested.
-        widen: Some(false),
         ..config.clone()
     };
     let simulated = Trace { processes: vec![Process { steps: steps.iter().copied().collect() }], ..Trace::default() };

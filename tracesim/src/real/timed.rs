@@ -133,6 +133,10 @@ unsafe impl<R: Registrar> Registrar for Timed<R> {
         result
     }
 
+    fn clock(&self) -> Option<std::time::Duration> {
+        self.inner.clock()
+    }
+
     fn limits(&self) -> Limits {
         self.inner.limits()
     }
