@@ -54,19 +54,21 @@ pub(crate) struct Compare {
 }
 
 /// The workloads by which the default policy is chosen: nothing was tuned to them.
-const HELD_OUT: [&str; 12] = [
-    "buffers:pattern=halo,seed=21",
-    "buffers:pattern=views,seed=21",
-    "buffers:pattern=log,seed=21",
-    "buffers:pattern=merge,seed=21",
-    "buffers:pattern=graph,seed=21",
-    "buffers:pattern=slabs,seed=21",
-    "buffers:pattern=views,pages=65536,requests=100000,seed=22",
-    "buffers:pattern=halo,pages=4096,seed=22",
-    "httpd:requests=200000,seed=21",
-    "zipf:objects=20000,requests=200000,seed=21",
-    "cello92:requests=100000,seed=21",
-    "cello92:requests=100000,client-cache=0MB,sequential=0.3,seed=22",
+const HELD_OUT: [&str; 14] = [
+    "buffers:pattern=halo,seed=31",
+    "buffers:pattern=views,seed=31",
+    "buffers:pattern=log,seed=31",
+    "buffers:pattern=merge,seed=31",
+    "buffers:pattern=graph,seed=31",
+    "buffers:pattern=slabs,seed=31",
+    "buffers:pattern=log,pages=65536,requests=300000,seed=32",
+    "buffers:pattern=merge,pages=4096,requests=100000,seed=32",
+    "buffers:pattern=graph,pages=65536,requests=300000,seed=32",
+    "buffers:pattern=slabs,pages=4096,requests=100000,seed=32",
+    "zipf:objects=5000,pages=64,exponent=1.1,requests=200000,seed=31",
+    "httpd:requests=150000,clients=3,seed=31",
+    "cello92:requests=100000,client-cache=100MB,skew=0.7,seed=31",
+    "cello92:requests=100000,one-page=0.5,seed=32",
 ];
 
 const EXAMPLES: &str = "\
