@@ -186,6 +186,10 @@ unsafe impl<D: Domain> Registrar for Pinned<D> {
         done.and(unpinned)
     }
 
+    fn clock(&self) -> Option<Duration> {
+        self.0.domain.clock()
+    }
+
     fn limits(&self) -> Limits {
         let Inner { domain, pins } = &*self.0;
         let own = domain.limits();

@@ -162,6 +162,10 @@ unsafe impl Registrar for FabricDomain {
         each!(Inner, &self.inner, domain => deregister(domain, batch))
     }
 
+    fn clock(&self) -> Option<std::time::Duration> {
+        each!(Inner, &self.inner, domain => domain.clock())
+    }
+
     fn limits(&self) -> Limits {
         each!(Inner, &self.inner, domain => domain.limits())
     }
