@@ -1,4 +1,5 @@
-//! The memory that a cache takes for each region, counted by the allocator: at most so many as `a_region_takes_few_bytes` states.
+//! The memory that a cache takes for each region with the paper's policy, counted by the allocator: at most so many as
+//! `a_region_takes_few_bytes` states. `probation` keeps up to 40 bytes more.
 //!
 //! Tables that are made at once for all regions take memory where they are used. So of large blocks of zeroes only the pages count
 //! that are in memory.
@@ -8,6 +9,7 @@
 
 use mrrc::cache::Builder;
 use mrrc::invalidation::{Explicit, Monitor, Userfaultfd};
+use mrrc::policy::PolicyKind;
 use mrrc::testing::NoopRegistrar;
 use mrrc::{Access, Cache, PAGE};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -141,7 +143,8 @@ fn bytes_per_region(regions: &[(usize, usize)], monitor: impl Monitor) -> f64 {
     let pages: usize = regions.iter().map(|&(_, pages)| pages).sum();
     let end = regions.last().map_or(0, |&(start, pages)| start + pages);
     let memory = space(end);
-    let builder: Builder<_> = Cache::builder(NoopRegistrar::default()).ignore_environment().background(false);
+    let builder: Builder<_> =
+        Cache::builder(NoopRegistrar::default()).policy(PolicyKind::Mrrc).ignore_environment().background(false);
     let builder = builder.capacity_pages(pages as u64).max_regions(REGIONS as u64).monitor(monitor);
     let cache = builder.build().unwrap();
     let ask = |&(start, pages): &(usize, usize)| {

@@ -167,7 +167,11 @@ fn batches_follow_the_registrars_own_clock() {
             thread::sleep(Duration::from_millis(5));
         }
     });
-    let cache = Cache::builder(Clocked(device.clone())).capacity_pages(REGIONS).monitor(Explicit).ignore_environment();
+    let cache = Cache::builder(Clocked(device.clone()))
+        .policy(mrrc::policy::PolicyKind::Mrrc)
+        .capacity_pages(REGIONS)
+        .monitor(Explicit)
+        .ignore_environment();
     let cache = cache.build().unwrap();
     fill(&cache, REGIONS, 1);
     assert_eq!(cache.flush().unwrap().regions, REGIONS);

@@ -427,7 +427,13 @@ unsafe impl Registrar for SlowProbe {
 fn dropped_cache_during_probe_leases_nothing() {
     let gate = Gate::closed();
     let registrar = SlowProbe(gate.clone());
-    let cache = Cache::builder(registrar).capacity_pages(4).monitor(Explicit).ignore_environment().build().unwrap();
+    let cache = Cache::builder(registrar)
+        .capacity_pages(4)
+        .policy(mrrc::policy::PolicyKind::Mrrc)
+        .monitor(Explicit)
+        .ignore_environment()
+        .build()
+        .unwrap();
     let arena = cache.arena(8 * PAGE as usize).unwrap();
     drop(arena.acquire(0..PAGE as usize, Access::LOCAL).unwrap());
     thread::scope(|threads| {

@@ -124,7 +124,8 @@ fn unmapped_is_refused_with_one_reason() {
     let ring = io_uring::IoUring::new(8).map_err(|error| error.to_string());
     let table = ring.and_then(|ring| IoUringBuffers::new(&ring, 8).map_err(|error| error.to_string()));
     let cache = table.and_then(|table| {
-        let builder = Cache::builder(table).ignore_environment().capacity_pages(4);
+        let builder =
+            Cache::builder(table).ignore_environment().capacity_pages(4).policy(mrrc::policy::PolicyKind::Mrrc);
         builder.build().map_err(|error| error.to_string())
     });
     let cache = match cache {
@@ -163,7 +164,11 @@ type Faked = Cache<Model<FakeNic>>;
 
 fn faked(monitor: &FakeMonitor, space: &AddressSpace, grace: Duration) -> Faked {
     let device = Model::over(Linear::PAPER, FakeNic::new(space));
-    let builder = Cache::builder(device).capacity_pages(64).monitor(monitor.clone()).discard_grace(grace);
+    let builder = Cache::builder(device)
+        .capacity_pages(64)
+        .policy(mrrc::policy::PolicyKind::Mrrc)
+        .monitor(monitor.clone())
+        .discard_grace(grace);
     builder.background(false).ignore_environment().build().unwrap()
 }
 

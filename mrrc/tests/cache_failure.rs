@@ -221,7 +221,10 @@ unsafe impl Registrar for Inventive {
 #[test]
 fn excess_returned_regions_are_ignored() {
     let registrar = Inventive { calls: AtomicU64::new(0) };
-    let cache = Cache::builder(registrar).capacity_pages(16).monitor(mrrc::invalidation::Explicit);
+    let cache = Cache::builder(registrar)
+        .capacity_pages(16)
+        .policy(mrrc::policy::PolicyKind::Mrrc)
+        .monitor(mrrc::invalidation::Explicit);
     let cache = cache.ignore_environment().build().unwrap();
     fill(&cache, 1, 4);
     cache.flush().unwrap();
@@ -327,7 +330,11 @@ fn what_fails_to_be_registered_is_watched_no_longer() {
     let space = AddressSpace::new(64);
     let (monitor, device) = (FakeMonitor::inline(&space), Model::over(mrrc::cost::Linear::PAPER, FakeNic::new(&space)));
     space.map(range(0, 32)).unwrap();
-    let cache = Cache::builder(device.clone()).capacity_pages(16).monitor(monitor.clone()).background(false);
+    let cache = Cache::builder(device.clone())
+        .capacity_pages(16)
+        .policy(mrrc::policy::PolicyKind::Mrrc)
+        .monitor(monitor.clone())
+        .background(false);
     let cache = cache.ignore_environment().build().unwrap();
     device.fail_register(Fault::within(range(9, 1), libc::EFAULT));
     drop(take(&cache, 4, 4));

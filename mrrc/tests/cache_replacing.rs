@@ -171,7 +171,11 @@ fn hull_is_tried_before_any_eviction() {
     let space = mrrc::testing::AddressSpace::new(128);
     space.map(range(0, 66)).unwrap();
     let device = mrrc::testing::Model::over(mrrc::cost::Linear::PAPER, mrrc::testing::FakeNic::new(&space));
-    let cache = mrrc::Cache::builder(device.clone()).capacity_pages(64).max_segments(1).ignore_environment();
+    let cache = mrrc::Cache::builder(device.clone())
+        .capacity_pages(64)
+        .policy(mrrc::policy::PolicyKind::Mrrc)
+        .max_segments(1)
+        .ignore_environment();
     let cache = cache.monitor(mrrc::invalidation::Explicit).build().unwrap();
     fill(&cache, 5, 8);
     drop(take(&cache, 50, 16));

@@ -33,7 +33,11 @@ fn model() -> Model<NoopRegistrar> {
 
 /// No environment, no background, told of changes by calls.
 fn builder<R: Registrar>(registrar: R) -> Builder<R> {
-    Cache::builder(registrar).ignore_environment().monitor(Explicit).background(false)
+    Cache::builder(registrar)
+        .ignore_environment()
+        .policy(mrrc::policy::PolicyKind::Mrrc)
+        .monitor(Explicit)
+        .background(false)
 }
 
 fn cache<R: Registrar>(registrar: R, capacity: u64) -> Cache<R> {

@@ -166,7 +166,7 @@ impl Advice {
         }
         if let Some(chosen) = advice.lines.iter().position(enough) {
             let rows = at(chosen);
-            let default = rows.iter().find(|of| of.row.policy == PolicyKind::Mrrc.name());
+            let default = rows.iter().find(|of| of.row.policy == PolicyKind::default().name());
             let best = advice.lines[chosen].total_us;
             let row = default.filter(|of| none_us - us(of) >= (none_us - best) * (1.0 - AS_GOOD));
             advice.total_us = row.map_or(best, |of| us(of));
@@ -242,7 +242,7 @@ fn halves(
     capacity: u64,
     watch: &Watch<'_>,
 ) -> Result<[f64; 2], ReplayError> {
-    let policy = policy.and_then(|name| name.parse().ok()).unwrap_or(PolicyKind::Mrrc);
+    let policy = policy.and_then(|name| name.parse().ok()).unwrap_or_default();
     let mut saved = [0.0; 2];
     for (half, saved) in saved.iter_mut().enumerate() {
         let part = |process: &Process| {

@@ -16,7 +16,7 @@ use crate::policy::{Granule, Keeps, Matching, Overlap, PolicyKind, PolicyParams,
 pub struct Config {
     /// `C`: the most pages that may be registered at once.
     pub capacity: u64,
-    /// The eviction policy: `mrrc`.
+    /// The eviction policy: `probation`, the [default](PolicyKind::default).
     pub policy: PolicyKind,
     /// The share of the capacity that the resorting section is filled up to: 0.5.
     pub resort: f64,
@@ -55,7 +55,7 @@ impl Config {
             PolicyParams::new(capacity);
         Self {
             capacity,
-            policy: PolicyKind::Mrrc,
+            policy: PolicyKind::default(),
             resort,
             evict,
             max_regions: None,

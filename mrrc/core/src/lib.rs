@@ -8,7 +8,7 @@
 //!
 //! ```
 //! use mrrc_core::{Config, Core, Found, PageRange};
-//! let mut core = Core::new(&Config::new(8192))?; // 32 MiB, the paper's policy
+//! let mut core = Core::new(&Config::new(8192))?; // 32 MiB
 //! core.request(PageRange::of_bytes(0x10_0000, 65536)?)?;
 //! let outcome = core.request(PageRange::of_bytes(0x10_8000, 65536)?)?; // overlaps the first by half
 //! assert_eq!((outcome.found(), outcome.gaps().count()), (Found::Partial, 1));

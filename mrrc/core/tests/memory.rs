@@ -1,5 +1,6 @@
-//! The memory of a cached region: at most 150 bytes, also after the cache has turned over.
+//! The memory of a cached region, with the paper's policy: at most 150 bytes, also after the cache has turned over.
 
+use mrrc_core::policy::PolicyKind;
 use mrrc_core::{Config, Core, PageRange};
 
 /// Regions of 1 to 512 pages with gaps of 0 to 511, so that no index is tuned to a stride.
@@ -20,7 +21,8 @@ fn irregular(count: usize) -> Vec<PageRange> {
 }
 
 fn turned_over(regions: &[PageRange], capacity: u64) -> Core {
-    let mut core = Core::new(&Config::new(capacity)).unwrap();
+    // What `probation` remembers of the evicted, and its shadow caches, are measured beside it.
+    let mut core = Core::new(&Config { policy: PolicyKind::Mrrc, ..Config::new(capacity) }).unwrap();
     for round in 0..4 {
         for &region in regions.iter().skip(round % 2).chain(regions) {
             core.request(region).unwrap();

@@ -13,7 +13,7 @@ fn range(start: u64, pages: u64) -> PageRange {
 }
 
 fn core(capacity: u64) -> Core {
-    let mut core = Core::new(&Config::new(capacity)).unwrap();
+    let mut core = Core::new(&Config { policy: PolicyKind::Mrrc, ..Config::new(capacity) }).unwrap();
     core.limit_hard();
     core
 }
@@ -183,7 +183,7 @@ fn no_region_exceeds_the_most_pages() {
         let parts = request(core, start, pages, Access::LOCAL);
         parts.iter().map(|part| part.range().pages()).max().unwrap()
     };
-    let most = Config { max_region_pages: Some(5), max_regions: Some(3), ..Config::new(64) };
+    let most = Config { policy: PolicyKind::Mrrc, max_region_pages: Some(5), max_regions: Some(3), ..Config::new(64) };
     let mut keeps_nothing = Core::new(&Config { policy: PolicyKind::None, ..most.clone() }).unwrap();
     keeps_nothing.limit_hard();
     assert_eq!(longest(&mut keeps_nothing, 0, 12), 5);

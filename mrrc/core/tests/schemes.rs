@@ -1,7 +1,7 @@
 //! The schemes beyond the choice of victims, each in a story short enough to check by hand.
 
 use mrrc_core::cost::Linear;
-use mrrc_core::policy::{Granule, Matching, Overlap, Policy, Scheme};
+use mrrc_core::policy::{Granule, Matching, Overlap, Policy, PolicyKind, Scheme};
 use mrrc_core::{Config, ConfigError, Core, Found, Leaving, PageRange, Part, RegionId, Regions};
 use tracesim_policies::AnyPolicy;
 
@@ -149,7 +149,8 @@ fn ucx_merges_overlaps_into_their_union() {
 #[test]
 fn spanning_hit_needs_segments() {
     for (overlap, found) in [(Overlap::Split, Found::Covered), (Overlap::Merge, Found::Partial)] {
-        let mut core = Core::new(&Config { overlap: Some(overlap), ..Config::new(100) }).unwrap();
+        let mut core =
+            Core::new(&Config { policy: PolicyKind::Mrrc, overlap: Some(overlap), ..Config::new(100) }).unwrap();
         ask(&mut core, 0, 4);
         ask(&mut core, 4, 8);
         assert_eq!(ask(&mut core, 2, 6).0, found);
@@ -158,7 +159,8 @@ fn spanning_hit_needs_segments() {
 
 #[test]
 fn whole_drops_what_it_overlaps() {
-    let mut core = Core::new(&Config { overlap: Some(Overlap::Whole), ..Config::new(100) }).unwrap();
+    let mut core =
+        Core::new(&Config { policy: PolicyKind::Mrrc, overlap: Some(Overlap::Whole), ..Config::new(100) }).unwrap();
     ask(&mut core, 0, 4);
     assert_eq!(ask(&mut core, 2, 9), (Found::Partial, vec![range(2, 9)], vec![vec![range(0, 4)]]));
     assert_eq!(cached(&core), [range(2, 9)]);
@@ -213,14 +215,16 @@ fn nccl_never_evicts() {
 
 #[test]
 fn gaps_longer_than_the_largest_region_are_cut() {
-    let mut core = Core::new(&Config { max_region_pages: Some(4), ..Config::new(100) }).unwrap();
+    let mut core =
+        Core::new(&Config { policy: PolicyKind::Mrrc, max_region_pages: Some(4), ..Config::new(100) }).unwrap();
     assert_eq!(ask(&mut core, 0, 10).1, [range(0, 4), range(4, 8), range(8, 10)]);
     assert_eq!(ask(&mut core, 0, 10).0, Found::Covered);
 }
 
 #[test]
 fn exact_matching_suits_any_region_policy() {
-    let mut core = Core::new(&Config { matching: Some(Matching::Exact), ..Config::new(100) }).unwrap();
+    let mut core =
+        Core::new(&Config { policy: PolicyKind::Mrrc, matching: Some(Matching::Exact), ..Config::new(100) }).unwrap();
     ask(&mut core, 0, 8);
     assert_eq!(ask(&mut core, 0, 4).0, Found::Miss);
     for policy in [AnyPolicy::PinDownPage, AnyPolicy::Firehose] {

@@ -1,5 +1,6 @@
 //! The table of `docs/algorithm.md`, line by line.
 
+use mrrc_core::policy::PolicyKind;
 use mrrc_core::{Config, Core, Found, PageRange};
 
 /// Returns the request's outcome, and the ranges that left for it.
@@ -14,7 +15,7 @@ fn range(start: u64, pages: u64) -> PageRange {
 
 #[test]
 fn large_region_leaves_before_older_small() {
-    let mut core = Core::new(&Config::new(8)).unwrap();
+    let mut core = Core::new(&Config { policy: PolicyKind::Mrrc, ..Config::new(8) }).unwrap();
     assert_eq!(ask(&mut core, 0, 4), (Found::Miss, vec![]));
     assert_eq!(ask(&mut core, 8, 2), (Found::Miss, vec![]));
     assert_eq!(ask(&mut core, 1, 2), (Found::Subset, vec![]));

@@ -58,8 +58,8 @@ const TABLE: &[Setting] = &[
     },
     Setting {
         name: "policy",
-        help: "the eviction policy: mrrc (default), gdsf, sieve, ...; an error names all of them",
-        default: Some("mrrc"),
+        help: "the eviction policy: probation (default), mrrc, gdsf, ...; an error names all of them",
+        default: Some("probation"),
         value: Value::Other("the name of a policy", |settings, text| {
             put(&mut settings.policy, text.parse().ok().map(Some))
         }),

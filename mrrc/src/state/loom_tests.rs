@@ -60,7 +60,7 @@ impl Key {
 struct Field(HitTables<Key>);
 
 fn core() -> Core {
-    Core::new(&Config::new(64)).unwrap()
+    Core::new(&Config { policy: crate::policy::PolicyKind::Mrrc, ..Config::new(64) }).unwrap()
 }
 
 fn id() -> RegionId {

@@ -7,9 +7,10 @@
 use mrrc::cache::{Builder, PendingLease};
 use mrrc::cost::Linear;
 use mrrc::invalidation::Explicit;
+use mrrc::policy::PolicyKind;
 use mrrc::registrar::{Limits, Registered, Registrar};
 use mrrc::testing::{Event, Gate, Model};
-use mrrc::{Access, AcquireError, Cache, Lease, PAGE, PageRange};
+use mrrc::{Access, AcquireError, Cache, Config, Lease, PAGE, PageRange};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -76,7 +77,10 @@ pub(crate) fn gate_at(device: &Device, waits: impl Fn(&Event) -> bool + Send + S
 
 /// No background, no environment, invalidated by hand.
 pub(crate) fn builder(device: &Device, pages: u64) -> Builder<Device> {
-    Cache::builder(device.clone()).capacity_pages(pages).monitor(Explicit).ignore_environment()
+    // The stories of the tests are the paper's. A test of another policy sets it.
+    let config = Config { policy: PolicyKind::Mrrc, ..Config::new(pages) };
+    let builder = Cache::builder(device.clone()).config(config).capacity_pages(pages);
+    builder.monitor(Explicit).ignore_environment()
 }
 
 pub(crate) fn cache(device: &Device, pages: u64) -> Cache<Device> {

@@ -35,7 +35,7 @@ pub(crate) struct FabricFlags {
     #[arg(long = "registered-memory", value_name = "MB", value_parser = megabytes)]
     registered: Option<u64>,
     /// Eviction policy when that is full, by the names of mrrc's policies
-    #[arg(long = "registration-policy", value_name = "NAME", default_value = "mrrc", value_parser = policy)]
+    #[arg(long = "registration-policy", value_name = "NAME", default_value = PolicyKind::default().name(), value_parser = policy)]
     policy: PolicyKind,
     /// Pin what is registered with shm: and iwarp: too, which do not need it: it is never swapped out then
     #[arg(long = "pin")]
@@ -302,7 +302,10 @@ mod tests {
         assert!(matches!(default.places[..], [Place::ShmOfPort]));
         assert_eq!((default.registered, default.connections), (64 << 20, 256));
         assert_eq!(default.eager("shm"), eager::limit("shm"));
-        assert_eq!((default.lease, default.policy, default.pin), (Duration::from_secs(1), PolicyKind::Mrrc, false));
+        assert_eq!(
+            (default.lease, default.policy, default.pin),
+            (Duration::from_secs(1), PolicyKind::Probation, false)
+        );
         assert_eq!(default.timeout, Duration::from_secs(10));
         assert!(plan("--fabric none", SERVER).unwrap().places.is_empty());
         assert!(plan("", Server { has_port: false, ..SERVER }).unwrap().places.is_empty());

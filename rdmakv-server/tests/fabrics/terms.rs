@@ -150,7 +150,9 @@ fn statistics<W: Way>(server: &Server, way: &W, address: &str) {
         assert_eq!(client.stat(&format!("{name}_{stat}")), wanted, "{stat}");
     }
     let (settings, _) = client.run(None, &[b"stats settings\r\n"]);
-    assert!(settings.contains("STAT tag_lease_ms 1000\r\n") && settings.contains("STAT registration_policy mrrc\r\n"));
+    assert!(
+        settings.contains("STAT tag_lease_ms 1000\r\n") && settings.contains("STAT registration_policy probation\r\n")
+    );
     drop(client);
     soon("that it is gone", || server.stat(&format!("{name}_connections")) == 0);
 }

@@ -12,6 +12,7 @@ use super::table::{Side, ms, or_dash, percent, table};
 use crate::policies::{PolicyEntry, builtin};
 use crate::row::{Row, level};
 use crate::sizes::Capacity;
+use mrrc_core::policy::PolicyKind;
 use std::path::PathBuf;
 
 /// Replay a trace through one or more caches
@@ -21,7 +22,7 @@ pub(crate) struct Replay {
     /// The trace
     trace: PathBuf,
     /// Eviction policies; several with commas, or all
-    #[arg(short, long, value_name = "NAME", value_delimiter = ',', default_value = "mrrc", value_parser = chosen_of(builtin()))]
+    #[arg(short, long, value_name = "NAME", value_delimiter = ',', default_value = PolicyKind::default().name(), value_parser = chosen_of(builtin()))]
     policy: Vec<Chosen>,
     /// Pages that may be registered at once in each process's cache: 8192p, 32MiB (or 32M; 32MB is 32,000,000 bytes), or 5%
     /// of the footprint; several with commas

@@ -2,7 +2,7 @@ use super::*;
 use crate::policy::PolicyKind;
 
 fn core(capacity: u64) -> Core {
-    let mut core = Core::new(&Config::new(capacity)).unwrap();
+    let mut core = Core::new(&Config { policy: PolicyKind::Mrrc, ..Config::new(capacity) }).unwrap();
     core.limit_hard();
     core
 }
@@ -39,7 +39,7 @@ fn the_answer_and_the_counts_are_those_of_any_miss() {
 
 #[test]
 fn region_that_lacks_a_right_may_have_to_leave() {
-    let config = Config { max_regions: Some(20), ..Config::new(1000) };
+    let config = Config { policy: PolicyKind::Mrrc, max_regions: Some(20), ..Config::new(1000) };
     let mut core = Core::new(&config).unwrap();
     core.limit_hard();
     cache(&mut core, &request(105, 2, Access::LOCAL_READ));

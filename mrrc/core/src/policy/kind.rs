@@ -72,6 +72,13 @@ kinds! {
     Probation, "probation", "Ours: frequency and costs, newcomers on probation, trust in them learned; batched.", |params| super::probation::Probation::new(params);
 }
 
+/// The default of caches and tools: `docs/default-policy.md` has the rule by which it is chosen.
+impl Default for PolicyKind {
+    fn default() -> Self {
+        Self::Probation
+    }
+}
+
 /// No policy has that name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown policy `{name}`: choose from {}", names())]

@@ -33,11 +33,10 @@
 //! the root of `b'` over that cost: the economic order quantity. A thousand one-page regions by the paper's costs leave by
 //! thirty, and where deregistration costs nothing a call, nothing leaves early.
 //!
-//! **Not the default.** That remains the paper's [`mrrc`](super::mrrc). Ours was to take its place if it had the lowest
-//! geometric mean of total cost over every trace and capacity and stood nowhere more than 3 % above the best policy there.
-//! Over ten real traces and the paper's two workloads, at 1, 5, 10 and 25 % of the footprint, it has the lowest mean (`mrrc`
-//! costs 7.5 % more), but it is 3.5 and 5.3 % above `lru-k` and `lirs` in two of the 48 cells, and far above `firehose` where
-//! that registers, unasked, what is asked for next. `tracesim/README.md` has the figures and the command that prints them.
+//! **The default.** It has the lowest geometric mean of total cost on traces that it was not tuned on, of all policies that
+//! register what was requested: `docs/default-policy.md`. It is not the best everywhere. Over ten real traces and the paper's two
+//! workloads, at 1, 5, 10 and 25 % of the footprint, it is 3.5 and 5.3 % above `lru-k` and `lirs` in two of the 48 cells, and far
+//! above `firehose` where that registers, unasked, what is asked for next.
 //!
 //! A hit costs two stores and a few multiplications, as in `gdsf`; one in many, those of the sample, three look-ups
 //! in small hash maps. Beside the heap (24 bytes an entry) there are 8 to 16 bytes a region of memory of the evicted,

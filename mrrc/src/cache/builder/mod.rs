@@ -121,7 +121,7 @@ impl<R: Registrar> Builder<R> {
         self
     }
 
-    /// Sets the eviction policy. Default: [`PolicyKind::Mrrc`].
+    /// Sets the eviction policy. Default: [`PolicyKind::Probation`].
     pub fn policy(mut self, policy: PolicyKind) -> Self {
         self.settings.policy = Some(policy);
         self
