@@ -217,7 +217,7 @@ mod tests {
                 }
             }
             loop {
-                let taken = log.stack.take_oldest(&mut log.regions);
+                let taken = log.stack.take_oldest(&log.regions);
                 prop_assert_eq!(list.stack.take_oldest(&mut list.regions), taken);
                 if taken.is_none() {
                     break;
