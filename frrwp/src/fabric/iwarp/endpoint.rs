@@ -22,7 +22,7 @@ use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Polls that find nothing before they look at the socket themselves: a caller that waits in between does not need it.
-const EMPTY: u32 = 3;
+const EMPTY: u32 = 8;
 
 /// One end of an iWARP connection.
 ///

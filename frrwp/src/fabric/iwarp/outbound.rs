@@ -37,7 +37,7 @@ const COPIED: usize = 8_192;
 /// The longest payload of a frame that goes into the stream.
 const STREAMED: usize = 2048;
 /// Bytes of the stream at most, but for the last frame: each connection keeps so many.
-const STREAM: usize = 32 * 1024;
+const STREAM: usize = 40 * 1024;
 /// Frames that are cut at a time, and bytes of them. A write of 1 MiB goes in one call, and so do answers to 32 small
 /// reads.
 const FRAMES: usize = 32;
@@ -214,12 +214,31 @@ impl Outbound {
         }
     }
 
-    /// The peer wants to read. False if it has asked for more at a time than was agreed.
-    pub(super) fn answer(&mut self, request: ReadRequest, bound: bool) -> bool {
+    /// The peer wants to read, by a tag that is bound if its pin is given. False if it has asked for more at a time than was
+    /// agreed.
+    pub(super) fn answer(&mut self, request: ReadRequest, bound: Option<&Pin>) -> bool {
         let Some(room) = self.room.checked_sub(1) else { return false };
         self.room = room;
-        self.answers.push_back(Answer { request, sent: 0, bound, resolved: 0 });
+        // The pin saves a second look at the tag.
+        if let Some(pin) = bound
+            && self.may_answer_now()
+            && let Some(frame) = self.cut_whole(request, pin)
+        {
+            self.turn = Turn::Answers;
+            self.frames.push_back(frame);
+        } else {
+            self.answers.push_back(Answer { request, sent: 0, bound: bound.is_some(), resolved: 0 });
+        }
         true
+    }
+
+    /// Returns whether an answer would be the next frame, and there is room for it.
+    fn may_answer_now(&mut self) -> bool {
+        if self.frames.is_empty() {
+            self.stream.clear();
+        }
+        let is_next = self.may_speak && self.answers.is_empty() && self.posts.is_empty() && self.last_words.is_none();
+        is_next && self.frames.len() < FRAMES && self.stream.len() < STREAM
     }
 
     /// A read of this side's has ended.
@@ -364,33 +383,20 @@ impl Outbound {
 
     fn cut_answer(&mut self, sources: &impl Sources) -> Result<Option<Frame>, Terminate> {
         self.within = false;
-        let Some(Answer { request, sent, bound, resolved }) = self.answers.front_mut() else { return Ok(None) };
-        let request = *request;
-        let start = *sent;
+        let Some(&Answer { request, sent: start, bound, .. }) = self.answers.front() else { return Ok(None) };
         let mut whole = None;
-        if *bound && start == 0 {
+        if bound && start == 0 {
             let pin = sources.pin(request.source_tag, request.source_offset, request.length.into())?;
+            if let Some(frame) = self.cut_whole(request, &pin) {
+                self.answers.pop_front();
+                return Ok(Some(frame));
+            }
             if let Some(binding) = pin.binding() {
                 let entered = binding.enter();
                 // Counted reads have been resolved.
                 binding.count();
-                *resolved = entered.address as usize;
-                if request.length as usize <= STREAMED {
-                    let (length, from) = (request.length as usize, entered.address.wrapping_add(pin.address as usize));
-                    let place = Place::Tagged { tag: request.sink_tag, offset: request.sink_offset };
-                    let header = Header { operation: Operation::ReadResponse, last: true, place };
-                    self.answers.pop_front();
-                    let frame = self.streamed(header, length, Ends::Answer, |stream| {
-                        stream.reserve(length);
-                        let end = stream.len();
-                        // SAFETY: bound bytes stay mapped until no read is at them, whatever is done to them; there is
-                        // room.
-                        unsafe {
-                            mrrc::volatile_copy(from, stream.as_mut_ptr().add(end), length);
-                            stream.set_len(end + length);
-                        }
-                    });
-                    return Ok(Some(frame));
+                if let Some(answer) = self.answers.front_mut() {
+                    answer.resolved = entered.address as usize;
                 }
                 if self.checksums {
                     let mut bytes = self.pool.pop().unwrap_or_default();
@@ -404,12 +410,13 @@ impl Outbound {
                 }
             }
         }
-        let (bound, resolved) = (*bound, *resolved);
         let is_copied = whole.is_some() || self.copied.is_some();
         let most = if self.checksums && !is_copied { COPIED } else { SEGMENT };
         let length = (request.length - start).min(most as u32);
-        *sent += length;
-        let last = *sent == request.length;
+        let last = start + length == request.length;
+        let Some(answer) = self.answers.front_mut() else { return Ok(None) };
+        answer.sent += length;
+        let resolved = answer.resolved;
         if last {
             self.answers.pop_front();
         }
@@ -440,6 +447,34 @@ impl Outbound {
             Body::Tag { tag, at }
         };
         Ok(Some(self.frame(header, length as usize, body, ends)))
+    }
+
+    /// Cuts the answer to a read by a bound tag, if it is one frame that needs no copy for its CRC.
+    fn cut_whole(&mut self, request: ReadRequest, pin: &Pin) -> Option<Frame> {
+        let binding = pin.binding()?;
+        let length = request.length as usize;
+        if length > STREAMED && (self.checksums || length > SEGMENT) {
+            return None;
+        }
+        let entered = binding.enter();
+        // Counted reads have been resolved.
+        binding.count();
+        let place = Place::Tagged { tag: request.sink_tag, offset: request.sink_offset };
+        let header = Header { operation: Operation::ReadResponse, last: true, place };
+        if length > STREAMED {
+            let (tag, at, address) = (request.source_tag, request.source_offset, entered.address as usize);
+            return Some(self.frame(header, length, Body::Bound { tag, at, address }, Ends::Answer));
+        }
+        let from = entered.address.wrapping_add(pin.address as usize);
+        Some(self.streamed(header, length, Ends::Answer, |stream| {
+            stream.reserve(length);
+            let end = stream.len();
+            // SAFETY: bound bytes stay mapped until no read is at them, whatever is done to them; there is room.
+            unsafe {
+                mrrc::volatile_copy(from, stream.as_mut_ptr().add(end), length);
+                stream.set_len(end + length);
+            }
+        }))
     }
 
     fn frame(&mut self, header: Header, length: usize, body: Body, ends: Ends) -> Frame {

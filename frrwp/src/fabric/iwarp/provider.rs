@@ -243,7 +243,8 @@ impl Shared {
 
     fn run(&self) {
         let mut events = Vec::with_capacity(256);
-        let mut looked = Instant::now();
+        // The clock is read only while connections are attended to.
+        let mut looked = None;
         let mut row = 0;
         while !self.stop.load(Ordering::Acquire) {
             events.clear();
@@ -258,9 +259,7 @@ impl Shared {
                 (false, true) => Some(round),
                 (false, false) => None,
             };
-            if !attends {
-                looked = Instant::now();
-            }
+            looked = attends.then(|| looked.unwrap_or_else(Instant::now));
             let time = time.map(|time| Timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() });
             let waited = epoll::wait(&self.poller, spare_capacity(&mut events), time.as_ref());
             self.wakes.fetch_add(1, Ordering::Relaxed);
@@ -281,15 +280,15 @@ impl Shared {
                     self.serve(&connection, event.flags);
                     if row >= ROW {
                         row = 0;
-                        self.stay(&connection, looked + ROUND);
+                        self.stay(&connection, looked.unwrap_or_else(Instant::now) + ROUND);
                     }
                 }
             }
             if resting {
                 self.look_at_claims();
             }
-            if looked.elapsed() >= round {
-                looked = Instant::now();
+            if looked.is_some_and(|looked| looked.elapsed() >= round) {
+                looked = Some(Instant::now());
                 self.look_around();
             }
         }

@@ -351,12 +351,12 @@ impl Receiver {
             }
             Event::Request(request) => {
                 // An empty read looks at no tag (RFC 5040, section 5.2).
-                let mut bound = false;
+                let mut bound = None;
                 if request.length > 0 {
                     let ReadRequest { source_tag, source_offset, length, .. } = request;
                     let pin = || connection.pin(source_tag, source_offset, length.into(), Wish::Read);
                     match self.vetting.access(&connection.common, source_tag, pin) {
-                        Ok(pin) => bound = pin.binding().is_some(),
+                        Ok(pin) => bound = pin.binding().is_some().then_some(pin),
                         Err(Denied::Wrong(terminate)) => {
                             let at_fault = self.inbound.at_fault();
                             let at_fault = at_fault.map(|fault| AtFault { request: Some(request), ..fault });
@@ -369,7 +369,7 @@ impl Receiver {
                     }
                 }
                 // More at a time than was agreed: the queue of read requests has no buffer (RFC 5041, section 8).
-                if !effects.outbound.answer(request, bound) {
+                if !effects.outbound.answer(request, bound.as_ref()) {
                     return Err(breach(&self.inbound, Terminate::NO_BUFFER).into());
                 }
             }
