@@ -6,6 +6,7 @@ use super::domains::Fabrics;
 use super::error::Error;
 use super::ops::{Name, Ops};
 use super::ways::Patience;
+use mrrc::ForkGuard;
 use std::time::Duration;
 
 /// See the module.
@@ -21,6 +22,38 @@ pub(super) struct Common {
     pub(super) one_sided: bool,
     /// The process that owns the memory of the fabrics.
     pub(super) process: u32,
+    pub(super) this_process: ThisProcess,
+}
+
+/// The number of this process. It takes a system call only in a child that was forked since it was last asked for.
+pub(super) struct ThisProcess {
+    id: u32,
+    /// None where the system has no guards: then each question is a system call.
+    guard: Option<ForkGuard>,
+}
+
+impl ThisProcess {
+    pub(super) fn new() -> Self {
+        Self { id: std::process::id(), guard: ForkGuard::new().ok() }
+    }
+
+    /// Returns the number.
+    #[inline]
+    pub(super) fn id(&mut self) -> u32 {
+        match &self.guard {
+            Some(guard) if !guard.is_forked() => self.id,
+            _ => self.ask(),
+        }
+    }
+
+    #[cold]
+    fn ask(&mut self) -> u32 {
+        if self.guard.is_some() {
+            self.guard = ForkGuard::new().ok();
+        }
+        self.id = std::process::id();
+        self.id
+    }
 }
 
 impl Common {

@@ -138,7 +138,7 @@ pub use value::{Source, Value};
 pub mod cli;
 
 use command::{Arguments, check_key};
-use common::Common;
+use common::{Common, ThisProcess};
 use domains::Fabrics;
 use ops::Ops;
 use server::Server;
@@ -200,6 +200,7 @@ impl Client {
                 one_sided: options.one_sided,
                 login: options.login(),
                 process: std::process::id(),
+                this_process: ThisProcess::new(),
             },
             id: NEXT.fetch_add(1, Ordering::Relaxed),
         })

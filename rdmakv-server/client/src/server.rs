@@ -132,7 +132,7 @@ impl Server {
     }
 
     fn look_for_a_fork(&mut self, common: &mut Common) {
-        if self.process != std::process::id() {
+        if self.process != common.this_process.id() {
             self.begin_anew(common);
         }
     }
@@ -151,7 +151,7 @@ impl Server {
     /// answered, sent or not, stay with the parent too: it carries them out, and they are not done twice.
     fn begin_anew(&mut self, common: &mut Common) {
         const WHY: &str = "it was begun by the process that this one was forked from";
-        self.process = std::process::id();
+        self.process = common.this_process.id();
         common.begin_anew(self.process);
         // The state of a parent's thread may be half done, and so may the channel that it reports by.
         let (tell, told) = channel();
@@ -184,7 +184,10 @@ impl Server {
     /// Begins attempts that are due, each in a thread of its own that ends with the attempt.
     fn connect(&mut self, common: &mut Common) {
         let demand = self.demand(common);
-        while let Some(at) = self.ways.start(Instant::now(), demand) {
+        // The clock is read only where a way may be tried.
+        while self.ways.next_start(demand).is_some()
+            && let Some(at) = self.ways.start(Instant::now(), demand)
+        {
             let within = common.patience.connect;
             let attempt: Box<dyn FnOnce() -> Result<Connection, String> + Send> = match self.fabrics.get(at) {
                 Some(fabric) => {
@@ -354,6 +357,9 @@ impl Server {
 
     /// Sends what waits, if there is a way.
     fn dispatch(&mut self, common: &mut Common) {
+        if self.queue.is_empty() {
+            return;
+        }
         let mut waiting = VecDeque::new();
         while let Some(name) = self.queue.pop_front() {
             // Operations out of time meanwhile have their ends.
@@ -513,10 +519,9 @@ impl Server {
 
     /// Sleeps until something may have happened to an operation there, or so long.
     pub(super) fn wait(&mut self, common: &Common, on: On, longest: Duration) {
-        let now = Instant::now();
         let turns = self.sent.front().map(|sent| sent.at + common.timeout / 2);
         let next = self.ways.next_start(self.demand(common)).into_iter().chain(turns).min();
-        let longest = next.map_or(longest, |next| longest.min(next.saturating_duration_since(now)));
+        let longest = next.map_or(longest, |next| longest.min(next.saturating_duration_since(Instant::now())));
         // With several events, it sleeps for one at a time.
         let connects = self.ways.is_trying() || !self.candidates.is_empty();
         let moment = if connects { longest.min(MOMENT) } else { longest };
