@@ -155,6 +155,29 @@ fn unix_socket_has_its_mode_and_is_removed() {
 }
 
 #[test]
+fn unix_socket_answers_a_slow_reader_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kv");
+    let _server = Server::start(&["-s", path.to_str().unwrap()]);
+    let mut stream = UnixStream::connect(&path).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let value = "v".repeat(900_000);
+    ask(&mut stream, format!("set big 0 0 900000\r\n{value}\r\n").as_bytes(), b"STORED\r\n");
+    let one = format!("VALUE big 0 900000\r\n{value}\r\nEND\r\n");
+    // The socket is full, has room, and is full again.
+    for _ in 0..3 {
+        stream.write_all(&b"get big\r\n".repeat(10)).unwrap();
+        std::thread::sleep(Duration::from_millis(30));
+        for _ in 0..10 {
+            let mut got = vec![0; one.len()];
+            got.chunks_mut(50_000).for_each(|piece| stream.read_exact(piece).unwrap());
+            assert!(got == one.as_bytes());
+        }
+        ask(&mut stream, b"mn\r\n", b"MN\r\n");
+    }
+}
+
+#[test]
 fn connections_beyond_the_limit_are_told_so() {
     let server = Server::on_a_free_port(&["-c", "2"]);
     let (mut one, mut two) = (server.connect(), server.connect());

@@ -4,6 +4,7 @@ use std::io::{self, IoSlice, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use mio::Interest;
 use mio::net::{TcpStream, UnixStream};
 
 use super::tls::TlsStream;
@@ -47,6 +48,11 @@ impl Stream {
             Self::Unix(stream) => stream.write_vectored(slices),
             Self::Tls(stream) => stream.write(slices),
         }
+    }
+    /// Returns whether the system reports room for output each time that the peer takes some. It does for Unix sockets, whatever
+    /// room there was before.
+    fn reports_all_room(&self) -> bool {
+        matches!(self, Self::Unix(_))
     }
     /// Sends what was written and waits in the stream itself.
     fn flush(&mut self) -> io::Result<()> {
@@ -94,6 +100,8 @@ pub(super) struct Conn {
     out: Out,
     pub(super) readable: bool,
     pub(super) writable: bool,
+    /// Whether the poller reports when it is writable.
+    watches_room: bool,
     /// The client has said that nothing more comes; there may be something left to read all the same.
     pub(super) hung_up: bool,
     over: bool,
@@ -115,6 +123,7 @@ impl Conn {
     pub(super) fn new(stream: Stream, peer: Arc<Peer>, protocol: ProtocolMode, now: u64) -> Self {
         Self {
             greeted: !stream.is_handshaking(),
+            watches_room: !stream.reports_all_room(),
             stream,
             session: Session::on(protocol, peer.clone()),
             peer,
@@ -130,6 +139,18 @@ impl Conn {
             queued: false,
             parked: None,
         }
+    }
+
+    /// Returns the events that the poller reports.
+    pub(super) fn interest(&self) -> Interest {
+        if self.watches_room { Interest::READABLE | Interest::WRITABLE } else { Interest::READABLE }
+    }
+
+    /// Returns whether the events to report have changed. A peer that takes its answers would wake the worker for each where
+    /// all room is reported.
+    pub(super) fn changes_interest(&mut self) -> bool {
+        let watches_room = !self.stream.reports_all_room() || !self.writable;
+        std::mem::replace(&mut self.watches_room, watches_room) != watches_room
     }
 
     /// Returns whether nothing is under way.

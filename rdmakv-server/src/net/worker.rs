@@ -242,21 +242,22 @@ impl Worker {
     }
 
     fn welcome(&mut self) {
-        while let Ok(Incoming { mut stream, peer }) = self.incoming.try_recv() {
+        while let Ok(Incoming { stream, peer }) = self.incoming.try_recv() {
             let at = self.vacant.pop().unwrap_or_else(|| {
                 self.conns.push(None);
                 self.conns.len() - 1
             });
             self.shared.log.detail(|| format!("worker {}: connection {at} comes", self.number));
-            let both = Interest::READABLE | Interest::WRITABLE;
-            if self.poll.registry().register(stream.source(), Token(at), both).is_err() {
+            let mut conn = Conn::new(stream, peer, self.shared.settings.protocol, self.now);
+            let interest = conn.interest();
+            if self.poll.registry().register(conn.stream.source(), Token(at), interest).is_err() {
                 self.vacant.push(at);
-                self.shared.peers.remove(&peer);
+                self.shared.peers.remove(&conn.peer);
                 self.shared.connections.fetch_sub(1, Relaxed);
                 continue;
             }
-            self.shared.watchers.came(&peer, self.now);
-            self.conns[at] = Some(Conn::new(stream, peer, self.shared.settings.protocol, self.now));
+            self.shared.watchers.came(&conn.peer, self.now);
+            self.conns[at] = Some(conn);
             self.drive(at);
         }
     }
@@ -315,6 +316,12 @@ impl Worker {
             Next::Close => {
                 let reason = if conn.has_ended() { "normal" } else { "error" };
                 return self.close(at, reason);
+            }
+        }
+        if conn.changes_interest() {
+            let interest = conn.interest();
+            if self.poll.registry().reregister(conn.stream.source(), Token(at), interest).is_err() {
+                return self.close(at, "error");
             }
         }
         if conn.is_watching() && !self.watching.contains(&at) {

@@ -22,6 +22,20 @@ pub(crate) struct TlsStream {
     failed: bool,
 }
 
+/// A socket that notes whether the last read emptied it.
+struct Noting<'a> {
+    socket: &'a mut TcpStream,
+    emptied: bool,
+}
+
+impl Read for Noting<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let read = self.socket.read(into)?;
+        self.emptied = read < into.len();
+        Ok(read)
+    }
+}
+
 impl TlsStream {
     pub(super) fn new(socket: TcpStream, config: Arc<ServerConfig>, buffer: usize) -> Result<Self, rustls::Error> {
         let mut session = ServerConnection::new(config)?;
@@ -56,7 +70,7 @@ impl TlsStream {
 
     /// Reads until there is no more room or the socket is empty, like a plain one.
     pub(crate) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let mut got = 0;
+        let (mut got, mut emptied) = (0, false);
         let so_far = |got: usize, error: io::Error| if got > 0 { Ok(got) } else { Err(error) };
         while got < into.len() {
             match self.session.reader().read(&mut into[got..]) {
@@ -69,6 +83,8 @@ impl TlsStream {
                     self.idle = 0;
                     continue;
                 }
+                // To ask an empty socket again would take a system call. It reports its end when it is read next.
+                Err(error) if error.kind() == ErrorKind::WouldBlock && got > 0 && emptied => break,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 // A client that leaves without a word has left all the same: requests mark their own ends.
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
@@ -80,7 +96,10 @@ impl TlsStream {
             if self.failed {
                 return so_far(got, ErrorKind::InvalidData.into());
             }
-            match self.session.read_tls(&mut self.socket) {
+            let mut socket = Noting { socket: &mut self.socket, emptied: false };
+            let read = self.session.read_tls(&mut socket);
+            emptied = socket.emptied;
+            match read {
                 Ok(read) => self.idle += read,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => return so_far(got, error),
