@@ -120,7 +120,9 @@ The peer is memcached, on the same CPU with the same flags. Rows:
   get/SIZE/MIX/cpu, cpu/user, cpu/system   the server's CPU for a request; MIX is read-only or 30:1 (GETs to a SET)
   get/SIZE/MIX/calls                       its system calls for a request on one connection, where strace is there
   get/SIZE/MIX/p50, p99, p99.9             how long a client waits
-  paper/SHARE/SIZE/WAY/cpu, waits, …       the paper's GETs; WAY is iwarp (one-sided reads) or tcp
+  unix/SIZE/…, tls/SIZE/…                  the same rows over a Unix socket and over TLS, read-only
+  paper/SHARE/SIZE/WAY/cpu, waits, …       the paper's GETs; WAY is iwarp (one-sided reads) or tcp; SHARE is full or reduced
+                                           (of a CPU), or many, few or one: 32, 8 or 1 values at a time on one connection
   breakdown/SIZE/WAY/user, system          where the CPU of such a GET goes
   breakdown/SIZE/WAY/switches/…, calls/…   how often threads wait and are pushed off; system calls by name
   breakdown/SIZE/WAY/cpu/CLASS             the paper's classes of cycles, where perf may sample

@@ -1,24 +1,21 @@
 //! A client that asks one thing at a time, in memcached's text protocol.
 
+use super::transport::{Address, Stream};
 use crate::side_by_side::remote::Outcome;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
 
 /// A connection.
 #[derive(Debug)]
 pub(super) struct Client {
-    stream: BufReader<TcpStream>,
+    stream: BufReader<Box<dyn Stream>>,
     line: Vec<u8>,
     request: Vec<u8>,
 }
 
 impl Client {
-    pub(super) fn connect(address: SocketAddr) -> Outcome<Self> {
-        let stream = TcpStream::connect(address)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(Duration::from_secs(20)))?;
-        Ok(Self { stream: BufReader::with_capacity(256 << 10, stream), line: Vec::new(), request: Vec::new() })
+    pub(super) fn connect(address: &Address) -> Outcome<Self> {
+        let stream = BufReader::with_capacity(256 << 10, address.connect()?);
+        Ok(Self { stream, line: Vec::new(), request: Vec::new() })
     }
 
     fn line(&mut self) -> Outcome<&[u8]> {

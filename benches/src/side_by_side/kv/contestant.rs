@@ -84,7 +84,7 @@ impl Contestant {
         let server = Server::start(whose, cpu, &flags)?;
         let asking = match &address {
             Some(address) => Asking::Fabric(Box::new(OneSided::begin(address, connections, mix)?)),
-            None => Asking::Sockets(Load::begin(server.address, mix)?),
+            None => Asking::Sockets(Load::begin(&server.address, mix)?),
         };
         Ok(Self { way, asking, server, laps: Vec::new(), calls: None, asked: 0, _share: None })
     }

@@ -1,8 +1,9 @@
-//! The cost of a GET for the server: CPU, system calls, and how long its client waits.
+//! The cost of a GET for the server: CPU, system calls, and how long its client waits; over TCP, a Unix socket and TLS.
 
 use super::calls::{Calls, calls};
-use super::load::{Load, Mix, Turn};
+use super::load::{CONNECTIONS, Load, Mix, Turn};
 use super::server::{Cpu, Server, Whose};
+use super::transport::Transport;
 use super::{contestants, size_name};
 use crate::side_by_side::figure::Figure;
 use crate::side_by_side::part::{Part, Setting};
@@ -12,18 +13,32 @@ use crate::side_by_side::report::{Row, Unit};
 /// Above the table.
 const TITLE: &str =
     "A request: the server's CPU, and what the client waits; 32 connections, one request at a time on each";
+const OTHERS: &str = "A GET over a Unix socket, and over TLS (AES-256-GCM): otherwise the same";
 
-/// Bytes of values.
+/// Bytes of values; those over other transports than TCP.
 const SIZES: [usize; 4] = [32, 1 << 10, 10 << 10, 100 << 10];
+const OTHER_SIZES: [usize; 2] = [1 << 10, 10 << 10];
 const ROWS: [&str; 7] = ["cpu", "cpu/user", "cpu/system", "calls", "p50", "p99", "p99.9"];
 
 pub(super) fn parts() -> Vec<Part> {
     let mut parts = Vec::new();
     for (name, gets_a_set) in [("read-only", 0), ("30:1", 30)] {
         for value in SIZES {
-            let mix = Mix { value, gets_a_set, pairs: None, at_once: 1 };
-            parts.push(Part::new(format!("get/{}/{name}", size_name(value)), TITLE, &ROWS, move |setting| {
-                measure(setting, mix, name).map_err(|error| error.to_string())
+            let mix = Mix { value, gets_a_set, pairs: None, at_once: 1, connections: CONNECTIONS };
+            let name = format!("get/{}/{name}", size_name(value));
+            parts.push(Part::new(name.clone(), TITLE, &ROWS, move |setting| {
+                measure(setting, &Transport::Tcp, mix, &name).map_err(|error| error.to_string())
+            }));
+        }
+    }
+    type Begin = fn() -> Outcome<Transport>;
+    for (transport, begin) in [("unix", Transport::unix as Begin), ("tls", Transport::tls)] {
+        for value in OTHER_SIZES {
+            let mix = Mix { value, gets_a_set: 0, pairs: None, at_once: 1, connections: CONNECTIONS };
+            let name = format!("{transport}/{}", size_name(value));
+            parts.push(Part::new(name.clone(), OTHERS, &ROWS, move |setting| {
+                let measured = begin().and_then(|transport| measure(setting, &transport, mix, &name));
+                measured.map_err(|error| error.to_string())
             }));
         }
     }
@@ -38,11 +53,11 @@ struct Contestant {
     calls: Option<Calls>,
 }
 
-fn measure(setting: &Setting, mix: Mix, name: &str) -> Outcome<Vec<Row>> {
+fn measure(setting: &Setting, transport: &Transport, mix: Mix, prefix: &str) -> Outcome<Vec<Row>> {
     crate::pin::pin(setting.near)?;
     let begin = |whose: Whose| -> Outcome<Contestant> {
-        let server = Server::start(whose, setting.far, &["-m", "1024"])?;
-        let mut load = Load::begin(server.address, mix)?;
+        let server = Server::start_over(transport, whose, setting.far, &["-m", "1024"])?;
+        let mut load = Load::begin(&server.address, mix)?;
         load.turn(setting.whole / 4)?;
         Ok(Contestant { load, server, turns: Vec::new(), calls: None })
     };
@@ -60,7 +75,6 @@ fn measure(setting: &Setting, mix: Mix, name: &str) -> Outcome<Vec<Row>> {
     for contestant in &mut all {
         contestant.calls = calls(contestant.server.process(), |count| contestant.load.one_by_one(count))?;
     }
-    let prefix = format!("get/{}/{name}", size_name(mix.value));
     let row = |what: &str, unit: Unit, value: &dyn Fn(&Turn, &Cpu) -> f64| {
         let rounds = |contestant: &Contestant| {
             Figure::lowest(contestant.turns.iter().map(|(turn, cpu)| value(turn, cpu)).collect())

@@ -201,7 +201,7 @@ impl Contestant {
 
     /// That its values did not come in another way: none was pulled out of the client's memory, or all were.
     fn check_sets(&self, fabric: Way, asked: Asked) -> Outcome<()> {
-        let pulled = Plain::connect(self.server.address)?.stat(&format!("{}_sets_pulled", fabric.name()))? > 0;
+        let pulled = Plain::connect(&self.server.address)?.stat(&format!("{}_sets_pulled", fabric.name()))? > 0;
         if asked.stores() && self.choice != Choice::Default && pulled == (self.choice == Choice::Message) {
             return Err("values were stored in another way than they should be".into());
         }

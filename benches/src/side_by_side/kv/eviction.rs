@@ -82,7 +82,7 @@ fn measure(setting: &Setting, file: &Path, megabytes: u64) -> Outcome<Vec<Row>> 
 
 fn replay(whose: Whose, cpu: usize, megabytes: u64, objects: &Objects) -> Outcome<Replay> {
     let server = Server::start(whose, cpu, &["-m", &megabytes.to_string()])?;
-    let mut client = Client::connect(server.address)?;
+    let mut client = Client::connect(&server.address)?;
     let value = vec![b'v'; objects.sizes.iter().copied().max().unwrap_or(0) as usize];
     let mut misses = 0_u64;
     for &number in &objects.requests {

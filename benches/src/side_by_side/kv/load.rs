@@ -5,10 +5,10 @@
 //! where it begins and ends.
 
 use super::client::Client;
+use super::transport::{Address, Stream};
 use crate::side_by_side::remote::Outcome;
 use hdrhistogram::Histogram;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 /// The mix of operations.
@@ -20,18 +20,16 @@ pub(super) struct Mix {
     pub(super) gets_a_set: u64,
     /// Values; as many as are useful, unless it is said.
     pub(super) pairs: Option<u32>,
-    /// Keys that are asked for at once, on one connection; 1 for the usual load.
+    /// Keys that are asked for at once; 1 for the usual load.
     pub(super) at_once: usize,
+    /// Connections; 1 where several keys are asked for at once.
+    pub(super) connections: usize,
 }
 
 impl Mix {
     /// The paper's: so many values, which are only read.
     pub(super) fn reading(value: usize, pairs: u32) -> Self {
-        Self { value, gets_a_set: 0, pairs: Some(pairs), at_once: 1 }
-    }
-
-    pub(super) fn connections(&self) -> usize {
-        if self.at_once > 1 { 1 } else { CONNECTIONS }
+        Self { value, gets_a_set: 0, pairs: Some(pairs), at_once: 1, connections: CONNECTIONS }
     }
 
     pub(super) fn keys(&self) -> u32 {
@@ -58,7 +56,7 @@ pub(super) struct Turn {
 /// Connections to a server that has all the values.
 #[derive(Debug)]
 pub(super) struct Load {
-    streams: Vec<TcpStream>,
+    streams: Vec<Box<dyn Stream>>,
     mix: Mix,
     keys: u32,
     random: u64,
@@ -73,7 +71,7 @@ pub(super) fn key(number: u32) -> String {
 
 impl Load {
     /// Stores the values and connects.
-    pub(super) fn begin(address: SocketAddr, mix: Mix) -> Outcome<Self> {
+    pub(super) fn begin(address: &Address, mix: Mix) -> Outcome<Self> {
         let keys = mix.keys();
         let mut client = Client::connect(address)?;
         let value = vec![b'v'; mix.value];
@@ -82,13 +80,7 @@ impl Load {
                 return Err(format!("a value of {} bytes was not stored", mix.value).into());
             }
         }
-        let connect = || -> Outcome<TcpStream> {
-            let stream = TcpStream::connect(address)?;
-            stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(Duration::from_secs(20)))?;
-            Ok(stream)
-        };
-        let streams = (0..mix.connections()).map(|_| connect()).collect::<Outcome<_>>()?;
+        let streams = (0..mix.connections).map(|_| address.connect()).collect::<Outcome<_>>()?;
         let mut set = format!("set {} 0 0 {}\r\n", key(0), mix.value).into_bytes();
         set.extend_from_slice(&value);
         set.extend_from_slice(b"\r\n");

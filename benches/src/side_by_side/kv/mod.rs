@@ -3,7 +3,7 @@
 //! Both are processes of their own, with the same flags, on the same CPU, and take turns. The load comes from this
 //! process, on another CPU. Ours is this program under another name, so it is what was built.
 //!
-//! * `cpu`: a request's cost, at several sizes of values.
+//! * `cpu`: a request's cost, at several sizes of values, over TCP, a Unix socket and TLS.
 //! * `paper`: the paper's experiment: GETs of 1,000 values by TCP and by one-sided reads, also with a share of a CPU.
 //! * `breakdown`: where the cycles of the paper's GETs go.
 //! * `crossover`: from which size on a value goes by a transfer rather than in a message.
@@ -25,6 +25,7 @@ mod paper;
 mod profile;
 mod server;
 mod share;
+mod transport;
 
 use super::part::Part;
 pub use server::OURS;

@@ -42,7 +42,7 @@ fn measure(setting: &Setting, value: usize) -> Outcome<Vec<Row>> {
 /// Fills a server until it holds no more.
 fn fill(whose: Whose, cpu: usize, value: usize) -> Outcome<Full> {
     let server = Server::start(whose, cpu, &["-m", &MEGABYTES.to_string()])?;
-    let mut client = Client::connect(server.address)?;
+    let mut client = Client::connect(&server.address)?;
     let before = server.resident()?;
     let payload = KEY + value;
     // Half as many again as would fit without any overhead.

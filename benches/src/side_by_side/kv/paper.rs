@@ -4,8 +4,8 @@
 //! Contestants: memcached, our server over TCP, and our server with one-sided reads over `iwarp:`, which is TCP all the same; servers in turn on
 //! the same CPU. A quota of CPU time stands in for the paper's lower clock. Over `shm:` there is no network, so it has a table of its own.
 //!
-//! Beside one request at a time on each of 32 connections, `many` asks for 32 values at once on one. A client of RDMA has many reads in
-//! flight on a connection, as one of memcached has multi-gets, and both save system calls by it.
+//! Beside one request at a time on each of 32 connections, `many` asks for 32 values at once on one. `few` asks for 8, and `one` for one. A
+//! client of RDMA has many reads in flight on a connection, as one of memcached has multi-gets. Both save system calls by it.
 //!
 //! Tags last a minute here (`--tag-lease 60s`): the paper's have no end. All threads of the server count, those that serve reads too; none of them
 //! spins.
@@ -26,10 +26,10 @@ const SHM: &str =
     "GETs over shared memory, which is no network: one client, one GET at a time; beside it memcached's over TCP";
 const SIZES: [usize; 3] = [1 << 10, 10 << 10, 100 << 10];
 const PAIRS: u32 = 1000;
-const MANY: &str =
-    "The same, 32 of the 1,000 values at a time on one connection: a multi-get, of one-sided reads or of memcached's";
-/// Keys of a multi-get.
+const MANY: &str = "The same on one connection, with 32 or 8 of the 1,000 values at a time (a multi-get, of one-sided reads or of memcached's), or one";
+/// Keys of the multi-gets.
 const AT_ONCE: usize = 32;
+const FEW: usize = 8;
 /// The reduced share, in percent of a CPU.
 const REDUCED: u32 = 40;
 const ROWS: [&str; 13] = [
@@ -50,12 +50,16 @@ const ROWS: [&str; 13] = [
 
 pub(super) fn parts() -> Vec<Part> {
     let mut parts = Vec::new();
-    for (kind, title, percent, at_once) in
-        [("full", TITLE, None, 1), ("reduced", TITLE, Some(REDUCED), 1), ("many", MANY, None, AT_ONCE)]
-    {
+    for (kind, title, percent, at_once, connections) in [
+        ("full", TITLE, None, 1, CONNECTIONS),
+        ("reduced", TITLE, Some(REDUCED), 1, CONNECTIONS),
+        ("many", MANY, None, AT_ONCE, 1),
+        ("few", MANY, None, FEW, 1),
+        ("one", MANY, None, 1, 1),
+    ] {
         for value in SIZES {
             let name = format!("paper/{kind}/{}", size_name(value));
-            let mix = Mix { at_once, ..Mix::reading(value, PAIRS) };
+            let mix = Mix { at_once, connections, ..Mix::reading(value, PAIRS) };
             parts.push(Part::new(name.clone(), title, &ROWS, move |setting| {
                 over_network(setting, mix, percent, &name).map_err(|error| error.to_string())
             }));
@@ -82,7 +86,7 @@ fn over_network(setting: &Setting, mix: Mix, percent: Option<u32>, name: &str) -
     ways.extend(peer_version().map(|_| Way::Memcached));
     let mut all = Vec::new();
     for way in ways {
-        let mut contestant = Contestant::begin(way, setting.far, mix, 1, mix.connections())?;
+        let mut contestant = Contestant::begin(way, setting.far, mix, 1, mix.connections)?;
         if let Some(percent) = percent {
             contestant.reduce(percent)?;
         }

@@ -1,10 +1,10 @@
 //! A server under test: started on a CPU, asked over its socket, looked at from outside, ended.
 
 use super::client::Client;
+use super::transport::{Address, Transport};
 use crate::pin;
 use crate::side_by_side::remote::Outcome;
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -34,7 +34,7 @@ pub(super) fn peer_version() -> Option<String> {
 #[derive(Debug)]
 pub(super) struct Server {
     child: Child,
-    pub(super) address: SocketAddr,
+    pub(super) address: Address,
 }
 
 /// CPU that a process has had, in nanoseconds.
@@ -75,13 +75,17 @@ impl Switches {
 }
 
 impl Server {
-    /// Starts one on a CPU. Both get the same flags, which are memcached's.
+    /// Starts one on a CPU, over TCP. Both get the same flags, which are memcached's.
     pub(super) fn start(whose: Whose, cpu: usize, flags: &[&str]) -> Outcome<Self> {
-        // A free port is looked for, because one of them can be asked for no other. If another process takes it
-        // meanwhile, the next is tried.
+        Self::start_over(&Transport::Tcp, whose, cpu, flags)
+    }
+
+    /// The same, over any transport.
+    pub(super) fn start_over(transport: &Transport, whose: Whose, cpu: usize, flags: &[&str]) -> Outcome<Self> {
         let mut failure = String::new();
-        for _ in 0..5 {
-            let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+        // If another process takes the address meanwhile, the next is tried.
+        for attempt in 0..5 {
+            let (address, listens) = transport.address(&format!("{whose:?}-{attempt}"))?;
             let mut command = match whose {
                 Whose::Ours => {
                     let mut command = Command::new(std::env::current_exe()?);
@@ -95,10 +99,10 @@ impl Server {
                     command
                 }
             };
-            command.args(["-l", "127.0.0.1", "-U", "0", "-p", &port.to_string()]).args(flags);
+            command.args(listens).args(flags);
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
             let child = on_cpu(cpu, move || command.spawn())?;
-            let mut server = Self { child, address: (Ipv4Addr::LOCALHOST, port).into() };
+            let mut server = Self { child, address };
             match server.wait() {
                 Ok(()) => return Ok(server),
                 Err(error) => failure = error.to_string(),
@@ -113,7 +117,7 @@ impl Server {
             if let Some(status) = self.child.try_wait()? {
                 return Err(format!("it ended with {status}").into());
             }
-            if Client::connect(self.address).and_then(|mut client| client.stat("pid")).is_ok() {
+            if Client::connect(&self.address).and_then(|mut client| client.stat("pid")).is_ok() {
                 return Ok(());
             }
             std::thread::sleep(Duration::from_millis(20));
