@@ -6,17 +6,20 @@
 
 /// The longest values of the first classes of sizes, in bytes. The last class has all longer ones.
 const SIZES: [usize; 2] = [16 << 10, 32 << 10];
-/// Requests of a trial that count, and of the ones before them, that do not.
-const COUNTED: usize = 8;
-const WARM: u32 = 8;
+/// Requests of a trial that count, and of the ones before them, that do not: alone, and where several are under way. Those
+/// come and go together, so that 8 of them would say no more than one.
+const COUNTED: [usize; 2] = [8, 32];
+const WARM: [u32; 2] = [8, 32];
 /// Requests of a trial after which it is given up: their ends are not seen.
 const MOST: u32 = 512;
 /// Requests before the first trial, between the first two, and at most.
 const BEGIN: u32 = 32;
 const HOLD: u32 = 1024;
 const LONGEST: u32 = 64 * HOLD;
-/// So many other requests under way on average make a class of their own.
+/// So many other requests under way make a class of their own.
 const CROWD: u32 = 2;
+/// The unit of the crowd: parts of a request.
+const PARTS: u32 = 64;
 
 /// The direction of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,7 +42,8 @@ pub(super) struct Choice {
 #[derive(Default)]
 pub(super) struct Choices {
     classes: [Class; 12],
-    /// Other requests under way: the average, times eight.
+    /// Other requests under way, in parts: the most of late. It falls by a 32nd with each request, as answers may come together
+    /// and leave none under way between.
     crowd: u32,
 }
 
@@ -77,13 +81,18 @@ impl Default for Class {
 impl Choices {
     /// Returns the way of a value of so many bytes, with so many other requests under way.
     pub(super) fn choose(&mut self, kind: Kind, bytes: usize, others: usize) -> Choice {
-        self.crowd = self.crowd - self.crowd / 8 + others.min(1 << 16) as u32;
+        let now = others.min(1 << 16) as u32 * PARTS;
+        self.crowd = now.max(self.crowd - self.crowd.div_ceil(32));
         let size = SIZES.iter().take_while(|&&most| bytes > most).count();
-        let number = (kind as usize * 3 + size) * 2 + usize::from(self.crowd / 8 >= CROWD);
+        let crowd = usize::from(self.crowd >= CROWD * PARTS);
+        let number = (kind as usize * 3 + size) * 2 + crowd;
         let class = &mut self.classes[number];
         class.requests += 1;
         match class.phase {
-            Phase::Hold if class.requests > class.hold => class.begin(Phase::Better, others),
+            // What is under way has taken the other way.
+            Phase::Hold if class.requests > class.hold => {
+                class.begin(Phase::Better, WARM[crowd].max(others.min(256) as u32));
+            }
             Phase::Hold => {}
             _ if class.requests > MOST + class.warm => class.begin(Phase::Hold, 0),
             _ => {}
@@ -100,14 +109,15 @@ impl Choices {
             return;
         }
         class.times.push(took);
-        if class.times.len() < COUNTED {
+        let counted = COUNTED[usize::from(choice.class % 2)];
+        if class.times.len() < counted {
             return;
         }
         // Half of them: one that was interrupted says nothing.
         class.times.sort_unstable();
-        let took = class.times[COUNTED / 2];
+        let took = class.times[counted / 2];
         match class.phase {
-            Phase::Better => class.begin(Phase::Other(took), class.warm as usize),
+            Phase::Better => class.begin(Phase::Other(took), class.warm),
             Phase::Other(better) => {
                 if took < better - better / 16 {
                     (class.transfer, class.hold) = (!class.transfer, HOLD);
@@ -122,11 +132,10 @@ impl Choices {
 }
 
 impl Class {
-    fn begin(&mut self, phase: Phase, others: usize) {
+    fn begin(&mut self, phase: Phase, warm: u32) {
         self.phase = phase;
         self.requests = 1;
-        // What is under way has taken the other way.
-        self.warm = WARM.max(others.min(256) as u32);
+        self.warm = warm;
         self.trial = self.trial.wrapping_add(1);
         self.times.clear();
     }
@@ -170,6 +179,18 @@ mod tests {
         assert!(run(&mut choices, 5000, 0, |transfer| if transfer { 100 } else { 300 }) > 0.9);
         assert!(!choices.choose(Kind::Set, 64 << 10, 0).transfer);
         assert!(!choices.choose(Kind::Get, 16 << 10, 0).transfer);
+    }
+
+    #[test]
+    fn bursts_are_one_class() {
+        let mut choices = Choices::default();
+        let mut choose = |others| choices.choose(Kind::Get, 64 << 10, others).class;
+        (0..8).for_each(|others| _ = choose(others));
+        let crowd = choose(7);
+        // All answers came together, and the next requests follow each other.
+        assert!((0..1000).all(|at| choose(at % 8) == crowd));
+        let alone: Vec<_> = (0..100).map(|_| choose(0)).collect();
+        assert!(alone[0] == crowd && alone[99] != crowd);
     }
 
     #[test]
