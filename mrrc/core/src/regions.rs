@@ -264,7 +264,7 @@ thread_local! {
 
 impl Regions {
     /// Returns an empty store.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn new() -> Self {
         Self::default()
     }
