@@ -49,6 +49,7 @@
  * mean pages without an owner. By default the kernel (userfaultfd) tells the cache of that, for a price at each unmapping, and
  * memory of which it cannot tell (mappings of files, shared memory with a name) is registered for each lease anew. With the
  * setting monitor=explicit the program tells: mrrc_invalidate before each unmapping, or mrrc_change_begin and _end around it.
+ * With widen=on besides, it is _begin and _end, around each change of any memory in the mappings of its buffers.
  *
  * PINNING. What a lease has is never evicted: to keep memory registered, keep a lease of it. There is no other pin.
  *
@@ -396,7 +397,7 @@ mrrc_options_t *mrrc_options_new(void);
  * | max_regions             | the most registrations at once: a number; else what the registrar takes, or 2^20      |
  * | policy                  | the eviction policy: probation (default), mrrc, gdsf, ...; an error names all of them |
  * | resort                  | the share of the capacity in the resorting section of policy mrrc: 0.5 (default)      |
- * | evict                   | the share of the capacity that is evicted in one batch: 0.1 (default)                 |
+ * | evict                   | the share of the capacity that policy mrrc evicts in one batch: 0.1 (default)         |
  * | widen                   | on, off: whether misses register neighbours too, where that has paid; else off        |
  * | cost                    | the cost model: paper (default), fmr, io-uring, or four numbers of microseconds       |
  * | monitor                 | reports changes of memory: userfaultfd (default); or explicit: the program does       |

@@ -32,7 +32,7 @@ pub extern "C" fn mrrc_options_new() -> *mut mrrc_options_t {
 /// | max_regions             | the most registrations at once: a number; else what the registrar takes, or 2^20      |
 /// | policy                  | the eviction policy: probation (default), mrrc, gdsf, ...; an error names all of them |
 /// | resort                  | the share of the capacity in the resorting section of policy mrrc: 0.5 (default)      |
-/// | evict                   | the share of the capacity that is evicted in one batch: 0.1 (default)                 |
+/// | evict                   | the share of the capacity that policy mrrc evicts in one batch: 0.1 (default)         |
 /// | widen                   | on, off: whether misses register neighbours too, where that has paid; else off        |
 /// | cost                    | the cost model: paper (default), fmr, io-uring, or four numbers of microseconds       |
 /// | monitor                 | reports changes of memory: userfaultfd (default); or explicit: the program does       |

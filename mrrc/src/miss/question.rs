@@ -128,6 +128,8 @@ impl Question {
         }
         state.core.take_back_refusal();
         waits.count(&mut state.stats);
+        // What was seen around it is not so for long.
+        self.ask.mapping = self.ask.range;
         // Leases end without a word: looked after at growing intervals.
         let nap = self.nap;
         self.nap = (nap * 2).min(LOOK_LONGEST);

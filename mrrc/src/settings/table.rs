@@ -72,7 +72,7 @@ const TABLE: &[Setting] = &[
     },
     Setting {
         name: "evict",
-        help: "the share of the capacity that is evicted in one batch: 0.1 (default)",
+        help: "the share of the capacity that policy mrrc evicts in one batch: 0.1 (default)",
         default: Some("0.1"),
         value: Value::Fraction(|settings, share| settings.evict = Some(share)),
     },

@@ -13,7 +13,7 @@ use crate::hit::HitTables;
 use crate::hit::barrier::Barrier;
 use crate::invalidation::OwnMonitor;
 #[cfg(target_os = "linux")]
-use crate::invalidation::mappings::Mappings;
+use crate::invalidation::mappings::{Kind, Mappings};
 #[cfg(target_os = "linux")]
 use crate::present::PageMap;
 use crate::range::PageRange;
@@ -209,7 +209,7 @@ impl<R: Registrar> Shared<R> {
     }
 
     /// Returns the range with the pages next to it that can be registered with it, within `reach`. They are in memory, and in the same
-    /// mapping of anonymous memory, or in the memory that the caller answers for.
+    /// mapping of private anonymous memory, or in the memory that the caller answers for. Other processes change shared memory.
     #[cfg(target_os = "linux")]
     pub(crate) fn surroundings(&self, range: PageRange, reach: PageRange, owned: Option<PageRange>) -> PageRange {
         let Some(page_map) = self.page_map.get_or_init(|| PageMap::open().ok()) else { return range };
@@ -222,7 +222,7 @@ impl<R: Registrar> Shared<R> {
             None => {
                 let mappings = self.mappings.get_or_init(|| Mappings::open().ok()).as_ref();
                 let mapping = mappings.and_then(|mappings| mappings.at(range.start()).ok().flatten());
-                let mapping = mapping.filter(|mapping| mapping.refusal().is_none());
+                let mapping = mapping.filter(|mapping| mapping.refusal().is_none() && mapping.kind == Kind::Anonymous);
                 mapping.and_then(|mapping| mapping.pages.intersection(found))
             }
         };

@@ -197,14 +197,15 @@ impl<R: Registrar> Builder<R> {
     /// then registers the aligned block of 2, 4, 16 or 64 pages around it, at most an eighth of the capacity. The block ends at the
     /// end of the mapping, at pages that are not in memory, and at other regions. Where that fails, the request is
     /// registered as it is, and its surroundings stay so for a while. Only requests for local rights are widened, and only in
-    /// anonymous memory. [`Cache::begin`] and the groups of [`Cache::acquire_list`] are not. A lease shows what was asked for.
+    /// private anonymous memory. [`Cache::begin`] and the groups of [`Cache::acquire_list`] are not. A lease shows what was asked for.
     ///
     /// Pages that no request asked for are pinned then, and counted against the capacity. In a program that calls
     /// `ibv_fork_init`, a child may lack them (`MADV_DONTFORK`).
     ///
-    /// **With [`Explicit`](crate::invalidation::Explicit)** the promise of [`Cache::acquire`] is larger with this: changes of *all*
-    /// memory in the mappings of acquired buffers are told to the cache. Variable `MRRC_WIDEN` makes no program promise that: there it
-    /// widens arenas only, which are the cache's own.
+    /// **With [`Explicit`](crate::invalidation::Explicit)** the promise of [`Cache::acquire`] is larger with this. A change of *any*
+    /// memory in the mappings of acquired buffers lies between [`Cache::begin_change`] and the end of its guard.
+    /// [`Cache::invalidate`] before the change is not enough: a request for a neighbour may register the memory again before it
+    /// changes. Variable `MRRC_WIDEN` makes no program promise that: there it widens arenas only, which are the cache's own.
     pub fn widen(mut self, on: bool) -> Self {
         self.settings.widen = Some(on);
         self
