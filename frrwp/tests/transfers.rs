@@ -13,15 +13,17 @@ use frrwp::fabric::sim::{Costs, Faults, Network, Node, SimDomain, SimEndpoint};
 use frrwp::handshake::{Limits, Process, RECEIVES, Side, Tag};
 use mrrc::Cache;
 use mrrc::invalidation::Explicit;
+use mrrc::policy::PolicyKind;
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
 use std::collections::HashMap;
 
 const PAGE: usize = 4096;
 
+/// The default policy looks at addresses, which differ between two storms. This one does not.
 fn cache(node: &Node, pages: u64) -> Cache<SimDomain> {
     let builder = Cache::builder(node.domain()).ignore_environment().monitor(Explicit).background(false);
-    builder.capacity_pages(pages).build().expect("a cache")
+    builder.capacity_pages(pages).policy(PolicyKind::Mrrc).build().expect("a cache")
 }
 
 /// Two engines, and what moves time on.
