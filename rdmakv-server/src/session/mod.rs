@@ -111,7 +111,8 @@ impl Session {
             if let State::Over { .. } = self.state {
                 return (at, Pause::Over);
             }
-            if out.waiting() > OUT_MAX {
+            // Not within a request: of some drivers, all of its answer leaves together.
+            if out.waiting() > OUT_MAX && self.stopped.cursor == 0 {
                 return (at, Pause::Output);
             }
             let rest = &input[at..];

@@ -41,9 +41,11 @@ impl Store {
                 self.install(copy.id(), hash, Some(id), (keep.stale, keep.version), now);
             }
             // Without memory for a copy the item goes altogether: it is not taken for what it was. It may have gone
-            // already, with a page that was emptied in vain.
+            // already, with a page that was emptied in vain, or have left for flash with that.
             Err(_) if self.is_alive(id) => self.unlink(id, now),
-            Err(_) => {}
+            Err(_) => {
+                self.end_away(hash, key, now);
+            }
         }
         held.into_iter().for_each(|held| self.slabs.release(held));
         Deleted::Done

@@ -121,7 +121,8 @@ impl<K: TagKind> Tags<K> {
         Ok(Admitted {
             registers: pin.is_none(),
             bound: bound.unwrap_or_else(|| Self::bound(extent)),
-            clears: K::REBINDS && record.is_none(),
+            // An item that was on flash comes back with its version, perhaps to its place, where others were meanwhile.
+            clears: K::REBINDS && (record.is_none() || pin.is_none()),
         })
     }
 

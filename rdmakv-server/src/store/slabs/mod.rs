@@ -57,8 +57,8 @@ pub struct Extent {
     pub slot: u64,
     /// Bytes that the item uses: header, key and value.
     pub used: u64,
-    /// The item's version. No two items of a store have the same, so it tells chunks apart that follow each other in one
-    /// place.
+    /// The item's version. It tells chunks apart that follow each other in one place. Only an item that was on flash has its own
+    /// again.
     pub version: u64,
 }
 
