@@ -342,6 +342,22 @@ fn reads_are_bounded_and_others_wait_in_line() {
 }
 
 #[test]
+fn the_last_read_ends_the_line() {
+    let mut tier = Tiered::new();
+    for number in 0..4000 {
+        tier.set(&key(number), &value(number, 0));
+    }
+    let away: Vec<u64> = (0..4000).filter(|&number| tier.is_away(&key(number))).take(9).collect();
+    let loads: Vec<Load> = away[..8].iter().map(|&number| tier.begin(&key(number))).collect();
+    for waiter in 1..100 {
+        assert_eq!(tier.store.recall(&key(away[8]), Waiter(waiter), NOW), Recall::Busy);
+    }
+    // None of those that are named begins another read.
+    let named: usize = loads.into_iter().map(|load| tier.end(load).len() - 1).sum();
+    assert_eq!(named, 99);
+}
+
+#[test]
 fn a_device_error_is_a_miss() {
     let mut tier = Tiered::new();
     tier.set(b"k", &[b'x'; 900]);
