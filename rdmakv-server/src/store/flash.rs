@@ -313,7 +313,7 @@ impl Store {
         let Some(tier) = self.tier.as_deref_mut() else { return Vec::new() };
         let (mut waiters, len) = tier.loads.remove(&load).unwrap_or_default();
         tier.reading -= len;
-        // Those who find their items in memory begin no read, whose end would name others.
+        // Requests that find their items in memory begin no read, whose end would name others.
         let in_line = if tier.loads.is_empty() { tier.line.len() } else { tier.line.len().min(2) };
         waiters.extend(tier.line.drain(..in_line));
         if let Loaded::Item(item) = tier.flash.loaded(load, bytes, now as u32) {
