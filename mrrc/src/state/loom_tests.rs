@@ -152,6 +152,7 @@ impl Owner {
     fn register(&mut self, start: u64) {
         let key = Key::of(range(start));
         self.made.push(key.clone());
+        self.state.begin(id(), 1);
         self.state.set_registered(id(), true, true);
         self.field.record().fill(range(start), Access::LOCAL, key);
         self.field.record().show();
