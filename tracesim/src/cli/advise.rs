@@ -72,10 +72,10 @@ Examples:
   tracesim advise --json recording.reg | jq .variables
 
 Each line of the table is the policy that saves most at that size. The advice is the smallest size
-that saves nearly as much as the best of all; there the default, probation, stands if it is within 1 %
-of the best. Sizes are those of each process's cache. Costs are with the deregistration of what is
-left at the end, which compare leaves out. Requests that find all in use are charged what they
-cost without a cache, here and there. Measured costs take some seconds.";
+that saves nearly as much as the best of all; there the default, probation, stands if it is within
+1 % of the best. Sizes are those of each process's cache. Costs are with the deregistration of
+what is left at the end, which compare leaves out. Requests that find all in use are charged what
+they cost without a cache, here and there. Measured costs take some seconds.";
 
 fn help() -> String {
     format!("{EXAMPLES}\n\n{ABOUT_TRACES}")
