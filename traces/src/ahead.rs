@@ -75,7 +75,10 @@ impl Read for Ahead {
 }
 
 impl Buffers {
-    /// Begins a thread that fills buffers from the source. Returns the source if there is none to be had.
+    /// Begins a thread that fills buffers from the source.
+    ///
+    /// # Errors
+    /// Returns the source where the system starts no thread.
     fn filled_by_thread(source: Box<dyn Read + Send>) -> Result<Self, Box<dyn Read + Send>> {
         let (empty, to_fill) = mpsc::channel();
         let (send, filled) = mpsc::channel();

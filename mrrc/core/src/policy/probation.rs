@@ -36,7 +36,7 @@
 //! **The default.** It has the lowest geometric mean of total cost on traces that it was not tuned on, of all policies that
 //! register what was requested: `docs/default-policy.md`. It is not the best everywhere. Over ten real traces and the paper's two
 //! workloads, at 1, 5, 10 and 25 % of the footprint, it is 3.5 and 5.3 % above `lru-k` and `lirs` in two of the 48 cells, and far
-//! above `firehose` where that registers, unasked, what is asked for next.
+//! above `firehose` where that registers neighbours that are asked for next.
 //!
 //! A hit costs two stores and a few multiplications, as in `gdsf`; one in many, those of the sample, three look-ups
 //! in small hash maps. Beside the heap (24 bytes an entry) there are 8 to 16 bytes a region of memory of the evicted,
