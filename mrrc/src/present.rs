@@ -1,4 +1,7 @@
-//! Which pages of this process are in memory: to register no page that is not.
+//! Which pages of this process are its own, in memory: to register no page that is not.
+//!
+//! The kernel's page of zeroes, which a read puts under untouched memory, is not. Nor is a page that is shared with a child process until one of
+//! the two writes it. To pin such a page takes memory for a copy.
 
 use crate::range::{PAGE, PageRange};
 use std::fs::File;
@@ -11,9 +14,9 @@ pub(crate) struct PageMap(File);
 
 /// Pages looked at, at most, on each side of a range.
 const MOST: u64 = 128;
-/// Bytes of an entry, and the bit of one that is in memory.
+/// Bytes of an entry, and the bits of a page that is in memory and mapped by this process alone.
 const ENTRY: usize = size_of::<u64>();
-const IN_MEMORY: u64 = 1 << 63;
+const OWN: u64 = 1 << 63 | 1 << 56;
 
 impl PageMap {
     /// # Errors
@@ -28,7 +31,7 @@ impl PageMap {
         Ok(Self(File::open("/proc/self/pagemap")?))
     }
 
-    /// Returns the range with the pages next to it that are in memory now, within the bounds. One system call, or two where the
+    /// Returns the range with the process's own pages next to it that are in memory now, within the bounds. One system call, or two where the
     /// range is long.
     pub(crate) fn around(&self, range: PageRange, within: PageRange) -> PageRange {
         let (first, last) = (within.start().min(range.start()), within.end().max(range.end()));
@@ -56,19 +59,29 @@ impl PageMap {
     }
 }
 
-/// Returns how many of the entries, up to the first that is not, are of pages in memory.
+/// Returns how many of the entries, up to the first that is not, are of pages that are in memory and this process's own.
 fn run<'a>(entries: impl Iterator<Item = &'a [u8]>) -> u64 {
     let words = entries.map(|entry| entry.try_into().map_or(0, u64::from_ne_bytes));
-    words.take_while(|word| word & IN_MEMORY != 0).count() as u64
+    words.take_while(|word| word & OWN == OWN).count() as u64
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Maps so many pages, and writes to those of the range.
+    /// Maps so many pages, and writes to those of the range. Children of other tests do not get them.
     #[expect(unsafe_code, reason = "memory is mapped by hand")]
     fn filled(pages: u64, written: std::ops::Range<u64>) -> PageRange {
+        let range = filled_and_shared(pages, written);
+        let (memory, bytes) = ((range.start() * PAGE) as *mut libc::c_void, (pages * PAGE) as usize);
+        // SAFETY: the mapping is this test's own.
+        assert_eq!(unsafe { libc::madvise(memory, bytes, libc::MADV_DONTFORK) }, 0);
+        range
+    }
+
+    /// As [`filled`], and children get them.
+    #[expect(unsafe_code, reason = "memory is mapped by hand")]
+    fn filled_and_shared(pages: u64, written: std::ops::Range<u64>) -> PageRange {
         let bytes = (pages * PAGE) as usize;
         let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: a fresh mapping touches nothing that exists. It stays to the end of the process.
@@ -100,6 +113,44 @@ mod tests {
         let at = |start: u64, end: u64| PageRange::between(whole.start() + start, whole.start() + end);
         assert_eq!(map.around(at(101, 800), whole), at(100, 900));
         assert_eq!(map.around(at(300, 310), whole), at(300 - MOST, 310 + MOST));
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "it maps memory")]
+    #[expect(unsafe_code, reason = "memory is read by its address")]
+    fn the_page_of_zeroes_is_not_ours() {
+        let map = PageMap::open().unwrap();
+        let whole = filled(64, 20..24);
+        for page in whole.start()..whole.end() {
+            // SAFETY: the page is mapped, and nothing writes it meanwhile.
+            unsafe { ((page * PAGE) as *const u8).read_volatile() };
+        }
+        let at = |start: u64, end: u64| PageRange::between(whole.start() + start, whole.start() + end);
+        assert_eq!(map.around(at(50, 51), whole), at(50, 51));
+        assert_eq!(map.around(at(21, 22), whole), at(20, 24));
+        assert_eq!(map.around(at(24, 25), whole), at(20, 25));
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "it forks")]
+    #[expect(unsafe_code, reason = "it forks")]
+    fn pages_shared_with_a_child_are_not_ours() {
+        let map = PageMap::open().unwrap();
+        let whole = filled_and_shared(64, 0..64);
+        let asked = PageRange::between(whole.start() + 20, whole.start() + 22);
+        // SAFETY: the child waits for its end, and takes no lock.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            loop {
+                // SAFETY: `pause` has no arguments, and returns when a signal was handled.
+                unsafe { libc::pause() };
+            }
+        }
+        let found = map.around(asked, whole);
+        let mut status = 0;
+        // SAFETY: the child is this test's own, and is waited for once.
+        let ended = unsafe { (libc::kill(child, libc::SIGKILL), libc::waitpid(child, &raw mut status, 0)) };
+        assert_eq!((found, ended), (asked, (0, child)));
     }
 
     #[test]

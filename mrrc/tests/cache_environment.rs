@@ -17,6 +17,8 @@ const CHILD: &str = "MRRCTEST_BUILDS";
 const CHOICE: &str = "MRRCTEST_MONITOR";
 const REMAPS: &str = "MRRCTEST_REMAPS";
 const OWN_POLICY: &str = "MRRCTEST_OWN_POLICY";
+/// The program asks for widening; and for a policy that cannot widen.
+const WIDENS: &str = "MRRCTEST_WIDENS";
 /// Another cache is built before.
 const TWICE: &str = "MRRCTEST_TWICE";
 
@@ -101,6 +103,12 @@ fn child_builds_a_cache() {
             // The last call of the program counts.
             if calls == "named later" { built.policy(mrrc::policy::PolicyKind::None) } else { built }
         }
+    };
+    let built = match std::env::var(WIDENS).as_deref() {
+        Err(_) => built,
+        Ok("policy") => built.policy(mrrc::policy::PolicyKind::None),
+        Ok("both") => built.policy(mrrc::policy::PolicyKind::None).widen(true),
+        Ok(_) => built.widen(true),
     };
     if std::env::var_os(TWICE).is_some() {
         let other = Cache::builder(device()).capacity_pages(100).monitor(Own(Duration::ZERO));
@@ -233,6 +241,24 @@ fn environment_replaces_the_programs_own_policy() {
     // What it is made with comes from the environment, too.
     assert_eq!(own(&[("MRRC_EVICT", "0.5")]), "built: 1 registrations, batch 50");
     assert_eq!(own(&[(OWN_POLICY, "named later")]), "built: 2 registrations, batch 0");
+}
+
+#[test]
+fn a_policy_that_cannot_widen_leaves_it_off() {
+    let built = build_with(&[]);
+    // Two sources, which do not know of each other.
+    for variables in [
+        &[(WIDENS, "widen"), ("MRRC_POLICY", "none")][..],
+        &[(WIDENS, "policy"), ("MRRC_WIDEN", "on")],
+        &[(WIDENS, "widen"), ("MRRC_POLICY", "none"), ("MRRC_WIDEN", " ")],
+        &[(WIDENS, "widen"), ("MRRC_WIDEN", "off"), ("MRRC_POLICY", "none")],
+    ] {
+        assert_eq!(build_with(variables), built, "{variables:?}");
+    }
+    for variables in [&[(WIDENS, "both")][..], &[("MRRC_POLICY", "none"), ("MRRC_WIDEN", "on")]] {
+        let said = build_with(variables);
+        assert!(said.starts_with("refused: ") && said.contains("leave it off"), "{variables:?}: {said}");
+    }
 }
 
 #[test]

@@ -24,7 +24,8 @@ impl Room {
     const PAGES: u64 = 512;
 
     fn new() -> Self {
-        let bytes = (2 * Self::PAGES * PAGE) as usize;
+        // A room has another behind it.
+        let bytes = (3 * Self::PAGES * PAGE) as usize;
         // SAFETY: a fresh mapping touches nothing that exists. It stays to the end of the process.
         let memory = unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_NONE, ANONYMOUS, -1, 0) };
         assert_ne!(memory, libc::MAP_FAILED);
@@ -58,6 +59,16 @@ impl Room {
     fn fill(&self, start: u64, end: u64) {
         // SAFETY: the pages are mapped, writable, and this room's.
         (start..end).for_each(|page| unsafe { self.at(page).write_volatile(1) });
+    }
+
+    /// Returns the pages in memory of the mapping that begins with the room.
+    fn resident(&self) -> u64 {
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let first = format!("{:x}-", self.0 * PAGE);
+        let mut lines = maps.lines().skip_while(|line| !line.starts_with(&first));
+        let line = lines.find_map(|line| line.strip_prefix("Rss:")).unwrap();
+        let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse().unwrap();
+        kilobytes * 1024 / PAGE
     }
 
     fn advise(&self, start: u64, end: u64, advice: libc::c_int) {
@@ -200,6 +211,37 @@ fn pages_that_are_not_in_memory_stay_out() {
 }
 
 #[test]
+fn scanned_sparse_memory_stays_sparse() {
+    let room = Room::new();
+    room.map(0, 512, RW, ANONYMOUS);
+    room.fill(100, 101);
+    // SAFETY: the pages are mapped, and this room's.
+    (0..512).for_each(|page| _ = unsafe { room.at(page).read_volatile() });
+    assert_eq!(registered(&room, 100, 1), [(100, 101)]);
+    assert_eq!(registered(&room, 200, 1), [(200, 201)]);
+    // With real pins.
+    #[cfg(feature = "io-uring")]
+    {
+        let table = ::io_uring::IoUring::new(8)
+            .ok()
+            .and_then(|ring| mrrc::registrar::io_uring::IoUringBuffers::new(&ring, 1024).ok());
+        let Some(table) = table else { return println!("skipped: no io_uring here") };
+        let ask = |cache: &Cache<_>, room: &Room, page: u64| {
+            drop(acquire_at(cache, room.at(page), PAGE as usize, Access::LOCAL).unwrap());
+        };
+        let builder = Cache::builder(table).monitor(Explicit).ignore_environment().background(false);
+        let cache = builder.capacity_pages(1024).widen(true).build().unwrap();
+        let lesson = Room::filled(0, 512);
+        (0..512).for_each(|page| ask(&cache, &lesson, page));
+        assert!(cache.counters().widened > 0, "{}", cache.counters());
+        assert_eq!(room.resident(), 1);
+        (0..512).step_by(50).for_each(|page| ask(&cache, &room, page));
+        // Those that were asked for, and no others.
+        assert_eq!(room.resident(), 11);
+    }
+}
+
+#[test]
 fn files_are_not_widened() {
     let device = device();
     let seen = Seen::of(&device);
@@ -236,6 +278,82 @@ fn bad_neighbours_fail_no_request() {
         assert_eq!(room.registered(&cache, &seen, 80, 1), [(80, 81)]);
         assert_eq!(cache.counters().widened_failed, 1);
     }
+}
+
+#[test]
+fn failures_are_not_for_ever() {
+    // A large cache, which a small program never fills.
+    for (capacity, errno, misses) in
+        [(CAPACITY, libc::EFAULT, 64), (1 << 22, libc::EFAULT, 64), (1 << 22, libc::EAGAIN, 16)]
+    {
+        let device = device();
+        let seen = Seen::of(&device);
+        let cache = taught(builder(&device, capacity));
+        let (room, other) = (Room::filled(0, 512), Room::filled(0, 512));
+        device.fail_register(Fault::within(room.range(120, 121), errno));
+        assert_eq!(room.registered(&cache, &seen, 100, 1), [(64, 128), (100, 101)]);
+        device.heal();
+        (128..128 + misses - 1).for_each(|page| drop(room.acquire(&cache, page, 1).unwrap()));
+        assert_eq!(room.registered(&cache, &seen, 300, 1), [(300, 301)], "{capacity} {errno}");
+        assert!(matches!(other.registered(&cache, &seen, 100, 1)[..], [(..=98, 101..)]));
+        let [(448, end @ 452..)] = room.registered(&cache, &seen, 449, 1)[..] else {
+            panic!("{capacity} {errno}: {}", cache.counters())
+        };
+        assert!(end <= 512);
+    }
+}
+
+#[test]
+fn want_of_room_is_soon_over() {
+    let device = device();
+    let seen = Seen::of(&device);
+    let budget = Budget::new(600);
+    let [other, cache] =
+        [&device, &device].map(|device| builder(device, 600).budget(&budget).widen(true).build().unwrap());
+    teach(&cache);
+    let (much, room) = (Room::filled(0, 512), Room::filled(0, 512));
+    assert_eq!(room.registered(&cache, &seen, 400, 1), [(384, 448)]);
+    cache.invalidate(room.at(384), (64 * PAGE) as usize).unwrap();
+    cache.reap().unwrap();
+    let held = much.acquire(&other, 0, 500).unwrap();
+    let lease = room.acquire(&cache, 0, 64).unwrap();
+    assert_eq!(room.registered(&cache, &seen, 100, 1), [(100, 101)]);
+    drop((held, lease));
+    other.invalidate(much.at(0), (512 * PAGE) as usize).unwrap();
+    other.reap().unwrap();
+    // A few misses later.
+    let exact = (200..300).take_while(|&page| room.registered(&cache, &seen, page, 1) == [(page, page + 1)]).count();
+    assert!((1..=17).contains(&exact), "{exact}: {}", cache.counters());
+}
+
+#[test]
+fn failures_count_where_the_gap_is() {
+    let device = device();
+    let seen = Seen::of(&device);
+    let cache = taught(builder(&device, CAPACITY));
+    // Two contexts of 512 pages; the request begins in the first, and its gap lies in the second.
+    let room = Room::filled(0, 1024);
+    assert_eq!(room.registered(&cache, &seen, 448, 64), [(448, 512)]);
+    device.fail_register(Fault::within(room.range(540, 541), libc::EFAULT));
+    assert_eq!(room.registered(&cache, &seen, 500, 20), [(512, 576), (512, 520)]);
+    assert_eq!(room.registered(&cache, &seen, 700, 1), [(700, 701)]);
+    assert_eq!(room.registered(&cache, &seen, 100, 1), [(64, 128)]);
+}
+
+#[test]
+fn few_looks_where_no_neighbour_is() {
+    let device = device();
+    let cache = taught(builder(&device, CAPACITY));
+    let (bare, room) = (Room::new(), Room::filled(0, 512));
+    bare.map(0, 512, RW, ANONYMOUS);
+    // Each is a miss; its neighbours come into memory later.
+    (0..40).for_each(|nth| drop(bare.acquire(&cache, 8 * nth, 1).unwrap()));
+    bare.fill(400, 512);
+    let seen = Seen::of(&device);
+    assert_eq!(room.registered(&cache, &seen, 100, 1), [(64, 128)], "it is learned for each context");
+    let exact = (0..16).take_while(|nth| bare.registered(&cache, &seen, 500 - 2 * nth, 1).len() == 1).count();
+    assert!((1..=16).contains(&exact));
+    assert!(cache.counters().widened >= 2, "{}", cache.counters());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The settings of a cache before its first request, and the errors of wrong ones.
 
 use crate::cost::Linear;
-use crate::policy::{Granule, Keeps, Matching, Overlap, PolicyKind, PolicyParams, Scheme};
+use crate::policy::{Granule, Keeps, Matching, Overlap, Policy, PolicyKind, PolicyParams, Scheme};
 
 /// Sizes and choices of one cache. Everything but the capacity has a default.
 ///
@@ -114,6 +114,18 @@ impl Config {
             return Err(ConfigError::Cost { cost: self.cost });
         }
         Ok(())
+    }
+
+    /// Returns the scheme of a policy with what this configuration sets of it.
+    pub(crate) fn scheme_of(&self, policy: &(impl Policy + ?Sized)) -> Scheme {
+        let scheme = policy.scheme();
+        let overlap = self.overlap.unwrap_or(scheme.overlap);
+        Scheme { overlap, matching: self.matching.unwrap_or(scheme.matching), ..scheme }
+    }
+
+    /// Returns whether misses can be [widened](Config::widen) under this policy: otherwise it is an error to ask for it.
+    pub fn can_widen(&self, policy: &(impl Policy + ?Sized)) -> bool {
+        can_widen(&self.scheme_of(policy))
     }
 }
 

@@ -111,6 +111,16 @@ pub enum Unwatched {
     Refused(i32),
 }
 
+impl Unwatched {
+    /// Returns whether it stays so until the memory changes.
+    pub(crate) fn lasts(self) -> bool {
+        match self {
+            Self::NoAccess | Self::File | Self::SharedMemory | Self::Special | Self::Taken => true,
+            Self::Unmapped | Self::Young | Self::Refused(_) => false,
+        }
+    }
+}
+
 /// A source of invalidation.
 ///
 /// # Safety

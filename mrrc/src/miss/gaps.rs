@@ -215,15 +215,21 @@ impl<T> Gaps<T> {
         Some(&mut self.list[next])
     }
 
-    /// Returns whether the next gap, which failed, has pages outside of this range.
-    pub(super) fn fails_beyond(&self, range: PageRange) -> bool {
-        self.next().is_some_and(|next| !range.contains(self.list[next].range))
+    /// Returns the next gap, which failed, if it has pages outside of this range.
+    pub(super) fn failed_beyond(&self, range: PageRange) -> Option<PageRange> {
+        let gap = self.next().map(|next| self.list[next].range);
+        gap.filter(|&gap| !range.contains(gap))
     }
 
-    /// Returns whether the monitor does not watch a gap that has pages outside of this range.
-    pub(super) fn is_unwatched_beyond(&self, range: PageRange) -> bool {
-        let is_unwatched = |gap: &&Gap<T>| gap.uncached.is_none() && matches!(gap.watch, Some(Watch::Unwatched(_)));
-        self.list.iter().filter(is_unwatched).any(|gap| !range.contains(gap.range))
+    /// Returns a gap that has pages outside of this range and is not watched, and whether it will not be.
+    pub(super) fn unwatched_beyond(&self, range: PageRange) -> Option<(PageRange, bool)> {
+        let unwatched = |gap: &Gap<T>| match gap.watch {
+            Some(Watch::Unwatched(why)) if gap.uncached.is_none() && !range.contains(gap.range) => {
+                Some((gap.range, why.lasts()))
+            }
+            _ => None,
+        };
+        self.list.iter().find_map(unwatched)
     }
 
     /// Counts a failure of the next gap. Returns the gap's range, its rights, and how often it has failed.

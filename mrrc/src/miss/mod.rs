@@ -47,6 +47,7 @@ use crate::error::{AcquireError, Obstacle};
 use crate::hit::{HitTables, HoldRef};
 use crate::range::PageRange;
 use crate::regions::RegionId;
+use crate::registrar::Failure;
 use crate::state::{Batch, CacheState, Entry};
 use gaps::Gaps;
 use question::Question;
@@ -54,6 +55,7 @@ use room::{Room, keep_headroom};
 use smallvec::SmallVec;
 use std::io;
 use std::time::Duration;
+use surroundings::note_refusal;
 use waits::{Cause, Waits};
 
 /// The surroundings of a miss.
@@ -285,20 +287,24 @@ impl<T> Miss<T> {
         match event {
             Event::Start | Event::Locked => {}
             Event::Resume => self.stage = Stage::MakingRoom,
-            Event::Looked(found) => self.question.take_surroundings(found),
+            Event::Looked(found) => self.question.take_surroundings(state, found),
             Event::Probed(answer) => self.question.take_probe(state, context, answer)?,
-            Event::Unwatched if self.question.widened() > 0 && self.gaps.is_unwatched_beyond(self.request.range) => {
-                self.narrow(state, context, true);
-                return Ok(Step::Relock);
-            }
             Event::Unwatched => {
+                if self.question.widened() > 0
+                    && let Some((gap, lasts)) = self.gaps.unwatched_beyond(self.request.range)
+                {
+                    note_refusal(state, gap, lasts);
+                    self.narrow(state, context, true);
+                    return Ok(Step::Relock);
+                }
                 self.gaps.set_apart(state, context.thread);
                 return Ok(Step::Register);
             }
             Event::Registered { failed, sure: is_sure } => {
                 sure = is_sure;
-                let is_wide = self.question.widened() > 0;
-                if is_wide && failed.is_some() && self.gaps.fails_beyond(self.request.range) {
+                let wide = self.gaps.failed_beyond(self.request.range).filter(|_| self.question.widened() > 0);
+                if let (Some(gap), Some(error)) = (wide, &failed) {
+                    note_refusal(state, gap, Failure::of(error) == Failure::Refused);
                     self.narrow(state, context, sure);
                 } else {
                     self.end_registration(state, context, failed, sure)?;
@@ -373,10 +379,9 @@ impl<T> Miss<T> {
         self.plan_part(self.request.range, self.request.sharing);
     }
 
-    /// Plans all of it once more, as it is: its widened registration failed. What is registered of it is published.
+    /// Plans all of it once more, as it is: its widened registration failed, or found no room. What is registered of it is published.
     fn narrow(&mut self, state: &mut CacheState<T>, context: &Context<'_, T>, sure: bool) {
         state.stats.widened_failed += 1;
-        state.core.widening_failed(self.request.range);
         self.gaps.publish(state, context.tables, sure, &mut self.holds);
         self.awaited.clear();
         self.plan_anew();
@@ -392,7 +397,7 @@ impl<T> Miss<T> {
     /// own gaps.
     fn plan(&mut self, state: &mut CacheState<T>, context: &Context<'_, T>) -> Next {
         let mut is_held = true;
-        if self.question.looks()
+        if self.question.looks(state)
             && let Some(reach) = reach(state, context, &self.request)
         {
             return Ok(Some(Step::Look(reach)));
@@ -455,7 +460,7 @@ impl<T> Miss<T> {
             return Ok(None);
         }
         let next = match self.room.make(state, context, self.request.range, &mut self.gaps, &self.waits) {
-            // The request as it is may find room.
+            // The request as it is may find room. There may be more for the next.
             Err(_) if self.question.widened() > 0 => {
                 self.narrow(state, context, true);
                 return Ok(None);

@@ -1,11 +1,13 @@
 //! The question to the core, and the room that it lacks.
 
 use super::gaps::Gap;
+use super::surroundings::note_refusal;
 use super::waits::{Cause, Waits};
 use super::{AcquireRequest, Context, Next, Step};
 use crate::core::{AllInUse, Request, Sharing};
 use crate::error::{AcquireError, Unusable};
 use crate::range::PageRange;
+use crate::registrar::Failure;
 use crate::state::CacheState;
 use std::io;
 use std::time::Duration;
@@ -21,6 +23,8 @@ pub(super) struct Question {
     is_probed: bool,
     /// Whether its surroundings need not be looked at (any more).
     is_looked: bool,
+    /// The number of changes of memory when they were looked at.
+    seen: u64,
     /// Pages beyond the request that its plan registers.
     widened: u64,
     /// The next time between two looks at leases.
@@ -30,23 +34,30 @@ pub(super) struct Question {
 impl Question {
     /// Returns a question that was not put. `looks`: the surroundings of the request may be registered with it.
     pub(super) fn new(ask: Request, looks: bool) -> Self {
-        Self { ask, is_probed: false, is_looked: !looks, widened: 0, nap: LOOK }
+        Self { ask, is_probed: false, is_looked: !looks, seen: 0, widened: 0, nap: LOOK }
     }
 
     /// Returns whether the surroundings of the request are to be looked at, once.
-    pub(super) fn looks(&mut self) -> bool {
-        !std::mem::replace(&mut self.is_looked, true)
+    pub(super) fn looks<T>(&mut self, state: &CacheState<T>) -> bool {
+        let looks = !std::mem::replace(&mut self.is_looked, true);
+        if looks {
+            self.seen = state.changes.number();
+        }
+        looks
     }
 
     /// Takes the pages that can be registered with the request.
-    pub(super) fn take_surroundings(&mut self, found: PageRange) {
+    pub(super) fn take_surroundings<T>(&mut self, state: &mut CacheState<T>, found: PageRange) {
+        state.core.note_surroundings(self.ask.range, found != self.ask.range);
         self.ask.mapping = found;
     }
 
-    /// Keeps to the request where nothing is cached of its surroundings: it would not be cached either.
+    /// Keeps to the request where memory changed since its surroundings were looked at, or nothing is cached of them: it would not be
+    /// cached either.
     pub(super) fn check_surroundings<T>(&mut self, state: &CacheState<T>, request: &AcquireRequest) {
         let Request { range, mapping, .. } = self.ask;
-        if mapping != range && !state.changes.allows_caching(mapping, request.answers_for(mapping)) {
+        let is_cached = || state.changes.allows_caching(mapping, request.answers_for(mapping));
+        if mapping != range && (self.seen != state.changes.number() || !is_cached()) {
             self.ask.mapping = range;
         }
     }
@@ -90,7 +101,7 @@ impl Question {
                 state.sweep(tables);
             } else if state.core.may_evict_for(&ask) {
                 self.is_probed = true;
-                return Ok(Some(Step::Probe(ask.range)));
+                return Ok(Some(Step::Probe(ask.mapping)));
             }
             let answer = state.with_core(tables, |core, leases| {
                 if members.is_empty() || ask.again {
@@ -136,20 +147,24 @@ impl Question {
         Ok(Step::Wait(nap.min(left)))
     }
 
-    /// Takes the registrar's answer. Others may have to leave for this: not for an address that cannot be registered.
+    /// Takes the registrar's answer. Others may have to leave for this: not for an address that cannot be registered. Where it refuses
+    /// the surroundings, it is asked about the request alone.
     ///
     /// # Errors
     /// The registrar refuses, and part of the range is not registered.
     pub(super) fn take_probe<T>(
-        &self,
+        &mut self,
         state: &mut CacheState<T>,
         context: &Context<'_, T>,
         answer: io::Result<()>,
     ) -> Result<(), AcquireError> {
-        let Request { range, access, .. } = self.ask;
+        let Request { range, access, mapping, .. } = self.ask;
         // Nothing of this request was in the state meanwhile: the end of the cache did not wait for it.
         check_open(state)?;
-        if let Err(source) = answer
+        if let (Err(error), true) = (&answer, mapping != range) {
+            note_refusal(state, range, Failure::of(error) == Failure::Refused);
+            (self.ask.mapping, self.is_probed) = (range, false);
+        } else if let Err(source) = answer
             && state.core.refuse_missing(&self.ask, context.members)
         {
             state.stats.attempts += 1;

@@ -21,3 +21,12 @@ pub(crate) fn reach<T>(state: &CacheState<T>, context: &Context<'_, T>, request:
     let &AcquireRequest { range, access, sharing, .. } = request;
     state.core.reach_of(&Request { access, sharing, ..Request::new(range) })
 }
+
+/// Learns that a widened registration of a gap failed, and whether it would again. A context that fails for the moment pauses.
+pub(super) fn note_refusal<T>(state: &mut CacheState<T>, gap: PageRange, lasts: bool) {
+    if lasts {
+        state.core.widening_failed(gap);
+    } else {
+        state.core.pause_widening(gap);
+    }
+}

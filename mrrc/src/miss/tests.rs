@@ -449,6 +449,60 @@ fn failed_widening_is_followed_by_the_request() {
     world.finish();
 }
 
+/// Nothing leaves for surroundings that the registrar refuses, nor for a request that it refuses.
+#[test]
+fn refused_surroundings_evict_nothing() {
+    let ask = |start, pages| Ask { start, pages, access: Access::LOCAL, begins: false };
+    for is_bad in [false, true] {
+        let mut world = World::new(usize::MAX, true, vec![(1, vec![ask(17, 1), ask(100, WIDE)])]);
+        let mut probed = Vec::new();
+        for _ in 0..100 {
+            let Task { next, asks, .. } = &world.tasks[0];
+            if world.granted == 1 && asks.len() == 1 && matches!(next, Next::Nothing) {
+                world.act(Act::Release(0));
+            }
+            let fault = match &world.tasks[0].next {
+                Next::Effect(Step::Probe(range)) if range.contains(PageRange::new(17, 1).unwrap()) => {
+                    probed.push((range.start(), range.pages()));
+                    assert_eq!(world.live.len(), 1, "nothing has left");
+                    if is_bad || range.pages() > 1 { Fault::BadAddress } else { Fault::None }
+                }
+                _ => Fault::None,
+            };
+            world.act(Act::Effect(0, fault));
+            world.act(Act::Advance(0));
+        }
+        assert_eq!(probed, [(16, 4), (17, 1)]);
+        let counters = world.cache.counters();
+        let found = (world.granted, world.live.len(), counters.decisions.evicted, counters.widened_failed);
+        assert_eq!(found, if is_bad { (1, 1, 0, 0) } else { (2, 1, 1, 0) });
+        world.finish();
+    }
+}
+
+/// Changes of memory between the look at the surroundings and the plan keep the request exact.
+#[test]
+fn changes_after_the_look_keep_it_exact() {
+    let ask = |start| Ask { start, pages: 1, access: Access::LOCAL, begins: false };
+    for changes in [false, true] {
+        let mut world = World::new(usize::MAX, true, vec![(1, vec![ask(17)])]);
+        world.act(Act::Effect(0, Fault::None));
+        world.act(Act::Advance(0));
+        assert!(matches!(world.tasks[0].next, Next::Effect(Step::Look(_))));
+        if changes {
+            world.act(Act::Change(19, 1));
+            world.act(Act::Change(19, 1));
+        }
+        while world.granted < 1 {
+            world.act(Act::Effect(0, Fault::None));
+            world.act(Act::Advance(0));
+        }
+        let pages: Vec<_> = world.live.values().map(|(range, _)| range.pages()).collect();
+        assert_eq!(pages, [if changes { 1 } else { 4 }]);
+        world.finish();
+    }
+}
+
 /// The usual miss takes the lock twice: once to plan, once to publish.
 #[test]
 fn lone_gap_takes_the_lock_twice() {

@@ -17,6 +17,8 @@ pub(crate) struct ChangeLog {
     reported: Reported,
     announced: Announced,
     discards: Discards,
+    /// Changes that were heard of, begun or ended.
+    number: u64,
 }
 
 /// Regions that a monitor's change has hidden, and that are still cached in the core. There is a bit for each region: a monitor may not
@@ -39,7 +41,7 @@ const SPARE: usize = 4096;
 
 impl ChangeLog {
     pub(super) fn new() -> Self {
-        Self { reported: Reported::default(), announced: Announced::default(), discards: Discards::new() }
+        Self { reported: Reported::default(), announced: Announced::default(), discards: Discards::new(), number: 0 }
     }
 
     /// Makes room for reports of so many regions.
@@ -109,7 +111,18 @@ impl ChangeLog {
 
     /// Ends a change.
     pub(crate) fn end(&mut self, change: u64) {
+        self.number += 1;
         self.announced.end(change);
+    }
+
+    /// Counts a change of any memory.
+    pub(super) fn count(&mut self) {
+        self.number += 1;
+    }
+
+    /// Returns a number that is the same as before while no change was heard of, begun or ended.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
     }
 
     /// Returns whether an announced change is under way somewhere in the range.

@@ -237,6 +237,7 @@ impl<T> CacheState<T> {
     /// Hides what is in the range, and names what was not hidden before. Allocates and frees nothing: monitors do this.
     fn hide(&mut self, tables: &HitTables<T>, range: PageRange, mut hidden: impl FnMut(&mut ChangeLog, RegionId)) {
         let Self { core, in_flight, changes, .. } = self;
+        changes.count();
         let hide = |id: RegionId| {
             let Some(entry) = in_flight.set_changed(id) else { return };
             if entry.is_registered() {

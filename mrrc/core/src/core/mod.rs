@@ -110,9 +110,7 @@ impl<P: Policy> Core<P> {
     /// The findings of [`Config::check`].
     pub fn with_policy(config: &Config, policy: P) -> Result<Self, ConfigError> {
         config.check()?;
-        let mut scheme = policy.scheme();
-        scheme.overlap = config.overlap.unwrap_or(scheme.overlap);
-        scheme.matching = config.matching.unwrap_or(scheme.matching);
+        let mut scheme = config.scheme_of(&policy);
         scheme.widens = config.widen.unwrap_or(scheme.widens && can_widen(&scheme));
         check_scheme(&scheme)?;
         let capacity = Capacity::new(config, &scheme);
@@ -296,9 +294,20 @@ impl<P: Policy> Core<P> {
         self.planner.forget(range);
     }
 
-    /// Learns that the registration of a widened gap for this request failed: its surroundings stay exact for a while.
-    pub fn widening_failed(&mut self, range: PageRange) {
-        self.planner.refuse_widening(range);
+    /// Learns that the registration of this widened gap failed, and would again: its surroundings stay exact for a while, longer each time.
+    pub fn widening_failed(&mut self, gap: PageRange) {
+        self.planner.refuse_widening(gap);
+    }
+
+    /// Learns that the surroundings of this gap cannot be registered just now: they stay exact for a few misses.
+    pub fn pause_widening(&mut self, gap: PageRange) {
+        self.planner.pause_widening(gap);
+    }
+
+    /// Learns whether any page of the [reach](Core::reach_of) of a request can be registered with it. Where none can, again and again, it
+    /// returns a reach for few requests.
+    pub fn note_surroundings(&mut self, range: PageRange, found: bool) {
+        self.planner.look_around(range, found);
     }
 
     /// Returns the pages around a request that a widened registration may take. Those of them that can be registered are to be its

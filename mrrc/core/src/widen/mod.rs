@@ -17,20 +17,26 @@
 //! **Choice.** These costs are summed up for the whole address space and for each context, which is an aligned 2 MiB. Both
 //! sums decay with each miss that they count: half of their weight is 1,400 and 23 misses old or less. A miss takes the width that cost least
 //! in its context, with a share of the whole in it. A context with few misses takes that of the whole. Wider than the request
-//! is taken only where that costs less than [`CLEARLY`] times the request alone. A widened registration that failed counts as
-//! [`FAILURE`] calls in its context at each width, so that the context stays exact for a while.
+//! is taken only where that costs less than [`CLEARLY`] times the request alone.
+//!
+//! **Exact for a while.** After a widened registration failed, its context is exact for 64 misses. Each time these are twice as many,
+//! up to 1,024. After refusals that may soon be over they are few: `pauses.rs`.
 //!
 //! **Bounds.** A block takes no page outside of what the caller allows: the mapping, and between the neighbouring regions. It has at
 //! most an eighth of the capacity.
 //!
-//! **Memory.** The shadows have at most [`MOST_PAGES`] pages. Where the capacity is larger they sample contexts, one in a power of two, and
-//! other contexts go by the whole. All tables have a fixed size, at most 0.6 MB together. A request allocates nothing.
+//! **Memory.** The shadows have tables for at most [`MOST_PAGES`] pages. A shadow of a larger capacity plays everything until it has more than
+//! that. Then half of the contexts leave all shadows, the capacity of which is halved: they play a sample, one context in a power of two.
+//! Other contexts go by the whole, and a change that may take neighbours along keeps them exact for a few misses. All tables have a fixed
+//! size, at most 0.6 MB together. A request allocates nothing.
 
+mod pauses;
 mod shadow;
 
 use crate::cost::Linear;
 use crate::range::PageRange;
-use shadow::Shadow;
+use pauses::Pauses;
+use shadow::{MOST_RANK, Shadow, rank_of};
 
 /// The widths, in pages: powers of two.
 const WIDTHS: [u64; 5] = [1, 2, 4, 16, WIDEST];
@@ -52,11 +58,8 @@ const SHARE_OF_ALL: f32 = 0.125;
 /// A context is two to this power pages: 2 MiB.
 const CONTEXT_BITS: u32 = 9;
 
-/// The capacity of the shadows at most, in pages. Larger caches are sampled.
+/// Pages that the tables of the shadows are made for, at most. Where more is played it is a sample.
 const MOST_PAGES: u64 = 1 << 14;
-
-/// The cost of a widened registration that failed, in calls. Some fifty misses later it has decayed.
-const FAILURE: f64 = 100.0;
 
 /// Pages of one request that the shadows play: its length beyond this tells nothing new.
 const PLAYED: u64 = 256;
@@ -65,13 +68,16 @@ const PLAYED: u64 = 256;
 #[derive(Debug)]
 pub(crate) struct Widener {
     costs: Linear,
+    /// Pages of the cache.
+    capacity: u64,
     /// The most pages of a widened range.
     most: u64,
-    /// One context in two to this power is played.
-    sample_bits: u32,
+    /// One context in two to this power is played: those of this rank and above.
+    rank: u32,
     shadows: [Shadow; WIDTHS.len()],
     all: Sums,
     contexts: Box<[Context]>,
+    pauses: Pauses,
 }
 
 /// The cost of each width, decayed.
@@ -108,16 +114,16 @@ struct Context {
 impl Widener {
     /// Returns a widener that has seen nothing, for a cache of so many pages.
     pub(crate) fn new(capacity: u64, costs: &Linear) -> Self {
-        let sample_bits = capacity.div_ceil(MOST_PAGES).next_power_of_two().ilog2();
-        let played = (capacity >> sample_bits).max(1);
-        let contexts = (played / 2).next_power_of_two().clamp(256, 4096);
+        let contexts = (capacity.clamp(1, MOST_PAGES) / 2).next_power_of_two().clamp(256, 4096) as usize;
         Self {
             costs: *costs,
+            capacity,
             most: capacity / 8,
-            sample_bits,
-            shadows: WIDTHS.map(|width| Shadow::new(played.div_ceil(width))),
+            rank: 0,
+            shadows: WIDTHS.map(|width| Shadow::new(width, capacity.div_ceil(width), MOST_PAGES / width)),
             all: Sums::default(),
-            contexts: vec![Context::default(); contexts as usize].into(),
+            contexts: vec![Context::default(); contexts].into(),
+            pauses: Pauses::new(contexts / 8),
         }
     }
 
@@ -126,15 +132,23 @@ impl Widener {
         self.costs = *costs;
     }
 
-    /// Returns whether requests for this range teach anything.
+    /// Returns whether the context of this hash is played.
     #[inline]
-    fn is_sampled(&self, range: PageRange) -> bool {
-        hash_of(range).leading_zeros() >= self.sample_bits
+    fn is_played(&self, hash: u64) -> bool {
+        rank_of(hash) >= self.rank
     }
 
     /// Learns from a request.
     pub(crate) fn observe(&mut self, range: PageRange) {
-        if !self.is_sampled(range) {
+        let hash = hash_of(range.start());
+        self.pauses.pass(hash);
+        let (at, tag) = self.place_of(hash);
+        if !self.is_played(hash) {
+            // What was learned before it left the sample is not so for ever.
+            let context = &mut self.contexts[at];
+            if context.tag == tag {
+                context.misses *= DECAY_CONTEXT;
+            }
             return;
         }
         let end = range.start() + range.pages().min(PLAYED);
@@ -148,8 +162,10 @@ impl Widener {
             *cost = (page * (missing.blocks * width) as f64 + call * missing.runs as f64) as f32;
         }
         if any_missed {
+            if self.shadows.iter().any(Shadow::is_full) {
+                self.play_half();
+            }
             self.all.add(DECAY_ALL, &costs);
-            let (at, tag) = self.place_of(range);
             let context = &mut self.contexts[at];
             if context.tag != tag {
                 // It has to be displaced a few times, or once where it was not used for long.
@@ -176,20 +192,40 @@ impl Widener {
                 shadow.forget((last - PLAYED / 2) / width, last / width);
             }
         }
+        // A block over one of its ends was taken along. Where that is not played, it is not known whether it was used again.
+        for (page, is_cut) in [(start, start % WIDEST != 0), (last, (last + 1) % WIDEST != 0)] {
+            let hash = hash_of(page);
+            if is_cut && !self.is_played(hash) {
+                self.pauses.pause(hash);
+            }
+        }
     }
 
-    /// Learns that a widened registration of a gap failed.
-    pub(crate) fn refuse(&mut self, gap: PageRange) {
-        let penalty = (FAILURE * self.call()) as f32;
-        let (at, tag) = self.place_of(gap);
-        let context = &mut self.contexts[at];
-        if context.tag != tag {
-            *context = Context { tag, ..Context::default() };
+    /// Plays half as many contexts from now on.
+    #[cold]
+    fn play_half(&mut self) {
+        if self.rank < MOST_RANK {
+            self.rank += 1;
+            let played = self.capacity >> self.rank;
+            for (shadow, width) in self.shadows.iter_mut().zip(WIDTHS) {
+                shadow.keep(self.rank, played.div_ceil(width));
+            }
         }
-        context.misses = context.misses.max(ENOUGH);
-        context.sums.costs[1..].iter_mut().for_each(|cost| *cost += penalty);
-        // A context that has no other costs would take no share of the whole.
-        context.sums.costs[0] = context.sums.costs[0].max(f32::MIN_POSITIVE);
+    }
+
+    /// Learns that a widened registration of a gap failed, and would again.
+    pub(crate) fn refuse(&mut self, gap: PageRange) {
+        self.pauses.refuse(hash_of(gap.start()));
+    }
+
+    /// Learns that the surroundings of a gap cannot be registered just now.
+    pub(crate) fn pause(&mut self, gap: PageRange) {
+        self.pauses.pause(hash_of(gap.start()));
+    }
+
+    /// Learns whether any pages around a request can be registered with it.
+    pub(crate) fn look(&mut self, range: PageRange, found: bool) {
+        self.pauses.look(hash_of(range.start()), found);
     }
 
     /// Returns the cost of a registration's calls.
@@ -212,12 +248,16 @@ impl Widener {
     /// Returns the bytes allocated. They do not change.
     pub(crate) fn memory(&self) -> usize {
         let shadows: usize = self.shadows.iter().map(Shadow::memory).sum();
-        size_of::<Self>() + shadows + size_of_val(&*self.contexts)
+        size_of::<Self>() + shadows + size_of_val(&*self.contexts) + self.pauses.memory()
     }
 
     fn width_of(&self, gap: PageRange) -> u64 {
+        let hash = hash_of(gap.start());
+        if self.pauses.is_exact(hash) {
+            return 1;
+        }
         let widths = WIDTHS.iter().filter(|&&width| width <= self.most).count();
-        let (at, tag) = self.place_of(gap);
+        let (at, tag) = self.place_of(hash);
         let context = &self.contexts[at];
         let is_known = context.tag == tag && context.misses >= ENOUGH;
         let sums = if is_known && self.all.costs[0] > 0.0 {
@@ -229,16 +269,15 @@ impl Widener {
         WIDTHS[sums.cheapest(widths)]
     }
 
-    /// Returns the place of the context in the table, and its tag.
-    fn place_of(&self, range: PageRange) -> (usize, u32) {
-        let hash = hash_of(range);
+    /// Returns the place of the context of this hash in the table, and its tag.
+    fn place_of(&self, hash: u64) -> (usize, u32) {
         (hash as usize & (self.contexts.len() - 1), (hash >> 16) as u32)
     }
 }
 
-/// Returns the hash of the context in which a range begins.
-fn hash_of(range: PageRange) -> u64 {
-    mix(range.start() >> CONTEXT_BITS)
+/// Returns the hash of the context of a page.
+fn hash_of(page: u64) -> u64 {
+    mix(page >> CONTEXT_BITS)
 }
 
 /// Returns a number of which each bit depends on all bits of this one (the finish of SplitMix64).
@@ -334,6 +373,65 @@ mod tests {
             widener.forget(neighbour);
         }
         assert_eq!(widener.widen(here, PageRange::EVERYTHING), here);
+    }
+
+    /// A capacity of which a small program fills a small share.
+    const HUGE: u64 = 1 << 22;
+
+    #[test]
+    fn large_caches_learn_from_a_small_program() {
+        // Buffers of 2 MiB, each of which is scanned; then single pages far apart.
+        let mut widener = taught(HUGE, 0..8192);
+        for context in [3, 20, 1000] {
+            assert_eq!(widener.widen(range(context << 9, 1), PageRange::EVERYTHING).pages(), 64, "{context}");
+        }
+        (0..600_000).for_each(|nth| widener.observe(range((1 << 40) + nth * 7919, 1)));
+        let elsewhere = range(1 << 28, 1);
+        assert_eq!(widener.widen(elsewhere, PageRange::EVERYTHING), elsewhere);
+        assert!(widener.rank > 0);
+    }
+
+    #[test]
+    fn contexts_that_are_not_played_go_by_the_whole() {
+        let mut widener = taught(HUGE, 0..1 << 18);
+        let is_played = |widener: &Widener, context: u64| widener.is_played(mix(context));
+        let contexts: Vec<_> = (1000..2000).filter(|&context| !is_played(&widener, context)).collect();
+        assert!((500..1000).contains(&contexts.len()) && widener.rank >= 4, "{}", widener.rank);
+        let width = |widener: &Widener, context: u64| widener.width_of(range(context << 9, 1));
+        assert!(contexts.iter().all(|&context| width(&widener, context) == 64));
+        // A failure there lasts for a while, not for ever.
+        let here = contexts[0];
+        widener.refuse(range(here << 9, 1));
+        for miss in 0..64 {
+            assert_eq!(width(&widener, here), 1, "{miss}");
+            widener.observe(range((here << 9) + miss, 1));
+        }
+        assert_eq!(width(&widener, here), 64);
+        // Nor does what was learned before the context left the sample.
+        let there = contexts[1];
+        let (at, tag) = widener.place_of(mix(there));
+        let costs = [1.0, 900.0, 900.0, 900.0, 900.0];
+        widener.contexts[at] = Context { tag, misses: 33.0, sums: Sums { costs } };
+        assert_eq!(width(&widener, there), 1);
+        (0..64).for_each(|page| widener.observe(range((there << 9) + page, 1)));
+        assert_eq!(width(&widener, there), 64);
+    }
+
+    #[test]
+    fn changes_teach_where_nothing_is_played() {
+        let mut widener = taught(HUGE, 0..1 << 18);
+        let here = (1000..).find(|&context| !widener.is_played(mix(context))).unwrap() << 9;
+        let (kept, goes) = (range(here, 1), range(here + 1, 1));
+        for nth in 0..40 {
+            assert_eq!(widener.width_of(kept), if nth == 0 { 64 } else { 1 });
+            widener.observe(kept);
+            widener.forget(goes);
+        }
+        // Whole blocks take nothing along.
+        let next = (here >> 9) + 1..;
+        let there = next.clone().find(|&context| !widener.is_played(mix(context))).unwrap() << 9;
+        widener.forget(range(there + 64, 128));
+        assert_eq!(widener.width_of(range(there, 1)), 64);
     }
 
     #[test]

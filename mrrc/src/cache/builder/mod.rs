@@ -198,6 +198,11 @@ impl<R: Registrar> Builder<R> {
     /// end of the mapping, at pages that are not in memory, and at other regions. Where that fails, the request is
     /// registered as it is, and its surroundings stay so for a while. Only requests for local rights are widened, and only in
     /// private anonymous memory. [`Cache::begin`] and the groups of [`Cache::acquire_list`] are not. A lease shows what was asked for.
+    /// A request for a bad address is tried twice where there is room: with its surroundings, and alone. Regions are evicted for it only where
+    /// the registrar finds nothing wrong with all of these.
+    ///
+    /// Pages that are shared with a child process until one of the two writes them are left out, as are those never written. It is an error
+    /// with a policy that cannot widen, unless the environment chose one of the two: then requests stay exact.
     ///
     /// Pages that no request asked for are pinned then, and counted against the capacity. In a program that calls
     /// `ibv_fork_init`, a child may lack them (`MADV_DONTFORK`).
@@ -343,9 +348,13 @@ impl<R: Registrar> Builder<R> {
     fn settle(self) -> Result<Settled<R>, BuildError> {
         let Self { registrar, mut settings, monitor, budget, policy_from, reads_environment } = self;
         let program = Program::take(&mut settings);
+        let own = (settings.policy.take(), settings.widen.take());
         if reads_environment {
             settings.read_environment()?;
         }
+        // The program and the environment do not know of each other's choice.
+        let has_two_sources = settings.policy.is_some() != settings.widen.is_some();
+        (settings.policy, settings.widen) = (settings.policy.or(own.0), settings.widen.or(own.1));
         let limits = checked(&registrar)?;
         let mut config = settings.config()?;
         config.capacity = least([settings.capacity_pages, limits.pages]).unwrap_or(PAGES);
@@ -357,17 +366,18 @@ impl<R: Registrar> Builder<R> {
         // Pieces of a long range begin at pages of the device, as everything else.
         config.max_region_pages = least([config.max_region_pages, limits.region_pages])
             .map(|pages| if pages == 0 { 0 } else { (pages - pages % unit).max(unit) });
-        let core = match policy_from.filter(|_| settings.policy.is_none()) {
-            Some(new) => {
-                let new = new.into_inner().unwrap_or_else(PoisonError::into_inner);
-                Core::with_policy(&config, new(&config.params()))?
-            }
+        let policy = match policy_from.filter(|_| settings.policy.is_none()) {
+            Some(new) => new.into_inner().unwrap_or_else(PoisonError::into_inner)(&config.params()),
             // Hits do not come to the policy: it is told of them in batches.
             None => {
                 config.check()?;
-                Core::with_policy(&config, config.policy.build_lean(&config.params()))?
+                config.policy.build_lean(&config.params())
             }
         };
+        if has_two_sources && !config.can_widen(&*policy) {
+            config.widen = None;
+        }
+        let core = Core::with_policy(&config, policy)?;
 
         let effective = EffectiveSettings {
             capacity: Footprint { pages: core.capacity(), regions: config.max_regions.unwrap_or(REGIONS) },

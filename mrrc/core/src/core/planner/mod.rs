@@ -181,6 +181,20 @@ impl Planner {
         }
     }
 
+    /// Learns that what is around this range cannot be registered just now.
+    pub(super) fn pause_widening(&mut self, range: PageRange) {
+        if let Some(widener) = &mut self.widener {
+            widener.pause(range);
+        }
+    }
+
+    /// Learns whether pages around this range can be registered with it.
+    pub(super) fn look_around(&mut self, range: PageRange, found: bool) {
+        if let Some(widener) = &mut self.widener {
+            widener.look(range, found);
+        }
+    }
+
     /// Returns the pages around a request that widening may take. None where the request is registered as it is.
     pub(super) fn reach(&self, request: &Request) -> Option<PageRange> {
         let widener = self.widener.as_ref().filter(|_| widening::may_widen(request))?;
