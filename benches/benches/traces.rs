@@ -215,6 +215,21 @@ fn reading(c: &mut Criterion) {
             });
         });
     }
+    // Formats of others: the objects are the places of the first. Lines are read twice, keys once.
+    let events = Workload::Zipf(options).generate().expect("good options");
+    let asked: Vec<Span> = events.flat_map(|event| event.expect("it is generated").action.spans().to_vec()).collect();
+    let lines: String = asked.iter().map(|span| format!("1 {} {}\n", span.address, span.length)).collect();
+    let keys: Vec<u8> = asked.iter().flat_map(|span| span.address.to_le_bytes()).collect();
+    for (format, bytes) in [(Format::Objects, lines.as_bytes()), (Format::U64, &keys)] {
+        let file = folder.path().join(format.name());
+        fs::write(&file, bytes).expect("it is written");
+        group.bench_function(format.name(), |b| {
+            b.iter(|| {
+                let reader = traces::open(&file, &ReadOptions::of(format)).expect("it was written");
+                Trace::load("zipf", reader, false).expect("it was written")
+            });
+        });
+    }
     let open = |file: &str| BufReader::new(fs::File::open(folder.path().join(file)).expect("it was written"));
     group.bench_function("csv, gzip, decompressed only", |b| {
         b.iter(|| io::copy(&mut GzDecoder::new(open("events.csv.gz")), &mut io::sink()).expect("it is whole"));

@@ -7,9 +7,8 @@ use crate::frames::{Frame, Frames};
 use crate::parser::{Outcome, Parser};
 use crate::reader::Steps;
 use crate::source::Source;
-use crate::step::{Kind, Step};
+use crate::step::Step;
 use crate::{Event, Format, ReadOptions, Summary, TraceError};
-use mrrc_core::PageRange;
 use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -37,8 +36,6 @@ pub(crate) struct FileReader {
     is_first: bool,
     next_process: u32,
     queue: VecDeque<Event>,
-    /// Requests that were read at once: empty between calls.
-    asked: Vec<PageRange>,
     summary: Summary,
 }
 
@@ -99,7 +96,6 @@ impl FileReader {
             is_first: false,
             next_process: 0,
             queue,
-            asked: Vec::new(),
             summary,
         })
     }
@@ -220,7 +216,7 @@ impl FileReader {
             if self.is_first {
                 let noted = member.parser.note(member.frames.whole());
                 member.frames.pass(noted);
-                self.summary.events += noted as u64;
+                self.summary.events += noted.pieces as u64;
             }
             let frame = member.frames.next().map_err(|error| {
                 let at = member.place(format!("after {}", member.frames.place()));
@@ -310,21 +306,22 @@ impl Steps for FileReader {
             return None;
         }
         let member = self.member.as_mut()?;
-        let (mut access, is_more) = member.parser.recall(&mut self.asked);
-        if !self.asked.is_empty() {
-            member.frames.owe(self.asked.len());
+        let before = steps.len();
+        let is_more = member.parser.recall(steps);
+        let recalled = steps.len() - before;
+        if recalled > 0 {
+            member.frames.owe(recalled);
             if !is_more {
                 member.frames.end();
             }
         } else {
-            access = member.parser.requests(member.frames.whole(), &mut self.asked);
-            if self.asked.is_empty() {
+            let taken = member.parser.requests(member.frames.whole(), steps);
+            if taken.pieces == 0 {
                 return None;
             }
-            member.frames.pass(self.asked.len());
+            member.frames.pass(taken);
         }
-        self.summary.events += self.asked.len() as u64;
-        steps.extend(self.asked.drain(..).map(|range| Step::new(Kind::Request, range, access, false)));
+        self.summary.events += (steps.len() - before) as u64;
         Some(if member.name.is_some() { member.process } else { 0 })
     }
 

@@ -40,6 +40,14 @@ pub(crate) enum Frame {
     End,
 }
 
+/// Pieces that were read at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Taken {
+    pub(crate) pieces: usize,
+    /// Their bytes, ends of lines included.
+    pub(crate) bytes: usize,
+}
+
 /// The pieces of a stream.
 pub(crate) struct Frames {
     inner: Box<dyn Read + Send>,
@@ -113,19 +121,24 @@ impl Frames {
         self.offset
     }
 
-    /// Returns the whole records that are in the buffer; none where pieces have no fixed size.
+    /// Returns the whole pieces that are in the buffer, lines with their ends. There are none where each piece has its own length,
+    /// nor before the first line, which may begin with a mark.
     pub(crate) fn whole(&self) -> &[u8] {
-        let (Framing::Records(size), 0) = (self.framing, self.owed) else { return &[] };
-        let bytes = (self.end - self.start) / size * size;
-        &self.buffer[self.start..self.start + bytes]
+        let there = &self.buffer[self.start..self.end];
+        let bytes = match self.framing {
+            _ if self.owed > 0 => 0,
+            Framing::Records(size) => there.len() / size * size,
+            Framing::Lines if self.count > 0 => memchr::memrchr(b'\n', there).map_or(0, |at| at + 1),
+            Framing::Lines | Framing::Srt => 0,
+        };
+        &there[..bytes]
     }
 
-    /// Passes over so many of the [whole](Self::whole) records.
-    pub(crate) fn pass(&mut self, records: usize) {
-        if let (Framing::Records(size), 1..) = (self.framing, records) {
-            self.take(records * size);
-            self.last = self.start - size..self.start;
-            self.count += records as u64;
+    /// Passes over these of the [whole](Self::whole) pieces.
+    pub(crate) fn pass(&mut self, taken: Taken) {
+        if taken.pieces > 0 {
+            self.take(taken.bytes);
+            self.count += taken.pieces as u64;
         }
     }
 

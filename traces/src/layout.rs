@@ -17,11 +17,6 @@ impl<K> Default for Names<K> {
 }
 
 impl<K: Eq + Hash> Names<K> {
-    /// Returns how many names there are.
-    pub(crate) fn len(&self) -> usize {
-        self.numbers.len()
-    }
-
     /// Returns the number of this name; beyond four billion, that of the last.
     pub(crate) fn number<Q>(&mut self, name: &Q) -> u32
     where

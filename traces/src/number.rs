@@ -17,6 +17,19 @@ pub(crate) fn decimal(text: &[u8]) -> Option<u64> {
     Some(value)
 }
 
+/// Returns the decimal number at the beginning of a text, and its digits; `None` unless there are 1 to 19.
+#[inline]
+pub(crate) fn leading(text: &[u8]) -> Option<(u64, usize)> {
+    let mut value = 0_u64;
+    let mut digits = 0;
+    while let Some(digit) = text.get(digits).map(|byte| byte.wrapping_sub(b'0')).filter(|&digit| digit <= 9) {
+        value = value.wrapping_mul(10).wrapping_add(u64::from(digit));
+        digits += 1;
+    }
+    // More may not fit.
+    (1..=19).contains(&digits).then_some((value, digits))
+}
+
 /// Hexadecimal digits, with `0x` or without.
 #[inline]
 pub(crate) fn hex(text: &[u8]) -> Option<u64> {
@@ -124,6 +137,11 @@ mod tests {
         for text in ["", "-1", "+1", " 1", "1e3", "1,5", "٣"] {
             assert_eq!(decimal(text.as_bytes()), None, "{text}");
         }
+        assert_eq!(leading(b"9999999999999999999 "), Some((9_999_999_999_999_999_999, 19)));
+        assert_eq!(leading(b"00000000000000000001"), None);
+        assert_eq!(leading(b" 1"), None);
+        assert_eq!(leading(b""), None);
+        assert_eq!(leading(b"70a"), Some((70, 2)));
         assert_eq!(either(b"0x10"), Some(16));
         assert_eq!(either(b"10"), Some(10));
     }

@@ -4,6 +4,7 @@
 //! so that these reads overlap. The second reading finds most objects by the order of the first, without the table. Where the
 //! order has all requests with their pages, no second reading is needed.
 
+use crate::Step;
 use crate::layout::{NO_ROOM, place};
 use mrrc_core::{PAGE, PageRange};
 use rustc_hash::FxHashMap;
@@ -121,27 +122,47 @@ impl Numbered {
 
     /// Notes requests, at most [`BATCH`]: objects, and how large they are here.
     pub(crate) fn note(&mut self, batch: &[(u64, u64)]) {
-        self.reserve(batch.len());
-        // In a loop of their own, so that these reads do not wait for each other.
-        let last = self.slots.len() - 1;
-        let mut homes = [0; BATCH];
-        let mut read = 0;
-        for (home, &(id, _)) in homes.iter_mut().zip(batch) {
-            *home = self.hash(id) as usize & last;
-            read ^= self.slots[*home].id;
-        }
-        std::hint::black_box(read);
+        let homes = self.homes(batch.iter().map(|&(id, _)| id));
         for (&home, &(id, size)) in homes.iter().zip(batch) {
-            let Slot { id: known, place, .. } = self.slots[home];
-            let slot = if known == id && place != 0 { home } else { self.probe(id) };
-            if self.slots[slot].place == 0 && !self.add(id, slot) {
-                continue;
-            }
+            let Some(slot) = self.slot(home, id) else { continue };
             let number = self.slots[slot].place - 1;
             let pages = u32::try_from(size.div_ceil(PAGE)).unwrap_or_else(|_| self.note_huge(number, size));
             self.slots[slot].pages = self.slots[slot].pages.max(pages);
             self.keep(number, pages);
         }
+    }
+
+    /// Returns the numbers of objects, at most [`BATCH`], of which new ones get the next. Beyond four billion it is that of the last.
+    pub(crate) fn numbers(&mut self, ids: &[u64]) -> impl Iterator<Item = u32> {
+        let homes = self.homes(ids.iter().copied());
+        homes.into_iter().zip(ids).map(|(home, &id)| match self.slot(home, id) {
+            Some(slot) => self.slots[slot].place - 1,
+            None => MOST_OBJECTS as u32 - 1,
+        })
+    }
+
+    /// Returns the first slots where objects may be, at most [`BATCH`], with room for all of them.
+    #[inline]
+    fn homes(&mut self, ids: impl ExactSizeIterator<Item = u64>) -> [usize; BATCH] {
+        self.reserve(ids.len());
+        // In a loop of their own, so that these reads do not wait for each other.
+        let last = self.slots.len() - 1;
+        let mut homes = [0; BATCH];
+        let mut read = 0;
+        for (home, id) in homes.iter_mut().zip(ids) {
+            *home = self.hash(id) as usize & last;
+            read ^= self.slots[*home].id;
+        }
+        std::hint::black_box(read);
+        homes
+    }
+
+    /// Returns the slot of an object, which is added if it is new and there is a number for it.
+    #[inline]
+    fn slot(&mut self, home: usize, id: u64) -> Option<usize> {
+        let Slot { id: known, place, .. } = self.slots[home];
+        let slot = if known == id && place != 0 { home } else { self.probe(id) };
+        (self.slots[slot].place != 0 || self.add(id, slot)).then_some(slot)
     }
 
     /// Adds an object. Returns whether there is a number for it.
@@ -196,14 +217,15 @@ impl Numbered {
         }
     }
 
-    /// Adds the pages of the next requests to `asked`, if those of all requests are known, and goes on to the one after them.
-    /// Returns whether more are left.
-    pub(crate) fn recall(&mut self, asked: &mut Vec<PageRange>) -> bool {
+    /// Adds the next requests to `steps`, if the pages of all requests are known, and goes on to the one after them. Returns whether
+    /// more are left.
+    pub(crate) fn recall(&mut self, steps: &mut Vec<Step>) -> bool {
         let (Some(starts), Some(block)) = (&self.starts, self.order.front()) else { return false };
         let end = block.len().min(self.next + RECALLED);
-        asked.extend(block[self.next..end].iter().filter_map(|&(number, pages)| {
+        steps.reserve(end - self.next);
+        steps.extend(block[self.next..end].iter().filter_map(|&(number, pages)| {
             let start = u64::from(*starts.get(number as usize)?);
-            PageRange::new(start, u64::from(pages)).ok()
+            Some(Step::request(PageRange::new(start, u64::from(pages)).ok()?))
         }));
         self.next = end;
         if end == block.len() {
@@ -298,14 +320,14 @@ mod tests {
             let mut expected = Vec::new();
             for &(id, size) in requests.iter().skip(first) {
                 let address = numbered.places[numbered.look_up(id).unwrap()];
-                expected.push(crate::Span { address, length: size }.pages().unwrap());
+                expected.push(Step::request(crate::Span { address, length: size }.pages().unwrap()));
             }
             for &(id, _) in requests.iter().take(first) {
                 numbered.find(id).unwrap();
             }
-            let mut asked = Vec::new();
-            while numbered.recall(&mut asked) {}
-            prop_assert_eq!(asked, expected);
+            let mut steps = Vec::new();
+            while numbered.recall(&mut steps) {}
+            prop_assert_eq!(steps, expected);
         }
     }
 

@@ -1,8 +1,8 @@
 //! The interface of a format to its machinery: pieces in, events out.
 
-use crate::frames::Framing;
-use crate::{Event, Span};
-use mrrc_core::{Access, PageRange};
+use crate::frames::{Framing, Taken};
+use crate::{Event, Span, Step};
+use mrrc_core::Access;
 use std::collections::VecDeque;
 
 /// The result of parsing a piece.
@@ -33,18 +33,18 @@ pub(crate) trait Parser: Send {
     /// Reads a piece. `queue` takes events, if there can be several.
     fn parse(&mut self, piece: &[u8], queue: &mut VecDeque<Event>) -> Outcome;
 
-    /// Reads whole records at the first reading of two, one after the other, and returns how many. It stops before one that
+    /// Reads whole pieces at the first reading of two, one after the other, and returns those. It stops before one that
     /// [`Parser::parse`] would not [note](Outcome::Noted).
-    fn note(&mut self, records: &[u8]) -> usize {
-        let _ = records;
-        0
+    fn note(&mut self, pieces: &[u8]) -> Taken {
+        let _ = pieces;
+        Taken::default()
     }
 
-    /// Reads whole records at the last reading, one after the other, adds the pages of each to `asked`, and returns the rights of all.
-    /// It stops before one that [`Parser::parse`] would not make a request of one range of.
-    fn requests(&mut self, records: &[u8], asked: &mut Vec<PageRange>) -> Access {
-        let _ = (records, asked);
-        Access::LOCAL
+    /// Reads whole pieces at the last reading, one after the other, adds a step for each, and returns those. It stops before one that
+    /// [`Parser::parse`] would not make a request of one range of.
+    fn requests(&mut self, pieces: &[u8], steps: &mut Vec<Step>) -> Taken {
+        let _ = (pieces, steps);
+        Taken::default()
     }
 
     /// Takes the end of the first reading, where the format is read twice. There were so many pieces.
@@ -52,11 +52,11 @@ pub(crate) trait Parser: Send {
         let _ = pieces;
     }
 
-    /// At the last reading, adds the pages of the next requests to `asked` if it knows them from the first one. Returns the rights of
-    /// all, and whether it knows more. It adds some at each call, up to the last piece, or none ever.
-    fn recall(&mut self, asked: &mut Vec<PageRange>) -> (Access, bool) {
-        let _ = asked;
-        (Access::LOCAL, false)
+    /// At the last reading, adds steps for the next requests if it knows them from the first one, and returns whether it knows more.
+    /// It adds some at each call, up to the last piece, or none ever.
+    fn recall(&mut self, steps: &mut Vec<Step>) -> bool {
+        let _ = steps;
+        false
     }
 
     /// Returns how many events have a time that could not be read.

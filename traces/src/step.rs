@@ -37,6 +37,12 @@ impl Step {
         Self { start: range.start() | tag | if goes_on { GOES_ON } else { 0 }, pages: range.pages() }
     }
 
+    /// Returns a plain request to read and to write these pages.
+    #[inline]
+    pub(crate) fn request(range: PageRange) -> Self {
+        Self::new(Kind::Request, range, Access::LOCAL, false)
+    }
+
     /// Returns the step in two words, of which the second has the pages.
     #[inline]
     pub(crate) fn words(self) -> (u64, u64) {

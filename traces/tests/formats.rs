@@ -1,8 +1,10 @@
 //! Each format by a small sample with good lines and bad ones: the events it yields, and what is said of the rest.
 
 use mrrc_core::Access;
+use proptest::prelude::*;
+use std::collections::HashMap;
 use std::io::Cursor;
-use traces::{Action, BlockSize, Event, Format, ReadOptions, Reader, Summary, TraceError};
+use traces::{Action, BlockSize, Event, Format, ReadOptions, Reader, Summary, Trace, TraceError};
 
 fn try_read(name: &str, bytes: &[u8], options: &ReadOptions) -> Result<(Vec<Event>, Summary), TraceError> {
     let mut reader = traces::read(name, Cursor::new(bytes.to_vec()), options)?;
@@ -445,6 +447,74 @@ fn objects() {
         [("a field is no number", vec![5]), ("the object does not fit into the address space", vec![6])]
     );
     assert_eq!(detected(&text[..30], Format::Objects).0.len(), 3);
+}
+
+/// A line of `objects`, and the object and the bytes of it if it is a request.
+fn objects_line() -> impl Strategy<Value = (String, Option<(u64, u64)>)> {
+    let numbers = || (0_u64..40, 1_u64..20_000);
+    let request = |line: fn(u64, u64) -> String| move |(id, bytes)| (line(id, bytes), Some((id, bytes)));
+    let other = |line: &'static str| (line.to_owned(), None);
+    prop_oneof![
+        40 => numbers().prop_map(request(|id, bytes| format!("7 {id} {bytes}\n"))),
+        4 => numbers().prop_map(request(|id, bytes| format!("17.25 {id}  {bytes}\r\n"))),
+        1 => numbers().prop_map(request(|id, bytes| format!(" 7\t{id} \t{bytes} \n"))),
+        1 => numbers().prop_map(request(|id, bytes| format!("99999999999999999999 {id} {bytes}\n"))),
+        1 => numbers().prop_map(request(|id, bytes| format!("1. {id} 000000000000000000000000{bytes}\n"))),
+        1 => prop::sample::select(vec!["\n", "7 1 0\n", "x 1 2\n", "7 1\n", "7 1 2 3\n", "1.x 1 2\n", "7 99999999999999999999 1\n"])
+            .prop_map(other),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn objects_in_memory_are_those_of_their_lines(
+        lines in prop::collection::vec(objects_line(), 0..400), ends_without_newline in any::<bool>()
+    ) {
+        // So that less than half is wrong.
+        let first = (0..400).map(|at| (format!("1 {at} 1\n"), Some((at, 1))));
+        let lines: Vec<_> = first.chain(lines).collect();
+        let mut text: String = lines.iter().map(|(line, _)| line.as_str()).collect();
+        if ends_without_newline {
+            text.truncate(text.trim_end().len());
+        }
+        let asked: Vec<(u64, u64)> = lines.into_iter().filter_map(|(_, asked)| asked).collect();
+        let mut largest = HashMap::<u64, u64>::new();
+        asked.iter().for_each(|&(id, bytes)| {
+            let known = largest.entry(id).or_default();
+            *known = bytes.max(*known);
+        });
+        let (mut starts, mut next) = (HashMap::new(), 0);
+        let ranges: Vec<_> = asked.iter().map(|&(id, bytes)| {
+            let start = *starts.entry(id).or_insert_with(|| {
+                let start = next;
+                next += largest[&id].div_ceil(4096);
+                start
+            });
+            (start, bytes.div_ceil(4096))
+        }).collect();
+        let reader = traces::read("o", Cursor::new(text), &ReadOptions::of(Format::Objects)).unwrap();
+        let trace = Trace::load("o", reader, false).unwrap();
+        let found: Vec<_> = trace.processes[0].steps.iter().map(|step| (step.range().start(), step.range().pages())).collect();
+        prop_assert_eq!(found, ranges);
+        prop_assert_eq!(trace.summary.events, asked.len() as u64);
+    }
+
+    #[test]
+    fn keys_in_memory_are_those_of_their_records(keys in prop::collection::vec(0_u32..90, 1..700)) {
+        let bytes: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
+        let mut seen = Vec::new();
+        let places: Vec<u64> = keys.iter().map(|key| {
+            let place = seen.iter().position(|known| known == key);
+            place.unwrap_or_else(|| { seen.push(*key); seen.len() - 1 }) as u64
+        }).collect();
+        let options = ReadOptions::of(Format::U32);
+        let events: Result<Vec<Event>, _> = traces::read("k", Cursor::new(bytes.clone()), &options).unwrap().collect();
+        let loaded = Trace::load("k", traces::read("k", Cursor::new(bytes), &options).unwrap(), false);
+        let (Ok(events), Ok(loaded)) = (events, loaded) else { return Ok(()) };
+        let starts = |list: &[Event]| -> Vec<u64> { list.iter().map(|event| event.action.spans()[0].address / 4096).collect() };
+        prop_assert_eq!(starts(&events), &places[..]);
+        prop_assert_eq!(loaded.processes[0].steps.iter().map(|step| step.range().start()).collect::<Vec<_>>(), places);
+    }
 }
 
 #[test]

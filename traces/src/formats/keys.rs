@@ -3,17 +3,17 @@
 //! Keys are names and no addresses: each is an object of a block, side by side in order of first appearance. So the byte order
 //! does not matter.
 
-use crate::frames::Framing;
-use crate::layout::Names;
+use crate::frames::{Framing, Taken};
+use crate::numbered::{BATCH, Numbered};
 use crate::parser::{self, Outcome, PAST_END, Parser};
-use crate::{Event, ReadOptions};
+use crate::{Event, ReadOptions, Span, Step};
 use mrrc_core::Access;
 use std::collections::VecDeque;
 
 pub(crate) struct Keys {
     bytes: usize,
     block: u64,
-    names: Names<Key>,
+    objects: Numbered,
     keys: u64,
     /// Keys that were there before.
     repeated: u64,
@@ -21,15 +21,6 @@ pub(crate) struct Keys {
     text: u64,
     /// Keys that are 0, the first and every second from there, and the others.
     zeros: [u64; 2],
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Key(u64);
-
-impl From<&Key> for Key {
-    fn from(key: &Key) -> Self {
-        *key
-    }
 }
 
 /// Fewer keys than this are not judged.
@@ -41,12 +32,30 @@ impl Keys {
         Self {
             bytes,
             block: options.block_or(mrrc_core::PAGE),
-            names: Names::default(),
+            objects: Numbered::default(),
             keys: 0,
             repeated: 0,
             text: 0,
             zeros: [0; 2],
         }
+    }
+
+    /// Counts records, at most [`BATCH`], and hands out the place of each.
+    fn take(&mut self, records: &[u8], mut place: impl FnMut(Option<Span>)) {
+        let mut keys = [0; BATCH];
+        let mut count = 0;
+        for (key, record) in keys.iter_mut().zip(records.chunks_exact(self.bytes)) {
+            *key = record.iter().fold(0, |key, &byte| key << 8 | u64::from(byte));
+            self.zeros[(self.keys % 2) as usize] += u64::from(*key == 0);
+            self.keys += 1;
+            self.text += u64::from(record.iter().all(|&byte| matches!(byte, b' '..=b'~' | b'\t' | b'\r' | b'\n')));
+            count += 1;
+        }
+        let known = self.objects.objects();
+        for number in self.objects.numbers(&keys[..count]) {
+            place(parser::blocks(u64::from(number), 1, self.block));
+        }
+        self.repeated += (count - (self.objects.objects() - known)) as u64;
     }
 }
 
@@ -56,17 +65,27 @@ impl Parser for Keys {
     }
 
     fn parse(&mut self, record: &[u8], _: &mut VecDeque<Event>) -> Outcome {
-        let key = record.iter().fold(0, |key, &byte| key << 8 | u64::from(byte));
-        let known = self.names.len();
-        let number = self.names.number(&Key(key));
-        self.zeros[(self.keys % 2) as usize] += u64::from(key == 0);
-        self.keys += 1;
-        self.repeated += u64::from(self.names.len() == known);
-        self.text += u64::from(record.iter().all(|&byte| matches!(byte, b' '..=b'~' | b'\t' | b'\r' | b'\n')));
-        match parser::blocks(u64::from(number), 1, self.block) {
+        let mut span = None;
+        self.take(record, |place| span = place);
+        match span {
             Some(span) => parser::request(0, 0, Access::LOCAL, span),
             None => Outcome::Bad(PAST_END),
         }
+    }
+
+    fn requests(&mut self, records: &[u8], steps: &mut Vec<Step>) -> Taken {
+        let mut taken = Taken::default();
+        // No number is larger, so no request reaches past the end.
+        let fits = parser::blocks(u64::from(u32::MAX), 1, self.block).is_some_and(|last| last.pages().is_ok());
+        if fits {
+            for records in records.chunks(BATCH * self.bytes) {
+                let before = steps.len();
+                self.take(records, |span| steps.extend(span.and_then(|span| span.pages().ok()).map(Step::request)));
+                taken.pieces += steps.len() - before;
+                taken.bytes += records.len();
+            }
+        }
+        taken
     }
 
     fn judge(&self) -> Result<(), String> {

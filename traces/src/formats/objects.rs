@@ -3,12 +3,13 @@
 //!
 //! An object is as large as it ever is; each request asks for as much of it as it says.
 
+use crate::frames::Taken;
 use crate::layout::NO_BYTES;
-use crate::number::{decimal, first_words};
-use crate::numbered::Numbered;
+use crate::number::{decimal, first_words, leading};
+use crate::numbered::{BATCH, Numbered};
 use crate::parser::{self, Outcome, Parser};
 use crate::times::{TimeUnit, Times};
-use crate::{Event, ReadOptions, Span};
+use crate::{Event, ReadOptions, Span, Step};
 use mrrc_core::{Access, PageRange};
 use std::collections::VecDeque;
 
@@ -24,6 +25,43 @@ impl Objects {
     }
 }
 
+/// A line that is a plain request: object, bytes, and the line's length with its end.
+type Plain = (u64, u64, usize);
+
+/// Returns the first line, if it has nothing unusual. All others are [parsed](Objects::parse).
+#[inline]
+fn plain(text: &[u8]) -> Option<Plain> {
+    let (_, mut at) = leading(text)?;
+    if text.get(at) == Some(&b'.') {
+        at += 1;
+        at += text[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+    }
+    at += blanks(&text[at..])?;
+    let (object, digits) = leading(&text[at..])?;
+    at += digits;
+    at += blanks(&text[at..])?;
+    let (bytes, digits) = leading(&text[at..])?;
+    at += digits;
+    at += usize::from(text.get(at) == Some(&b'\r'));
+    (bytes > 0 && text.get(at) == Some(&b'\n')).then_some((object, bytes, at + 1))
+}
+
+/// Returns how many blanks are there, if there are any.
+#[inline]
+fn blanks(text: &[u8]) -> Option<usize> {
+    let blanks = text.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+    (blanks > 0).then_some(blanks)
+}
+
+/// Returns the plain lines up to the first other one.
+fn plain_lines(mut text: &[u8]) -> impl Iterator<Item = Plain> {
+    std::iter::from_fn(move || {
+        let line = plain(text)?;
+        text = &text[line.2..];
+        Some(line)
+    })
+}
+
 impl Parser for Objects {
     fn parse(&mut self, line: &[u8], _: &mut VecDeque<Event>) -> Outcome {
         let Some(([at, object, bytes], false)) = first_words(line) else {
@@ -37,12 +75,46 @@ impl Parser for Objects {
         self.store.request(at, object, bytes)
     }
 
+    fn note(&mut self, lines: &[u8]) -> Taken {
+        let mut taken = Taken::default();
+        // The first time decides on the unit.
+        if self.times.unit().is_none() {
+            return taken;
+        }
+        let mut lines = plain_lines(lines);
+        let mut batch = [(0, 0); BATCH];
+        loop {
+            let mut filled = 0;
+            for (place, (object, bytes, length)) in batch.iter_mut().zip(&mut lines) {
+                *place = (object, bytes);
+                taken.bytes += length;
+                filled += 1;
+            }
+            self.store.note(&batch[..filled]);
+            taken.pieces += filled;
+            if filled < BATCH {
+                return taken;
+            }
+        }
+    }
+
+    fn requests(&mut self, lines: &[u8], steps: &mut Vec<Step>) -> Taken {
+        let mut taken = Taken::default();
+        for (object, bytes, length) in plain_lines(lines) {
+            let Some(pages) = self.store.pages(object, bytes) else { break };
+            steps.push(Step::request(pages));
+            taken.pieces += 1;
+            taken.bytes += length;
+        }
+        taken
+    }
+
     fn lay_out(&mut self, pieces: u64) {
         self.store.lay_out(pieces);
     }
 
-    fn recall(&mut self, asked: &mut Vec<PageRange>) -> (Access, bool) {
-        self.store.recall(asked)
+    fn recall(&mut self, steps: &mut Vec<Step>) -> bool {
+        self.store.recall(steps)
     }
 
     fn understood(&self) -> String {
@@ -92,8 +164,8 @@ impl Store {
     }
 
     /// See [`Parser::recall`].
-    pub(crate) fn recall(&mut self, asked: &mut Vec<PageRange>) -> (Access, bool) {
-        (Access::LOCAL, self.layout.recall(asked))
+    pub(crate) fn recall(&mut self, steps: &mut Vec<Step>) -> bool {
+        self.layout.recall(steps)
     }
 
     pub(crate) fn understood(&self, times: &str) -> String {

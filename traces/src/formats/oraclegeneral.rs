@@ -3,12 +3,11 @@
 //!
 //! An object is as large as it ever is; each request asks for as much of it as it says.
 
-use crate::Event;
 use crate::formats::objects::Store;
-use crate::frames::Framing;
+use crate::frames::{Framing, Taken};
 use crate::numbered::BATCH;
 use crate::parser::{Outcome, Parser};
-use mrrc_core::{Access, PageRange};
+use crate::{Event, Step};
 use std::collections::VecDeque;
 
 /// Bytes of a record.
@@ -41,6 +40,10 @@ fn plain(records: &[u8]) -> impl Iterator<Item = (u64, u64)> {
     })
 }
 
+const fn taken(records: usize) -> Taken {
+    Taken { pieces: records, bytes: records * RECORD }
+}
+
 impl Parser for OracleGeneral {
     fn framing(&self) -> Framing {
         Framing::Records(RECORD)
@@ -57,7 +60,7 @@ impl Parser for OracleGeneral {
         self.store.request(u64::from(time).saturating_mul(1_000_000_000), object, u64::from(size))
     }
 
-    fn note(&mut self, records: &[u8]) -> usize {
+    fn note(&mut self, records: &[u8]) -> Taken {
         let mut noted = 0;
         let mut batch = [(0, 0); BATCH];
         for some in records.chunks(BATCH * RECORD) {
@@ -73,21 +76,22 @@ impl Parser for OracleGeneral {
                 break;
             }
         }
-        noted
+        taken(noted)
     }
 
-    fn requests(&mut self, records: &[u8], asked: &mut Vec<PageRange>) -> Access {
+    fn requests(&mut self, records: &[u8], steps: &mut Vec<Step>) -> Taken {
         let store = &mut self.store;
-        asked.extend(plain(records).map_while(|(object, bytes)| store.pages(object, bytes)));
-        Access::LOCAL
+        let before = steps.len();
+        steps.extend(plain(records).map_while(|(object, bytes)| store.pages(object, bytes)).map(Step::request));
+        taken(steps.len() - before)
     }
 
     fn lay_out(&mut self, pieces: u64) {
         self.store.lay_out(pieces);
     }
 
-    fn recall(&mut self, asked: &mut Vec<PageRange>) -> (Access, bool) {
-        self.store.recall(asked)
+    fn recall(&mut self, steps: &mut Vec<Step>) -> bool {
+        self.store.recall(steps)
     }
 
     fn understood(&self) -> String {
