@@ -24,9 +24,8 @@ impl Footprint {
             let extent = Extent::of(process);
             all.requests += extent.requests;
             all.requested_pages = all.requested_pages.saturating_add(extent.requested_pages);
-            let pages = extent.footprint_pages(process);
-            all.pages = all.pages.saturating_add(pages);
-            all.largest_process_pages = all.largest_process_pages.max(pages);
+            all.pages = all.pages.saturating_add(extent.pages);
+            all.largest_process_pages = all.largest_process_pages.max(extent.pages);
         }
         all
     }
@@ -40,53 +39,60 @@ pub fn asked_by(process: &Process) -> impl Iterator<Item = PageRange> {
 /// Pages, from the first requested to the last, for which there may be a bit each: 8 MiB.
 const MOST_MARKED: u64 = 1 << 26;
 
-/// The requests of a process, and how far apart they lie.
-#[derive(Clone, Copy)]
+/// The requests of a process, and their distinct pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Extent {
     requests: u64,
     requested_pages: u64,
-    /// The first page requested, and the end of the last.
-    first: u64,
-    end: u64,
+    pages: u64,
 }
 
 impl Extent {
     fn of(process: &Process) -> Self {
-        let mut all = Self { requests: 0, requested_pages: 0, first: u64::MAX, end: 0 };
-        for asked in asked_by(process) {
-            all.requests += 1;
-            all.requested_pages = all.requested_pages.saturating_add(asked.pages());
-            all.first = all.first.min(asked.start());
-            all.end = all.end.max(asked.end());
-        }
-        all
-    }
-
-    /// Counts the distinct pages that the process requests.
-    fn footprint_pages(&self, process: &Process) -> u64 {
         // Where most words would stay empty, sorting takes less.
-        match self.end.checked_sub(self.first) {
-            None => 0,
-            Some(pages) if pages <= MOST_MARKED.min(process.steps.len() as u64 * 64) => {
-                marked_pages(process, self.first, self.end)
-            }
-            Some(_) => sorted_pages(process),
-        }
+        let most = MOST_MARKED.min(process.steps.len() as u64 * 64);
+        // Objects are laid out from 0 on; addresses of programs end this soon.
+        let from_zero = Self::marked(process, 0, most);
+        let from_first = || {
+            let first = asked_by(process).map(|range| range.start()).min()?;
+            Self::marked(process, first, most)
+        };
+        from_zero.or_else(from_first).unwrap_or_else(|| Self::sorted(process))
     }
-}
 
-/// Counts with a bit for each page from `first` to `end`.
-fn marked_pages(process: &Process, first: u64, end: u64) -> u64 {
-    let mut words = vec![0_u64; (end - first).div_ceil(64) as usize];
-    for range in asked_by(process) {
-        let (mut at, end) = (range.start() - first, range.end() - first);
-        while at < end {
-            let bits = (64 - at % 64).min(end - at);
-            words[(at / 64) as usize] |= (u64::MAX >> (64 - bits)) << (at % 64);
-            at += bits;
+    /// Counts with a bit for each page from `first` on, if so many are enough.
+    fn marked(process: &Process, first: u64, most: u64) -> Option<Self> {
+        let mut all = Self::default();
+        let mut words = Vec::new();
+        for range in asked_by(process) {
+            all.requests += 1;
+            all.requested_pages = all.requested_pages.saturating_add(range.pages());
+            let (mut at, end) = (range.start() - first, range.end() - first);
+            let needed = end.div_ceil(64) as usize;
+            if words.len() < needed {
+                if end > most {
+                    return None;
+                }
+                words.resize(needed, 0_u64);
+            }
+            while at < end {
+                let bits = (64 - at % 64).min(end - at);
+                words[(at / 64) as usize] |= (u64::MAX >> (64 - bits)) << (at % 64);
+                at += bits;
+            }
         }
+        all.pages = words.iter().map(|word| u64::from(word.count_ones())).sum();
+        Some(all)
     }
-    words.iter().map(|word| u64::from(word.count_ones())).sum()
+
+    fn sorted(process: &Process) -> Self {
+        let add = |all: Self, range: PageRange| Self {
+            requests: all.requests + 1,
+            requested_pages: all.requested_pages.saturating_add(range.pages()),
+            ..all
+        };
+        Self { pages: sorted_pages(process), ..asked_by(process).fold(Self::default(), add) }
+    }
 }
 
 /// Ranges that are sorted at a time: memory is bounded by this and by what is not adjacent.
@@ -127,10 +133,6 @@ mod tests {
     use std::collections::HashSet;
     use traces::Step;
 
-    fn footprint_pages(process: &Process) -> u64 {
-        Extent::of(process).footprint_pages(process)
-    }
-
     fn process(ranges: impl IntoIterator<Item = (u64, u64)>) -> Process {
         let step =
             |(start, pages)| Step::new(Kind::Request, PageRange::new(start, pages).unwrap(), Access::LOCAL_READ, false);
@@ -141,10 +143,12 @@ mod tests {
         #[test]
         fn the_footprint_is_the_number_of_different_pages(ranges in prop::collection::vec((0u64..200, 1u64..20), 0..60)) {
             let pages: HashSet<u64> = ranges.iter().flat_map(|&(start, pages)| start..start + pages).collect();
+            let requested_pages = ranges.iter().map(|&(_, pages)| pages).sum();
+            let expected = Extent { requests: ranges.len() as u64, requested_pages, pages: pages.len() as u64 };
             let process = process(ranges);
-            prop_assert_eq!(footprint_pages(&process), pages.len() as u64);
-            prop_assert_eq!(sorted_pages(&process), pages.len() as u64);
-            prop_assert_eq!(marked_pages(&process, 0, 219), pages.len() as u64);
+            prop_assert_eq!(Extent::of(&process), expected);
+            prop_assert_eq!(Extent::sorted(&process), expected);
+            prop_assert_eq!(Extent::marked(&process, 0, 219), Some(expected));
         }
     }
 
@@ -152,7 +156,7 @@ mod tests {
     fn batches_join() {
         let many = (0..3 * BATCH as u64).map(|i| (i * 7919 % 100_003 * 2, 1));
         let process = process(many);
-        assert_eq!((footprint_pages(&process), sorted_pages(&process)), (100_003, 100_003));
+        assert_eq!((Extent::of(&process).pages, sorted_pages(&process)), (100_003, 100_003));
     }
 
     #[test]

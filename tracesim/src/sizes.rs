@@ -31,6 +31,11 @@ impl Capacity {
         Self { text: format!("{pages}p"), size: Size::Pages(pages) }
     }
 
+    /// Returns whether it is a share of the footprint.
+    pub fn is_share(&self) -> bool {
+        matches!(self.size, Size::Percent(_))
+    }
+
     /// Pages, where the trace touches so many: those of its largest process. A share is rounded down, to one page at least.
     pub fn pages(&self, footprint_pages: u64) -> u64 {
         match self.size {

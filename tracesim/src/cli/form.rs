@@ -22,6 +22,11 @@ pub(crate) struct Form {
 }
 
 impl Form {
+    /// Returns whether results are a table for people.
+    pub(crate) fn is_table(&self) -> bool {
+        !self.json && !self.csv
+    }
+
     /// Opens the destination of results, which is none of the inputs.
     pub(crate) fn open(&self, inputs: &[PathBuf]) -> Result<Output, Failure> {
         Output::open(self.output.as_deref(), inputs)

@@ -9,6 +9,7 @@ use super::interrupt;
 use super::run::run;
 use super::source::{ABOUT_TRACES, Source};
 use super::table::{Side, ms, or_dash, percent, table};
+use crate::footprint::Footprint;
 use crate::policies::{PolicyEntry, builtin};
 use crate::row::{Row, level};
 use crate::sizes::Capacity;
@@ -75,7 +76,10 @@ impl Replay {
             return super::real::run(&sweep, &self.source, &self.trace, &self.form, self.tolerance);
         }
         let mut out = self.form.open(std::slice::from_ref(&self.trace))?;
-        let (trace, footprint) = self.source.load(&self.trace)?;
+        let trace = self.source.load_trace(&self.trace)?;
+        // It takes a pass over the trace.
+        let is_needed = self.form.is_table() || self.capacity.iter().any(Capacity::is_share);
+        let footprint = if is_needed { Footprint::of(&trace) } else { Footprint::default() };
         let finished = run(&sweep, &trace, &footprint, &sweep.cells())?;
         let mut rows: Vec<Row> = finished.into_iter().flatten().map(|finished| finished.row).collect();
         level(&mut rows);

@@ -3,7 +3,7 @@
 use super::failure::{Failure, note};
 use super::interrupt;
 use super::progress::Progress;
-use crate::footprint::Footprint;
+use crate::footprint::{Footprint, asked_by};
 use std::io;
 use std::num::NonZeroU64;
 use std::path::Path;
@@ -67,14 +67,20 @@ const REPORT: u64 = 1 << 14;
 impl Source {
     /// Reads everything into memory, and says what was passed over.
     pub(crate) fn load(&self, path: &Path) -> Result<(Trace, Footprint), Failure> {
+        let trace = self.load_trace(path)?;
+        let footprint = Footprint::of(&trace);
+        Ok((trace, footprint))
+    }
+
+    /// As [`load`](Self::load), without the footprint.
+    pub(crate) fn load_trace(&self, path: &Path) -> Result<Trace, Failure> {
         let trace = Trace::load(name(path), self.reading.open(path)?, self.share).map_err(failed)?;
         tell(path, &trace.summary);
-        let footprint = Footprint::of(&trace);
-        if footprint.requests == 0 {
+        if trace.processes.iter().all(|process| asked_by(process).next().is_none()) {
             let what = format_args!("{}: no requests in it, read as {}", path.display(), trace.summary.understood);
             return Err(Failure::work(format_args!("{what}; if it is something else, give --format")));
         }
-        Ok((trace, footprint))
+        Ok(trace)
     }
 }
 
