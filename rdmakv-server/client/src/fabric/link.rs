@@ -504,3 +504,78 @@ fn is_addition(operation: Operation) -> bool {
     debug_assert!(is_store(operation));
     matches!(operation, Operation::Append | Operation::Prepend)
 }
+
+#[cfg(test)]
+#[expect(unsafe_code, reason = "the trait of an end has unsafe functions")]
+mod tests {
+    use super::*;
+    use frrwp::engine::{Event, OpenError};
+    use frrwp::handshake::{self, SendError};
+    use mrrc::cache::AcquireError;
+    use rdmakv_proto::messages::RemoteSegment;
+    use std::any::Any;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// An end of which the server runs and reads its clock before the client runs on.
+    struct Preempted(Arc<AtomicU64>);
+
+    impl End for Preempted {
+        fn say(&mut self, _: &[u8]) -> Result<(), SendError> {
+            std::thread::sleep(Duration::from_millis(2));
+            self.0.store(clock::boot(), Ordering::Relaxed);
+            std::thread::sleep(Duration::from_millis(2));
+            Ok(())
+        }
+
+        fn heard(&mut self, _: &mut Vec<u8>) -> bool {
+            false
+        }
+
+        unsafe fn fetch(&mut self, _: *mut u8, _: RemoteSegment) -> Result<u64, OpenError> {
+            unreachable!()
+        }
+
+        unsafe fn read_now(&mut self, _: *mut u8, _: RemoteSegment) -> Option<bool> {
+            None
+        }
+
+        unsafe fn read(&mut self, _: *mut u8, _: usize, _: &[u8]) -> Result<handshake::Tag, OpenError> {
+            unreachable!()
+        }
+
+        unsafe fn offer(
+            &mut self,
+            _: *const u8,
+            _: usize,
+            _: &mut Vec<RemoteSegment>,
+        ) -> Result<Box<dyn Any + Send>, AcquireError> {
+            unreachable!()
+        }
+
+        fn refuse(&mut self, _: handshake::Tag) {}
+
+        fn progress(&mut self) {}
+
+        fn next_event(&mut self) -> Option<Event> {
+            None
+        }
+
+        fn cork(&mut self, _: bool) {}
+
+        fn wait(&mut self, _: Duration) {}
+
+        fn registered(&self) -> u64 {
+            0
+        }
+    }
+
+    #[test]
+    fn greeting_is_older_than_its_answer() {
+        let answered_at = Arc::new(AtomicU64::new(0));
+        let link = Link::new(Box::new(Preempted(answered_at.clone())), false, None, true);
+        let answered_at = answered_at.load(Ordering::Relaxed);
+        // A table of an earlier time is refused as that of another machine.
+        assert!((1..=answered_at).contains(&link.greeted_at), "{} {answered_at}", link.greeted_at);
+    }
+}
