@@ -338,6 +338,75 @@ fn files_that_cannot_be_used_are_refused() {
     assert!(code == 1 && said.contains("not a regular file"), "{code} {said}");
 }
 
+/// Returns the memory of a server that is resident, in bytes.
+fn resident(server: &Server) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.process.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+/// Stores items of a long key and a short value, many in a row.
+fn fill_small(server: &Server, items: std::ops::Range<u64>) {
+    let mut client = BufReader::new(server.connect());
+    let (first, last) = (items.start, items.end);
+    for first in (first..last).step_by(500) {
+        let all: String = (first..first + 500)
+            .map(|number| format!("set {number:0>100} 0 0 400 noreply\r\n{number:0>400}\r\n"))
+            .collect();
+        client.get_mut().write_all(all.as_bytes()).unwrap();
+        client.get_mut().write_all(b"mn\r\n").unwrap();
+        assert_eq!(line(&mut client), "MN\r\n");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn stubs_take_memory_from_pages() {
+    const MEMORY: u64 = 64 << 20;
+    let folder = tempfile::tempdir().unwrap();
+    let flash = format!("{}:1g", folder.path().join("log").display());
+    let server =
+        Server::on_a_free_port(&["-m", "64", "-t", "2", "--flash", &flash, "-o", "ext_item_size=64,ext_page_size=8"]);
+    fill_small(&server, 0..5000);
+    let before = resident(&server) - server.stat("bytes");
+    fill_small(&server, 5000..300_000);
+    let (stubs, items) = (server.stat("flash_stub_bytes"), server.stat("extstore_objects_used"));
+    let now = resident(&server);
+    assert!(stubs > 16 << 20 && items > 150_000, "{stubs} bytes of {items} stubs");
+    assert!(now <= before + MEMORY * 105 / 100, "{before} to {now}");
+    assert!(server.stat("evictions") < 300, "items had no room for their stubs");
+}
+
+#[test]
+fn a_lower_memory_limit_gives_memory_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let flash = format!("{}:1g", folder.path().join("log").display());
+    // Memory that local clients may map is never given back.
+    let server = Server::on_a_free_port(&[
+        "-m",
+        "64",
+        "-t",
+        "2",
+        "--fabric",
+        "none",
+        "--flash",
+        &flash,
+        "-o",
+        "ext_item_size=64,ext_page_size=8",
+    ]);
+    fill_small(&server, 0..5000);
+    let before = resident(&server) - server.stat("bytes");
+    fill_small(&server, 5000..200_000);
+    ask(&mut server.connect(), b"cache_memlimit 24\r\n", b"OK\r\n");
+    soon("that memory is given back", || resident(&server) <= before + (24 << 20) * 110 / 100);
+    fill_small(&server, 200_000..220_000);
+    let now = resident(&server);
+    assert!(now <= before + (24 << 20) * 110 / 100, "{before} to {now}");
+    let mut client = BufReader::new(server.connect());
+    client.get_mut().write_all(format!("get {:0>100}\r\n", 219_999).as_bytes()).unwrap();
+    assert_eq!(line(&mut client), format!("VALUE {:0>100} 0 400\r\n", 219_999));
+}
+
 #[test]
 fn a_file_system_without_direct_io_serves_too() {
     let memory = Path::new("/dev/shm");

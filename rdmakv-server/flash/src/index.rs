@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn an_item_takes_at_most_24_bytes_and_its_key() {
-        let (mut stubs, mut index) = (Stubs::new(1 << 30), Index::new());
+        let (mut stubs, mut index) = (Stubs::new(1 << 30, 1 << 20), Index::new());
         let stub = Stub { place: 1, expiry: 0, len: 1, version: 1, marks: 0 };
         let mut key = *b"01234567-an-even-key";
         for number in 0..600_000_u64 {

@@ -187,6 +187,13 @@ impl<F: Fabric> Exposure for Exposed<F> {
             state.tags().ended(chunk);
         }
     }
+
+    fn discarded(&mut self, address: u64, bytes: u64) {
+        if let Some(state) = self.0.upgrade() {
+            // It fails only for a cache of no use any more, which serves no request.
+            let _ = state.cache.invalidate(address as *const u8, bytes as usize);
+        }
+    }
 }
 
 /// Whether a client looks items up in the GET table.

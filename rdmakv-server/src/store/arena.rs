@@ -164,6 +164,22 @@ impl Arena {
         (self.base, self.len)
     }
 
+    /// Gives the memory of these bytes back to the system: they are zeros afterwards. Returns whether the system took it. No slice of them
+    /// exists: the caller's promise.
+    pub(super) fn give_back(&self, at: usize, len: usize) -> bool {
+        self.check(at, len, 1);
+        #[cfg(target_os = "linux")]
+        #[expect(unsafe_code, reason = "madvise")]
+        // SAFETY: in bounds by the check. Words of headers are atomics and may become zeros at any time; slices exist only of chunks that
+        // are in use, and the caller promises that there are none of these bytes.
+        unsafe {
+            self.backing != Backing::HugePages
+                && rustix::mm::madvise(self.base.add(at).cast(), len, rustix::mm::Advice::LinuxRemove).is_ok()
+        }
+        #[cfg(not(target_os = "linux"))]
+        false
+    }
+
     fn check(&self, at: usize, len: usize, align: usize) {
         assert!(at.checked_add(len).is_some_and(|end| end <= self.len), "{at}+{len} is outside of the arena");
         assert!(at.is_multiple_of(align), "{at} is not aligned to {align}");

@@ -5,7 +5,7 @@ use super::chunk::{self, Id};
 use super::leases::{WHEN_SHORT, nanos};
 
 /// Pages that may drain at once before no more are asked for.
-const DRAINING: u32 = 8;
+pub(super) const DRAINING: u32 = 8;
 
 impl Store {
     /// Returns a chunk of the class for a new item, if there is room or some can be made.
@@ -27,6 +27,11 @@ impl Store {
         }
         if !self.may_evict {
             return None;
+        }
+        // What leaves takes memory for its stub.
+        if self.make_room_for_stubs() && self.slabs.draining() == 0 {
+            self.shrink(1, now);
+            self.make_room_for_stubs();
         }
         if self.eviction.is_time_to_weigh(&self.slabs) {
             if let Some(page) = self.eviction.weigh(&self.slabs, &self.counts, now) {

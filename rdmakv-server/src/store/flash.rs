@@ -9,7 +9,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use rdmakv_flash::{Area, DeviceError, Entry, Flash, LoadId, Loaded, Lookup, Settings};
+use rdmakv_flash::{Area, DeviceError, Entry, Flash, LoadId, Loaded, Lookup, Settings, StubMemory};
 
 use super::Store;
 use super::chunk::{BINARY, CHOSEN, CLEAN, FETCHED, Id, STALE, WON};
@@ -59,6 +59,8 @@ pub(super) struct Tier {
     read_bytes: u64,
     limit_bytes: u64,
     segments: usize,
+    /// The part of the memory that stubs may take.
+    stub_share: f64,
 }
 
 impl std::fmt::Debug for Tier {
@@ -72,6 +74,11 @@ impl Tier {
         if let Some(bell) = &self.bell {
             bell();
         }
+    }
+    /// Returns the bytes of stubs, and of all else that counts for the memory limit.
+    fn bytes(&self) -> (usize, usize) {
+        let usage = self.flash.usage();
+        (usage.stub_bytes, usage.buffer_bytes + usage.index_bytes + usage.mapped_bytes)
     }
 }
 
@@ -105,7 +112,10 @@ impl Store {
         let reading_max = (self.memory / 32).max(2 << 20);
         let segments = settings.layout.segments() as usize;
         let limit_bytes = segments as u64 * u64::from(settings.layout.segment_bytes());
-        let flash = Flash::new(Settings { seed: self.seed, ..settings });
+        let stub_share = settings.stub_bytes as f64 / self.memory as f64;
+        let stub_page = self.slabs.page_bytes();
+        let mut flash = Flash::new(Settings { seed: self.seed, stub_page, ..settings });
+        flash.take_lent_only();
         debug_assert_eq!(flash.hash(b"key"), self.index.hash(b"key"), "one hash for both tables");
         let (loads, line) = (HashMap::new(), VecDeque::new());
         let tier = Tier {
@@ -120,6 +130,7 @@ impl Store {
             read_bytes: 0,
             limit_bytes,
             segments,
+            stub_share,
         };
         self.tier = Some(Box::new(tier));
         self.set_limit(self.memory);
@@ -181,18 +192,40 @@ impl Store {
         Some((counted, gauges))
     }
 
-    /// Returns the bytes of the memory limit that the tier takes.
-    pub(super) fn tier_bytes(&self) -> usize {
-        self.tier.as_deref().map_or(0, |tier| {
-            let usage = tier.flash.usage();
-            usage.stub_bytes + usage.buffer_bytes
-        })
-    }
-    /// Once a second: as stubs become more, pages become fewer.
-    pub(super) fn make_room_for_stubs(&mut self) {
-        if self.tier.is_some() {
-            self.set_limit(self.memory);
+    /// After the memory limit has changed: has stubs take their share of it, but leave room for two pages.
+    pub(super) fn limit_stubs(&mut self) {
+        let (memory, page) = (self.memory, self.slabs.page_bytes());
+        let Some(tier) = self.tier.as_deref_mut() else { return };
+        let (own, others) = tier.bytes();
+        let share = (tier.stub_share * memory as f64) as usize;
+        let share = share.min(memory.saturating_sub(others + 2 * page)).max(page);
+        tier.flash.set_stub_limit(share as u64);
+        if own > share {
+            tier.ring();
         }
+    }
+    /// As the tier's memory becomes more, pages for items become fewer, a little ahead. Returns whether one has to go.
+    pub(super) fn make_room_for_stubs(&mut self) -> bool {
+        let Some(tier) = self.tier.as_deref_mut() else { return false };
+        // The index grows by less at a time.
+        self.slabs.set_limit(self.memory.saturating_sub(tier.bytes().1 + (32 << 10)));
+        while let Some(memory) = tier.flash.return_stub_memory() {
+            if self.slabs.has(memory.address()) {
+                self.slabs.return_page(memory.address());
+            }
+        }
+        if !tier.flash.wants_stub_memory() {
+            self.slabs.want_none();
+        } else if let Some((base, arena)) = self.slabs.lend_page() {
+            #[expect(unsafe_code, reason = "the page is lent by its address")]
+            // SAFETY: the page is initialised and writable as long as the arena, and `lend_page` gives it to nothing else until it is
+            // returned. Peers may read of it as of any chunk, and believe nothing without a lease.
+            let memory = unsafe { StubMemory::lent(base, self.slabs.page_bytes(), arena) };
+            tier.flash.lend_stub_memory(memory);
+        } else {
+            return true;
+        }
+        self.slabs.over_limit()
     }
 
     /// Returns whether the key's item is on flash. It is not in memory.

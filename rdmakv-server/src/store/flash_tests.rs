@@ -8,8 +8,8 @@ use super::flash::{Load, Recall, Waiter};
 use super::*;
 
 const NOW: u64 = 1_000_000;
-/// The buffers of the tier, and 128 KiB of stubs.
-const OVERHEAD: usize = 4 * (260 << 10) + (128 << 10);
+/// The buffers of the tier, 128 KiB of stubs' index, and what is kept for more of it.
+const OVERHEAD: usize = 4 * (260 << 10) + (128 << 10) + (32 << 10);
 const MEMORY: usize = (5 << 20) + OVERHEAD;
 const SEGMENT: u32 = 1 << 20;
 const SIZE: u64 = 4096 + 32 * SEGMENT as u64;
@@ -34,10 +34,13 @@ impl Tiered {
         Self::with(MEMORY)
     }
     fn with(memory: usize) -> Self {
+        Self::with_stubs(memory, 1 << 20)
+    }
+    fn with_stubs(memory: usize, stub_bytes: u64) -> Self {
         let config = Config { memory, extra: 0, huge: false, seed: 5, ..Config::default() };
         let mut store = Store::new(&config).unwrap();
         let mut settings = Settings::new(Layout::new(&[SIZE], 1, 0, SEGMENT, 512).unwrap(), 1, 0);
-        (settings.batch, settings.stub_bytes, settings.loads) = (256 << 10, 1 << 20, 8);
+        (settings.batch, settings.stub_bytes, settings.loads) = (256 << 10, stub_bytes, 8);
         store.attach_flash(settings, None);
         Self { store, device: vec![0; SIZE as usize], turn: 0, now: NOW }
     }
@@ -164,6 +167,49 @@ fn memory_has_room_for_stubs_and_buffers_too() {
     let pages = tier.store.slabs.memory_in_use();
     assert_eq!(pages, 4 << 20);
     assert!(pages + usage.stub_bytes + usage.buffer_bytes <= MEMORY, "{pages} {usage:?}");
+}
+
+/// The bytes of memory that count for the limit.
+fn taken(tier: &Tiered) -> usize {
+    let usage = tier.store.flash_tier().unwrap().usage();
+    usage.mapped_bytes + usage.buffer_bytes + usage.index_bytes + tier.store.slabs.resident_bytes()
+}
+
+#[test]
+fn stubs_take_no_memory_that_pages_have() {
+    let mut tier = Tiered::new();
+    // No tick comes.
+    for number in 0..24_000 {
+        tier.set(&key(number), &value(number, 0)[..500 + number as usize % 300]);
+        let taken = taken(&tier);
+        assert!(taken <= MEMORY, "{number}: {taken}");
+    }
+    let counts = tier.store.flash_tier().unwrap().counts();
+    assert!(counts.admitted > 18_000 && counts.dropped_stubs < 100, "{counts:?}");
+    tier.store.check().unwrap();
+}
+
+#[test]
+fn a_lower_limit_holds_for_stubs_too() {
+    let long = |number: u64| format!("{number:0>200}").into_bytes();
+    let mut tier = Tiered::with_stubs(12 << 20, 6 << 20);
+    for number in 0..24_000 {
+        tier.set(&long(number), &value(number, 0)[..600]);
+    }
+    let stubs = |tier: &Tiered| tier.store.flash_tier().unwrap().usage().stub_bytes;
+    let before = stubs(&tier);
+    assert!(before > 2 << 20, "{before}");
+    tier.store.set_limit(5 << 20);
+    for _ in 0..8 {
+        tier.store.tick(NOW);
+        tier.settle();
+    }
+    let taken = taken(&tier);
+    assert!(taken <= 5 << 20 && stubs(&tier) <= 2 << 20, "{taken}, stubs {before} to {}", stubs(&tier));
+    tier.store.check().unwrap();
+    let found =
+        (0..24_000).filter(|&number| tier.get(&long(number)).is_some_and(|found| found == value(number, 0)[..600]));
+    assert!(found.count() > 1000);
 }
 
 #[test]

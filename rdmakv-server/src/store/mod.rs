@@ -78,6 +78,9 @@ use slabs::Slabs;
 use table::TableWriter;
 use versions::Versions;
 
+/// Pages that give way at a tick.
+const SHRINKS: usize = 8;
+
 pub use crate::metrics::{ClassCounters, Counters};
 pub use arena::{Backing, Memory};
 pub use arithmetic::Sum;
@@ -182,8 +185,9 @@ impl Store {
         self.bury(u32::MAX);
         self.sweep(nanos(now), AT_A_TICK);
         self.flush_if_due(now);
+        self.limit_stubs();
         self.make_room_for_stubs();
-        self.shrink(now);
+        self.shrink(SHRINKS, now);
         if let Some(page) = self.eviction.rebalance(&self.slabs, &self.counts, now) {
             self.drain(page, now);
         }
@@ -192,7 +196,9 @@ impl Store {
     /// Sets another bound on the memory, at most [`Store::most_memory`]. Pages above it go at the next ticks.
     pub fn set_limit(&mut self, memory: usize) {
         self.memory = memory;
-        self.slabs.set_limit(memory.saturating_sub(self.tier_bytes()));
+        self.slabs.set_limit(memory);
+        self.limit_stubs();
+        self.make_room_for_stubs();
     }
 
     /// Returns the bytes that the address space has room for.

@@ -2,6 +2,7 @@
 
 use super::Store;
 use super::chunk::{Id, LEASED};
+use super::evict::DRAINING;
 use super::eviction::MAIN;
 
 /// Why a page did not move.
@@ -90,13 +91,18 @@ impl Store {
         Ok(())
     }
 
-    /// After the limit was lowered: a page a tick goes.
-    pub(super) fn shrink(&mut self, now: u64) {
-        if self.slabs.over_limit()
-            && let Some(donor) = self.eviction.donor(&self.slabs, usize::MAX, now)
-            && let Some(page) = self.slabs.cheapest_page(donor)
-        {
+    /// After the limit was lowered: some pages go, and memory goes back to the system.
+    pub(super) fn shrink(&mut self, most: usize, now: u64) {
+        for _ in 0..most {
+            if !self.slabs.is_short() || self.slabs.draining() >= DRAINING {
+                break;
+            }
+            let donor = self.eviction.donor(&self.slabs, usize::MAX, now);
+            let Some(page) = donor.and_then(|donor| self.slabs.cheapest_page(donor)) else { break };
             self.drain(page, now);
+        }
+        for (address, bytes) in self.slabs.trim(most) {
+            self.leases.discarded(address, bytes);
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::device::{DeviceError, Files};
 use crate::index::Index;
 use crate::layout::{self, Area, Layout};
 use crate::loads::{Load, LoadId, Loads};
+use crate::memory::StubMemory;
 use crate::record::{self, Entry, Record, RecordError};
 use crate::segments::{Segments, State};
 use crate::stubs::{self, Id, Stub, Stubs};
@@ -38,6 +39,8 @@ pub struct Settings {
     pub buffers: usize,
     /// Bytes of memory for stubs at most.
     pub stub_bytes: u64,
+    /// Bytes of memory that stubs get at a time.
+    pub stub_page: usize,
     /// Reads for clients in progress at most.
     pub loads: usize,
     /// Bytes that reclaim may write again for 100 bytes admitted.
@@ -58,6 +61,7 @@ impl Settings {
             batch: 1 << 20,
             buffers: 4,
             stub_bytes: 32 << 20,
+            stub_page: 1 << 20,
             loads: 128,
             rewrite_percent: 25,
             silence: 5000,
@@ -186,6 +190,8 @@ pub struct Usage {
     pub items: usize,
     /// Bytes of memory for stubs.
     pub stub_bytes: usize,
+    /// Bytes of memory for stubs that is not lent.
+    pub mapped_bytes: usize,
     /// Bytes of memory for the index.
     pub index_bytes: usize,
     /// Bytes of memory for all buffers that may be made.
@@ -230,7 +236,7 @@ impl Flash {
         let (layout, segments) = (&settings.layout, settings.layout.segments());
         Self {
             hasher: FixedState::with_seed(settings.seed),
-            stubs: Stubs::new(settings.stub_bytes),
+            stubs: Stubs::new(settings.stub_bytes, settings.stub_page),
             index: Index::new(),
             segments: Segments::new(segments),
             writer: Writer::new(layout.unit(), layout.segment_bytes(), settings.batch, settings.buffers),
@@ -261,6 +267,7 @@ impl Flash {
         Usage {
             items: self.stubs.len(),
             stub_bytes: self.stubs.bytes(),
+            mapped_bytes: self.stubs.mapped_bytes(),
             index_bytes: self.index.bytes(),
             buffer_bytes: self.writer.most_bytes(),
             other_bytes: self.writer.bytes() + self.segments.bytes() + self.reclaim.bytes(),
@@ -342,6 +349,56 @@ impl Flash {
         }
         admitted
     }
+    /// Sets how many bytes stubs may take. Where they take more, [`work`](Self::work) drops items.
+    pub fn set_stub_limit(&mut self, bytes: u64) {
+        self.stubs.set_limit(bytes);
+    }
+    /// Has stubs take no more memory than is [lent](Self::lend_stub_memory) from now on.
+    pub fn take_lent_only(&mut self) {
+        self.stubs.take_lent_only();
+    }
+    /// Returns whether more memory should be lent soon.
+    #[must_use]
+    pub fn wants_stub_memory(&self) -> bool {
+        self.stubs.wants_memory()
+    }
+    /// Takes memory for stubs: as many bytes as [`Settings::stub_page`].
+    pub fn lend_stub_memory(&mut self, memory: StubMemory) {
+        self.stubs.lend(memory);
+    }
+    /// Returns memory that was lent and is not needed.
+    #[must_use]
+    pub fn return_stub_memory(&mut self) -> Option<StubMemory> {
+        self.stubs.take_back()
+    }
+    /// Adds a stub that has no place yet.
+    fn take_stub(&mut self, key: &[u8], stub: Stub) -> Option<Id> {
+        if let Some(id) = self.stubs.insert(key, stub) {
+            return Some(id);
+        }
+        if !self.stubs.is_full() {
+            return None;
+        }
+        // Keys of another length have all blocks: one of these is as good for keys of this length.
+        match self.stubs.next_to_empty(key.len()) {
+            Some(block) => {
+                self.empty_block(block);
+                self.stubs.insert(key, stub)
+            }
+            None => {
+                self.reclaim.want_early();
+                None
+            }
+        }
+    }
+    /// Drops all items whose stubs are in this block.
+    fn empty_block(&mut self, block: usize) {
+        for id in self.stubs.of_block(block) {
+            let hash = self.hash(self.stubs.key(id));
+            self.counts.evicted += 1;
+            self.remove_id(hash, id);
+        }
+    }
     fn try_admit(&mut self, hash: u64, entry: &Entry<'_>, now: u32) -> Result<(), Refused> {
         let len = record::len(entry);
         let is_short = self.segments.free() <= self.reserve();
@@ -353,11 +410,8 @@ impl Flash {
             | (entry.marks << stubs::OWN_SHIFT & stubs::OWN);
         let units = (padded / self.settings.layout.unit() as usize) as u32;
         let (len, version) = (layout::encode_len(units), entry.version as u8);
-        let Some(id) = self.stubs.insert(entry.key, Stub { place: 0, expiry: entry.expiry, len, version, marks })
-        else {
-            self.reclaim.want_early();
-            return Err(Refused::Stubs);
-        };
+        let stub = Stub { place: 0, expiry: entry.expiry, len, version, marks };
+        let Some(id) = self.take_stub(entry.key, stub) else { return Err(Refused::Stubs) };
         let Some(place) = self.append(hash, entry) else {
             self.stubs.remove(id);
             let all_lost =

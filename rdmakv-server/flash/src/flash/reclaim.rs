@@ -106,7 +106,17 @@ impl Flash {
     /// Goes on with reclaim, by a bounded step; returns whether there is more to do now.
     pub fn work(&mut self, now: u32) -> bool {
         let swept = self.sweep(now);
-        self.reclaim(now) || swept
+        let has_shrunk = self.shrink_stubs();
+        self.reclaim(now) || swept || has_shrunk
+    }
+
+    /// Gives a block up if stubs take more than they may.
+    fn shrink_stubs(&mut self) -> bool {
+        let block = self.stubs.excess();
+        if let Some(block) = block {
+            self.empty_block(block);
+        }
+        block.is_some()
     }
 
     fn sweep(&mut self, now: u32) -> bool {

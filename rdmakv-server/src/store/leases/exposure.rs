@@ -52,6 +52,12 @@ pub trait Exposure: Send {
     /// The chunk's last lease has ended, and if it is dead it is free after this. `now` is in nanoseconds, of the clock
     /// that leases count by.
     fn ended(&mut self, chunk: Extent, now: u64);
+
+    /// This memory was given back to the system, and no chunk is there. A registration that reaches there has pages that are no longer the
+    /// memory's: none of them may serve a request from now on.
+    fn discarded(&mut self, address: u64, bytes: u64) {
+        let _ = (address, bytes);
+    }
 }
 
 /// All exposures of a store.
@@ -76,6 +82,12 @@ impl Exposures {
 
     pub(super) fn is_open(&mut self, chunk: Extent) -> bool {
         self.0.iter_mut().any(|exposure| exposure.is_open(chunk))
+    }
+
+    pub(super) fn discarded(&mut self, address: u64, bytes: u64) {
+        for exposure in &mut self.0 {
+            exposure.discarded(address, bytes);
+        }
     }
 
     pub(super) fn ended(&mut self, chunk: Extent, now: u64) {

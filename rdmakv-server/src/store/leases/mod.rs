@@ -115,6 +115,11 @@ impl Leases {
         self.exposures.attach(exposure);
     }
 
+    /// Reports memory that was given back to the system.
+    pub(super) fn discarded(&mut self, address: u64, bytes: u64) {
+        self.exposures.discarded(address, bytes);
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.chunks.is_empty()
     }

@@ -11,6 +11,7 @@ mod classes;
 mod lend;
 
 use std::io;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::arena::{Arena, Backing, Memory};
@@ -78,7 +79,16 @@ pub(super) struct Slabs {
     sizes: Vec<usize>,
     pages: Vec<Page>,
     classes: Vec<Class>,
+    /// Pages of no class; those with memory are the last.
     pool: Vec<u32>,
+    /// Pages with memory of the system: those in use, and some of the pool.
+    resident: usize,
+    /// Pages that are lent.
+    lent: usize,
+    /// Whether the next page to come free is to be lent.
+    is_wanted: bool,
+    /// Whether the system takes memory back.
+    gives_back: bool,
     /// Pages that may be in use; fewer than there are after the limit was lowered.
     limit: usize,
     /// Pages beyond the limit that may still be given to classes without any, and those that were.
@@ -117,6 +127,10 @@ impl Slabs {
             pages: vec![NO_CLASS; count],
             classes: vec![Class::default(); sizes.len()],
             pool: (0..count as u32).rev().collect(),
+            resident: 0,
+            lent: 0,
+            is_wanted: false,
+            gives_back: true,
             limit: limit.min(count),
             extra,
             extra_given: 0,
@@ -137,9 +151,9 @@ impl Slabs {
     pub(super) fn most_memory(&self) -> usize {
         self.pages.len() * self.page
     }
-    /// Returns the bytes of pages in use.
+    /// Returns the bytes of pages in use for items.
     pub(super) fn memory_in_use(&self) -> usize {
-        self.in_use() * self.page
+        (self.in_use() - self.lent) * self.page
     }
 
     /// Sets how many bytes pages may take from now on, two pages at least and at most all.
@@ -152,12 +166,68 @@ impl Slabs {
     fn in_use(&self) -> usize {
         self.pages.len() - self.pool.len()
     }
+    /// Returns the bytes of pages that have memory.
+    #[cfg(test)]
+    pub(super) fn resident_bytes(&self) -> usize {
+        self.resident * self.page
+    }
+    /// Lends a page, for something that is no item, if the limit allows another. The next one to come free is kept for that otherwise.
+    pub(super) fn lend_page(&mut self) -> Option<(NonNull<u8>, Arc<Arena>)> {
+        self.is_wanted = self.in_use() >= self.limit + self.extra_given;
+        let page = if self.is_wanted { None } else { self.take_page() }?;
+        self.lent += 1;
+        let bytes = self.arena.bytes_mut(page * self.page, self.page);
+        Some((NonNull::from(bytes).cast(), self.arena.clone()))
+    }
+    /// Takes a lent page back.
+    pub(super) fn return_page(&mut self, address: u64) {
+        self.lent -= 1;
+        self.pool.push(((address - self.arena.whole().0 as u64) / self.page as u64) as u32);
+    }
+    /// Keeps no page for what is not asked for any more.
+    pub(super) fn want_none(&mut self) {
+        self.is_wanted = false;
+    }
+    fn take_page(&mut self) -> Option<usize> {
+        let has_memory = self.resident > self.in_use();
+        let page = self.pool.pop()? as usize;
+        self.resident += usize::from(!has_memory);
+        Some(page)
+    }
+    /// Returns whether [`trim`](Self::trim) finds something.
+    pub(super) fn has_spare_memory(&self) -> bool {
+        self.gives_back && self.resident > (self.limit + self.extra_given).max(self.in_use())
+    }
+    /// Returns whether an address is in the arena.
+    pub(super) fn has(&self, address: u64) -> bool {
+        let (base, len) = self.arena.whole();
+        address.checked_sub(base as u64).is_some_and(|at| at < len as u64)
+    }
+    /// Returns the bytes of a page.
+    pub(super) fn page_bytes(&self) -> usize {
+        self.page
+    }
+    /// Gives the memory of pages beyond the limit back to the system, if they are in no use; returns where they are and their bytes.
+    pub(super) fn trim(&mut self, most: usize) -> Vec<(u64, u64)> {
+        let mut trimmed = Vec::new();
+        while self.has_spare_memory() && trimmed.len() < most {
+            let page = self.pool[self.pool.len() - (self.resident - self.in_use())] as usize;
+            self.gives_back = self.arena.give_back(page * self.page, self.page);
+            self.resident -= 1;
+            trimmed.push((self.arena.whole().0 as u64 + (page * self.page) as u64, self.page as u64));
+        }
+        trimmed
+    }
+    /// Returns whether a page is to be given up: for the limit, or to be lent.
+    pub(super) fn is_short(&self) -> bool {
+        self.in_use() + usize::from(self.is_wanted) > self.limit + self.extra_given
+    }
     pub(super) fn over_limit(&self) -> bool {
         self.in_use() > self.limit + self.extra_given
     }
     /// Returns whether a class that has pages gets no more by asking.
     pub(super) fn none_to_adopt(&self) -> bool {
-        self.pool.is_empty() || self.in_use() >= self.limit + self.extra_given
+        self.pool.is_empty() || self.in_use() + usize::from(self.is_wanted) >= self.limit + self.extra_given
     }
     /// Returns how many pages belong to no class.
     pub(super) fn pooled(&self) -> usize {
@@ -444,7 +514,7 @@ impl Slabs {
         {
             return None;
         }
-        let page = self.pool.pop()? as usize;
+        let page = self.take_page()?;
         self.classes[class].had_extra |= beyond;
         self.extra_given += usize::from(beyond);
         self.pages[page] = Page { class: Some(class as u8), ..NO_CLASS };
@@ -474,7 +544,7 @@ impl Slabs {
         }
     }
 
-    /// Gives an empty page to the pool.
+    /// Gives an empty page to the pool. It keeps its memory until [`trim`](Self::trim).
     fn give_up(&mut self, page: usize) {
         self.unlist(page);
         let entry = &mut self.pages[page];
@@ -527,6 +597,9 @@ impl Slabs {
                     "page {number}: {used} chunks in use, {leased} of them leased; {counted:?} counted"
                 ));
             }
+        }
+        if self.resident < self.in_use() || self.resident > self.pages.len() {
+            return Err(format!("{} pages with memory, {} in use", self.resident, self.in_use()));
         }
         let counted: Vec<u64> = self.classes.iter().map(|class| class.bytes).collect();
         if bytes != counted { Err(format!("{bytes:?} bytes in chunks, {counted:?} counted")) } else { Ok(()) }
