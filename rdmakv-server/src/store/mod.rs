@@ -21,7 +21,7 @@
 //! | TableWriter | `table.rs`    | the store's entries in the GET table                             |
 //!
 //! What takes several parts is an operation of the store: `find.rs`, `put.rs`, `end.rs`, `evict.rs`, `moves.rs`, `walk.rs`,
-//! `flash.rs` for the second tier, and `one_sided.rs` for fabrics. One order is kept wherever an item ends: it is dead and its entry taken out, then leases
+//! `flash.rs` for the second tier, `warm.rs` for the next run, and `one_sided.rs` for fabrics. One order is kept wherever an item ends: it is dead and its entry taken out, then leases
 //! and tags learn of it, then the index changes, then its chunk is retired; and only then its successor is alive and listed.
 //!
 //! ```
@@ -66,6 +66,7 @@ mod terms;
 mod tests;
 mod versions;
 mod walk;
+mod warm;
 
 use std::io;
 use std::sync::Arc;
@@ -97,6 +98,7 @@ pub use slabs::{ChunkRef, ChunkWriter, Extent, Place};
 pub use table::GetTable;
 pub use terms::{Deleted, Keep, Outcome, Refused, Terms};
 pub use walk::Entry;
+pub use warm::{Continuation, DamagedImage, ImagePlace};
 
 /// Learns which items leave for memory. It is called under the store's lock and must not call the store.
 pub trait Observer: std::fmt::Debug + Send + Sync {

@@ -1,6 +1,7 @@
 //! Versions of items (CAS), and flushes, which are bounds on them.
 
 use super::chunk::{CHOSEN, Chunk};
+use super::warm::Continuation;
 
 /// The versions that items get, and up to which they are over.
 #[derive(Debug)]
@@ -53,6 +54,16 @@ impl Versions {
         self.flushed = self.latest;
         self.flush_at = None;
         std::mem::take(&mut self.chosen)
+    }
+    /// Returns the numbers that go on in the next run of the server.
+    pub(super) fn continuation(&self) -> Continuation {
+        let Self { latest, flushed, flush_at, chosen, .. } = *self;
+        Continuation { latest, flushed, flush_at, chosen }
+    }
+    /// Goes on from the numbers of the run before.
+    pub(super) fn resume(&mut self, from: Continuation) {
+        let Continuation { latest, flushed, flush_at, chosen } = from;
+        *self = Self { latest, flushed, flush_at, chosen, ..*self };
     }
     /// Returns whether an item is from before a flush. Those whose version a client chose do not outlive one.
     #[inline]

@@ -96,6 +96,14 @@ impl Eviction {
     pub(super) fn oldest(&self, class: usize) -> [Option<Id>; 2] {
         [SMALL, MAIN].map(|queue| self.queues[class].oldest(queue))
     }
+    /// Returns the oldest item of one of the class's queues.
+    pub(super) fn oldest_of(&self, class: usize, queue: u32) -> Option<Id> {
+        self.queues[class].oldest(queue)
+    }
+    /// Puts an item of the run before at the new end of its queue.
+    pub(super) fn restore(&mut self, slabs: &Slabs, id: Id, queue: u32) {
+        self.queues[slabs.chunk(id).class()].push(slabs, id, queue);
+    }
     /// Returns the seconds since these were last asked for; 0 where there is none.
     pub(super) fn ages(&self, slabs: &Slabs, class: usize, now: u64) -> [u64; 2] {
         self.oldest(class).map(|oldest| oldest.map_or(0, |id| slabs.chunk(id).idle(now)))

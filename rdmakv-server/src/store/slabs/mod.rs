@@ -160,6 +160,10 @@ impl Slabs {
     pub(super) fn set_limit(&mut self, memory: usize) {
         self.limit = (memory / self.page).max(2).min(self.pages.len());
     }
+    /// Counts the pages above the limit as those that classes without any were given.
+    pub(super) fn count_extra(&mut self) {
+        self.extra_given = self.in_use().saturating_sub(self.limit).min(self.extra);
+    }
     pub(super) fn limit(&self) -> usize {
         self.limit
     }
