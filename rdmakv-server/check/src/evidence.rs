@@ -14,15 +14,26 @@ use crate::record::{Answer, Record, Transport};
 use crate::values::MOST_THREADS;
 use crate::violation::{Kind, Violation};
 
-/// A server that was killed, and the one after it.
+/// How a server ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// None of its values may be seen any more.
+    Killed,
+    /// In order: its values may be there again.
+    Stopped,
+}
+
+/// A server that was ended, and the one after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Restart {
-    /// Just before it was killed.
+    /// Just before it was killed, or asked to stop.
     pub begin: u64,
     /// When it was certainly dead.
     pub dead: u64,
     /// When the one after it had answered a question about a key.
     pub answered: u64,
+    /// How it ended.
+    pub ending: Ending,
 }
 
 /// A line of a key's history.
@@ -138,7 +149,8 @@ impl Evidence {
     /// Returns a key's history.
     pub fn history(&self, key: u32) -> Vec<Line> {
         let every = self.did(self.keys.count() as usize);
-        self.did(key as usize).chain(every).chain(self.restarts.iter().copied().map(Line::Restarted)).collect()
+        let kills = self.restarts.iter().copied().filter(|restart| restart.ending == Ending::Killed);
+        self.did(key as usize).chain(every).chain(kills.map(Line::Restarted)).collect()
     }
 
     /// Judges every key.

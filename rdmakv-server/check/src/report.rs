@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
-use crate::evidence::{Evidence, Finding, Line};
+use crate::evidence::{Ending, Evidence, Finding, Line};
 use crate::history::{NEVER, Value};
 use crate::keys::Keys;
 use crate::record::{Answer, Request, Transport};
@@ -91,8 +91,9 @@ fn table(run: &Run, text: &mut String) {
     let _ = writeln!(text, "{}", table.trim_fmt());
     let _ = writeln!(
         text,
-        "{} restarts, {} client processes killed, {} items evicted and {} expired as far as servers lived to tell",
+        "{} restarts ({} after an orderly stop), {} client processes killed, {} items evicted and {} expired as far as servers lived to tell",
         run.restarts.len(),
+        run.restarts.iter().filter(|restart| restart.ending == Ending::Stopped).count(),
         run.killed,
         run.evicted,
         run.expired

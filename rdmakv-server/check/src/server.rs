@@ -5,6 +5,12 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::evidence::Ending;
+
+/// How long an orderly stop may take.
+const STOP: Duration = Duration::from_secs(60);
 
 /// Set for a process that is to be the server: this program carries the server within it, so that both are of one build.
 const SERVE: &str = "RDMAKV_CHECK_SERVES";
@@ -69,14 +75,38 @@ impl Server {
     }
 
     /// Kills it; when this returns it can do nothing any more.
-    pub fn kill(&mut self) {
+    ///
+    /// # Errors
+    ///
+    /// None: one that has ended is as good.
+    pub fn kill(&mut self) -> io::Result<Ending> {
         let _ = self.process.kill();
         let _ = self.process.wait();
+        Ok(Ending::Killed)
+    }
+
+    /// Has it end in order, and waits for that.
+    ///
+    /// # Errors
+    ///
+    /// It does not end as it should.
+    pub fn stop(&mut self) -> io::Result<Ending> {
+        let process = rustix::process::Pid::from_child(&self.process);
+        rustix::process::kill_process(process, rustix::process::Signal::TERM)?;
+        let until = Instant::now() + STOP;
+        while Instant::now() < until {
+            match self.process.try_wait()? {
+                Some(status) if status.success() => return Ok(Ending::Stopped),
+                Some(status) => return Err(io::Error::other(format!("the server stopped with {status}"))),
+                None => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
+        Err(io::Error::other("the server does not stop"))
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.kill();
+        let _ = self.kill();
     }
 }

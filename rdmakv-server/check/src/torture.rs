@@ -11,7 +11,7 @@ use rand_pcg::Pcg64Mcg;
 use crate::addresses::Addresses;
 use crate::client::{Client, Outcome, text::Text};
 use crate::clock;
-use crate::evidence::{Evidence, Findings, Restart};
+use crate::evidence::{Ending, Evidence, Findings, Restart};
 use crate::journal::Journal;
 use crate::place::Place;
 use crate::progress::Progress;
@@ -46,6 +46,10 @@ pub struct Plan {
     /// Seconds from one kill -9 of the server to the next, or operations as in 2000op; 0 is never
     #[arg(long, default_value = "10", value_name = "SECONDS|Nop", value_parser = every)]
     pub kill_server_every: Every,
+    /// Seconds from one orderly stop of the server (SIGTERM) to the next, or operations as in 2000op; 0 is never. What it keeps
+    /// (--server-argument=-e --server-argument=FILE) has to be right
+    #[arg(long, default_value = "0", value_name = "SECONDS|Nop", value_parser = every)]
+    pub stop_server_every: Every,
     /// Seconds from one kill -9 of a client process to the next, or operations as in 2000op; 0 is never
     #[arg(long, default_value = "5", value_name = "SECONDS|Nop", value_parser = every)]
     pub kill_client_every: Every,
@@ -309,6 +313,7 @@ impl<'a> Torture<'a> {
     /// Works until there were as many operations as were asked for.
     fn until_done(&mut self) -> io::Result<()> {
         let mut kill_server = self.next(self.plan.kill_server_every, 0);
+        let mut stop_server = self.next(self.plan.stop_server_every, 0);
         let mut kill_client = self.next(self.plan.kill_client_every, 0);
         let mut progress = Progress::new(self.plan.quiet);
         loop {
@@ -331,8 +336,12 @@ impl<'a> Torture<'a> {
                 kill_client = self.next(self.plan.kill_client_every, lines);
             }
             if kill_server.is_over(lines) && self.server.is_some() {
-                self.restart()?;
+                self.restart(Server::kill)?;
                 kill_server = self.next(self.plan.kill_server_every, lines);
+            }
+            if stop_server.is_over(lines) && self.server.is_some() {
+                self.restart(Server::stop)?;
+                stop_server = self.next(self.plan.stop_server_every, lines);
             }
             if is_over {
                 break;
@@ -372,10 +381,11 @@ impl<'a> Torture<'a> {
         self.start_clients()
     }
 
-    fn restart(&mut self) -> io::Result<()> {
+    fn restart(&mut self, end: fn(&mut Server) -> io::Result<Ending>) -> io::Result<()> {
         self.count();
         self.place.down();
         let begin = clock::now();
+        let ending = self.server.as_mut().map(end).transpose()?.unwrap_or(Ending::Killed);
         self.server = None;
         let dead = clock::now();
         self.start_server()?;
@@ -384,7 +394,7 @@ impl<'a> Torture<'a> {
         if asked == Outcome::Unknown {
             return Err(io::Error::other("the server that was started anew answers nothing"));
         }
-        self.restarts.push(Restart { begin, dead, answered: clock::now() });
+        self.restarts.push(Restart { begin, dead, answered: clock::now(), ending });
         Ok(())
     }
 

@@ -40,6 +40,19 @@ fn keys_stay_linearizable_across_transports() {
     assert!(share(&text, "GET") > 0.0, "{text}");
 }
 
+#[test]
+fn nothing_old_is_back_after_kills_and_stops() {
+    let folder = tempfile::tempdir().unwrap();
+    let (items, log) = (folder.path().join("items"), folder.path().join("log"));
+    let arguments = ["-m", "8", "-e", &items.display().to_string(), "--flash", &format!("{}:64m", log.display())]
+        .map(|argument| format!("--server-argument={argument}"));
+    let mut plan = vec!["-n", "16000", "--kill-server-every", "6000op", "--stop-server-every", "2500op"];
+    plan.extend(["--transports", "shm,tcp", "--tag-lease", "200ms", "--large"]);
+    plan.extend(arguments.iter().map(String::as_str));
+    let text = survives(&plan);
+    assert!(!text.contains("(0 after an orderly stop)"), "{text}");
+}
+
 /// Returns the share of those in that row in which the server had no part.
 fn share(text: &str, row: &str) -> f64 {
     let line = text.lines().find(|line| line.starts_with(row)).unwrap();

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqC
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rdmakv_flash::{Action, DeviceError, Settings, Ticket};
+use rdmakv_flash::{Action, DeviceError, Flash, ManifestError, Settings, Ticket};
 use rdmakv_proto::clock;
 
 use super::buffers::Buffers;
@@ -20,7 +20,7 @@ use super::ring::{Counts, StartError};
 use super::thread::Disk;
 use super::transfer::{Done, Owned, Transfer};
 use crate::session::{Reads, Shared};
-use crate::store::Load;
+use crate::store::{Kept, Load};
 
 /// Between two looks for reads that take too long.
 const LOOK: Duration = Duration::from_secs(1);
@@ -222,12 +222,18 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Gives each shard a tier, and starts. `settings` has one for each shard.
+    /// Gives each shard a tier, with what is `kept` for it or empty, and starts. `settings` has one for each shard. Returns also why
+    /// what is kept was not used.
     ///
     /// # Errors
     ///
     /// [`StartError`].
-    pub fn start(files: Vec<File>, settings: Vec<Settings>, shared: &Arc<Shared>) -> Result<Self, StartError> {
+    pub fn start<'a>(
+        files: Vec<File>,
+        settings: Vec<Settings>,
+        kept: impl Fn(usize) -> Option<Kept<'a>>,
+        shared: &Arc<Shared>,
+    ) -> Result<(Self, Option<ManifestError>), StartError> {
         let (sender, events) = channel();
         let inner = Arc::new(Inner {
             disk: RwLock::new(None),
@@ -248,6 +254,7 @@ impl Driver {
             }
         })?;
         *inner.disk.write().unwrap_or_else(PoisonError::into_inner) = Some(disk);
+        let mut unused = None;
         for (shard, each) in settings.into_iter().enumerate() {
             let bell = Arc::downgrade(&inner);
             let ring = move || {
@@ -255,14 +262,35 @@ impl Driver {
                     inner.tell();
                 }
             };
-            shared.shards.at(shard).attach_flash(each, Some(Arc::new(ring)));
+            let attached = shared.shards.at(shard).attach_flash(each, kept(shard), Some(Arc::new(ring)));
+            unused = unused.or(attached.err());
         }
         // There is one driver for each server.
         let _ = shared.reads.set(inner.clone());
         let (driven, weak) = (inner.clone(), Arc::downgrade(shared));
         let builder = std::thread::Builder::new().name("flash-log".into());
         let thread = builder.spawn(move || driven.run(&weak, &events)).map_err(StartError::Thread)?;
-        Ok(Self { inner, thread: Some(thread) })
+        Ok((Self { inner, thread: Some(thread) }, unused))
+    }
+
+    /// Has everything written that is on its way to flash, and nothing after it; returns whether that came to an end in time.
+    #[must_use]
+    pub fn stop(&self, shared: &Shared, wait: Duration) -> bool {
+        shared.shards.each(|store| {
+            if let Some(flash) = store.flash() {
+                flash.stop();
+            }
+        });
+        let until = Instant::now() + wait;
+        loop {
+            self.inner.tell();
+            let mut is_stopped = true;
+            shared.shards.each(|store| is_stopped &= store.flash_tier().is_none_or(Flash::is_stopped));
+            if is_stopped || Instant::now() >= until {
+                return is_stopped;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 
     /// Returns the counts of transfers.

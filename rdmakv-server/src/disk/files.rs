@@ -66,6 +66,8 @@ impl FlashFile {
     ///
     /// Those of the system.
     pub fn describe(&self, superblock: &Superblock) -> io::Result<()> {
+        // What was written before is there when the description is.
+        self.file.sync_data()?;
         self.plain.write_all_at(&superblock.encode(), 0)?;
         self.plain.sync_data()
     }

@@ -5,7 +5,6 @@
 //! are waited for, and no client is served meanwhile, over any transport. Then the threads.
 
 use std::io;
-use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -62,18 +61,20 @@ pub(crate) struct Opened {
     incarnation_file: Option<IncarnationFile>,
     /// One run of a server.
     incarnation: u32,
+    /// The name under which servers of this address hear of each other.
+    name: String,
     /// The addresses, and what clients can read there: for the start-up lines.
     pub(crate) said: Vec<String>,
 }
 
 impl Opened {
     /// Opens what the plan asks for. `port` is the one beside which clients look for shared memory, and fall back to where it
-    /// is `plain`.
+    /// is `plain`. `keeps` is where items outlive the server: its other address, of which there is a record even without devices.
     ///
     /// # Errors
     ///
     /// The fabric that could not be opened, why, and the remedy.
-    pub(crate) fn open(plan: Plan, port: Option<u16>, plain: bool) -> Result<Self, String> {
+    pub(crate) fn open(plan: Plan, port: Option<u16>, plain: bool, keeps: Option<&str>) -> Result<Self, String> {
         let beside = port.filter(|_| plain);
         let (mut shm, mut iwarp, mut said) = (None, None, Vec::new());
         #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
@@ -146,18 +147,24 @@ impl Opened {
                 }
             }));
         }
-        let path = incarnation_path(&plan, port);
+        let name = record_name(&plan, port, keeps.unwrap_or_default());
+        let path = incarnation::place(&name);
         let begin = || IncarnationFile::begin(&path, plan.lease, rand::random());
         let incarnation_file = if plan.places.iter().any(Place::pins) {
             Some(begin().map_err(|error| format!("--fabric: {error}"))?)
         } else {
             // The server before may have offered devices all the same. One that has the file now lives, and has another address.
             // Where the file cannot be this user's, no server of this user's has offered devices.
-            path.exists().then(begin).and_then(Result::ok)
+            (keeps.is_some() || path.exists()).then(begin).and_then(Result::ok)
         };
         let incarnation =
             incarnation_file.as_ref().map_or_else(|| rand::random::<u32>().max(1), IncarnationFile::incarnation);
-        Ok(Self { plan, fabrics, memory, incarnation_file, incarnation, said })
+        Ok(Self { plan, fabrics, memory, incarnation_file, incarnation, name, said })
+    }
+
+    /// Returns the name of this address's record, and what the server before left there, if there can be a record.
+    pub(crate) fn record(&self) -> (&str, Option<Predecessor>) {
+        (&self.name, self.incarnation_file.as_ref().map(IncarnationFile::predecessor))
     }
 
     /// Returns which run of the server this is: every header and every tag carries it.
@@ -431,11 +438,13 @@ impl Running {
         self.fabrics.iter().map(|fabric| fabric.gauges().connections).sum()
     }
 
-    /// The end, after the server was told to stop. When this returns, no client can read any item any more.
-    pub(crate) fn end(self, shards: &Shards) {
+    /// The end, after the server was told to stop. When this returns, no client can read any item any more. `last` is called when items
+    /// do not change any more, and are still there.
+    pub(crate) fn end(self, shards: &Shards, last: impl FnOnce()) {
         for listener in self.listeners {
             let _ = listener.join();
         }
+        last();
         shards.each(|store| store.close(clock::now()));
         for fabric in &self.fabrics {
             fabric.end();
@@ -451,8 +460,8 @@ impl Running {
     }
 }
 
-/// Returns the file by which servers of this name hear of each other.
-fn incarnation_path(plan: &Plan, port: Option<u16>) -> PathBuf {
+/// Returns the name under which servers of this address hear of each other. Without a port and fabrics it is `other`.
+fn record_name(plan: &Plan, port: Option<u16>, other: &str) -> String {
     let first = |place: &Place| match place {
         Place::ShmOfPort => String::new(),
         Place::Shm(address) => address.to_string(),
@@ -462,8 +471,8 @@ fn incarnation_path(plan: &Plan, port: Option<u16>) -> PathBuf {
     };
     let name = match port {
         Some(port) => port.to_string(),
-        None => plan.places.first().map(first).unwrap_or_default(),
+        None => plan.places.first().map(first).filter(|name| !name.is_empty()).unwrap_or_else(|| other.to_owned()),
     };
     let name = name.replace(|letter: char| !letter.is_ascii_alphanumeric(), "-");
-    incarnation::place(&format!("rdmakv-{name}"))
+    format!("rdmakv-{name}")
 }

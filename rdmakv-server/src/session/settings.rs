@@ -49,6 +49,8 @@ pub struct Settings {
     /// Bytes that wait for a watcher at most.
     pub watcher_buffer: usize,
     pub users: Option<Vec<Vec<u8>>>,
+    /// The file in which items outlive the server.
+    pub memory_file: Option<String>,
     /// Whether they are asked for by SASL too.
     pub sasl: bool,
     /// The lines of `stats settings` on TLS, by memcached's names; empty without it.

@@ -355,7 +355,7 @@ fn settings(cx: &Context<'_>, emit: &mut Emit<'_>) {
         ("track_sizes", "yes"),
         ("inline_ascii_response", "no"),
         ("num_napi_ids", "(null)"),
-        ("memory_file", "(null)"),
+        ("memory_file", settings.memory_file.as_deref().unwrap_or("(null)")),
         ("ssl_enabled", yes(cx.shared.tls.is_some())),
         ("rdmakv_version", env!("CARGO_PKG_VERSION")),
     ] {

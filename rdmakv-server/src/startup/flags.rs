@@ -1,5 +1,7 @@
 //! The command line, by memcached's names: each flag is done, or refused with a reason.
 
+use std::path::PathBuf;
+
 use clap::Parser;
 
 use super::flash::FlashPlan;
@@ -114,8 +116,9 @@ pub(super) struct Flags {
     /// Users and passwords, a line each: user:password
     #[arg(short = 'Y', long = "auth-file", value_name = "FILE")]
     users: Option<String>,
-    /// Refused: memory that outlives the server
-    #[arg(short = 'e', long = "memory-file", hide = true)]
+    /// A file that keeps the items from an orderly stop to the next start; FILE.meta is beside it. It has room for -m, and with
+    /// --flash it keeps those on flash, too. After any other end the server starts empty
+    #[arg(short = 'e', long = "memory-file", value_name = "FILE")]
     memory_file: Option<String>,
     /// Encrypt TCP connections; the certificate is -o ssl_chain_cert=FILE,ssl_key=FILE
     #[arg(short = 'Z', long = "enable-ssl")]
@@ -137,7 +140,7 @@ pub(super) struct Flags {
     #[arg(long = "http-host", value_name = "NAME", value_delimiter = ',', value_parser = host)]
     http_hosts: Vec<String>,
     /// A file for items that memory has no room for, and its size: /flash/rdmakv:64g. With commas, or repeated, for several devices.
-    /// Keys stay in memory. The file is empty after each start
+    /// Keys stay in memory. Without -e the file is empty after each start
     #[arg(long = "flash", value_name = "PATH:SIZE", value_delimiter = ',')]
     flash: Vec<String>,
     #[command(flatten)]
@@ -272,7 +275,7 @@ impl Flags {
                 self.sasl && self.protocol == ProtocolMode::Ascii,
                 "-S: SASL is part of the binary protocol; use -B binary or -B auto",
             ),
-            (self.memory_file.is_some(), "-e: the memory does not outlive the server; start without it"),
+            (self.memory_file.as_deref() == Some(""), "-e: a file is needed: /var/lib/rdmakv/items"),
             (
                 self.tls && self.socket.is_some(),
                 "-Z: Unix sockets are not encrypted, and with -s there are no others; leave one of them out",
@@ -329,6 +332,7 @@ impl Flags {
                 prefixes: self.delimiter,
                 watcher_buffer: 256 << 10,
                 users,
+                memory_file: self.memory_file.clone(),
                 tls: Vec::new(),
                 fabrics: fabrics.list(),
                 seats: if fabrics.places.is_empty() { 0 } else { fabrics.connections + options::FABRICS },
@@ -349,6 +353,7 @@ impl Flags {
             },
             fabrics,
             flash: FlashPlan::default(),
+            memory_file: self.memory_file.as_ref().map(PathBuf::from),
             places,
             crawler: true,
             automove: 1,
@@ -474,7 +479,6 @@ mod tests {
             ("-c 0", "1 to 1048576"),
             ("-b x", "a whole number is needed"),
             ("-N 1", "NAPI"),
-            ("-e /x", "does not outlive"),
             ("-o idle_timeout", "idle_timeout=1"),
             ("-o hashpower=99", "between 12 and 32"),
             ("-Y /x -B binary", "-Y /x"),

@@ -1,19 +1,24 @@
 //! `--flash`: the files of the second tier, from the flag to a driver that runs.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rdmakv_flash::layout::{self, LayoutError};
+use rdmakv_flash::restart::{Start, Step};
 use rdmakv_flash::superblock::Superblock;
 use rdmakv_flash::{Layout, Settings};
 
 use crate::disk::{self, Driver, FlashFile};
+use crate::log;
 use crate::session::{Shards, Shared};
-use crate::store::Config;
+use crate::store::{Config, Kept};
 
 /// How long the requests of a killed server may hold a file.
 const LOCKED: Duration = Duration::from_secs(5);
+/// How long a stop waits for the last writes.
+const WRITTEN: Duration = Duration::from_secs(60);
 /// The unit before a file tells its own.
 const UNIT: u32 = 512;
 /// Bytes of a batch, unless items are larger.
@@ -109,24 +114,37 @@ impl FlashPlan {
         self.files.iter().map(open).collect()
     }
 
-    /// Gives the shards their tiers, which are empty, and starts the driver.
+    /// Gives the shards their tiers, with what is `kept` of the stop of which the files are, or empty; and starts the driver.
     ///
     /// # Errors
     ///
     /// A file that cannot be written, no io_uring, no thread.
-    pub(super) fn start(&self, files: Vec<FlashFile>, store: &Config, shared: &Arc<Shared>) -> Result<Driver, String> {
+    pub(super) fn start(
+        &self,
+        files: Vec<FlashFile>,
+        store: &Config,
+        shared: &Arc<Shared>,
+        kept: Option<&OnFlash>,
+    ) -> Result<RunningFlash, String> {
         let failed = |what: &dyn std::fmt::Display| format!("--flash: {what}");
         let shards = shared.shards.count() as u32;
         let unit = files.iter().map(|file| file.unit).max().unwrap_or(UNIT);
         let segment = self.segment(store, shards);
-        // Whatever was there is not believed any more before anything is written.
-        let log = rand::random();
-        for (number, (file, &(ref path, size))) in files.iter().zip(&self.files).enumerate() {
-            let (number, of) = (number as u16, files.len() as u16);
-            let block = Superblock { log, size, stop: None, segment, unit, shards, file: number, files: of };
-            let described = file.describe(&block);
-            described.map_err(|error| failed(&format_args!("write {}: {error}", path.display())))?;
+        let blocks: Vec<_> = files.iter().map(|file| file.superblock).collect();
+        // FILE.meta is in memory, and removed, by now.
+        let mut steps = Start::new(&blocks);
+        let kept = steps.next_step().and_then(|step| kept.filter(|kept| step == Step::ReadManifest(kept.stop)));
+        if kept.is_none() && blocks.iter().flatten().any(|block| block.stop.is_some()) {
+            log::print("--flash: its items are not those of -e FILE: it starts empty");
         }
+        let log = rand::random();
+        let described = files.into_iter().zip(&self.files).enumerate().map(|(number, (file, &(_, size)))| {
+            let (number, of) = (number as u16, self.files.len() as u16);
+            (file, Superblock { log, size, stop: None, segment, unit, shards, file: number, files: of })
+        });
+        let mut running = RunningFlash { driver: None, files: described.collect() };
+        // Whatever was there is not believed any more before anything is written.
+        running.mark(None).map_err(|error| failed(&format_args!("write its superblocks: {error}")))?;
         let memory = store.memory / shards as usize;
         let batch = self.batch.map_or_else(|| BATCH.max(store.item_max.min(memory / 32)), |batch| batch as usize);
         let buffers = if memory >= 64 << 20 { 4 } else { 2 };
@@ -142,8 +160,15 @@ impl FlashPlan {
             })
         });
         let settings = settings.collect::<Result<Vec<_>, LayoutError>>().map_err(|error| failed(&error))?;
-        let files = files.into_iter().map(|file| file.file).collect();
-        Driver::start(files, settings, shared).map_err(|error| failed(&error))
+        let files = running.files.iter().map(|(file, _)| file.file.try_clone()).collect::<io::Result<_>>();
+        let files = files.map_err(|error| failed(&error))?;
+        let kept = |shard: usize| kept.and_then(|kept| kept.of(shard));
+        let (driver, unused) = Driver::start(files, settings, kept, shared).map_err(|error| failed(&error))?;
+        if let Some(error) = unused {
+            log::print(format_args!("--flash: {error}"));
+        }
+        running.driver = Some(driver);
+        Ok(running)
     }
 
     /// Returns the lines that users see at the start.
@@ -154,6 +179,44 @@ impl FlashPlan {
             format!("--flash {path}: its file system has no direct I/O: its bytes take memory of the page cache, too")
         };
         buffered.map(note).collect()
+    }
+}
+
+/// The shards' items on flash, from an orderly stop.
+#[derive(Debug)]
+pub(super) struct OnFlash {
+    /// The stop.
+    pub(super) stop: u64,
+    /// The manifest of each shard.
+    pub(super) manifests: Vec<Option<Vec<u8>>>,
+}
+
+impl OnFlash {
+    fn of(&self, shard: usize) -> Option<Kept<'_>> {
+        Some(Kept { stop: self.stop, manifest: self.manifests.get(shard)?.as_deref()? })
+    }
+}
+
+/// The files of the log, in use.
+#[derive(Debug)]
+pub(super) struct RunningFlash {
+    driver: Option<Driver>,
+    files: Vec<(FlashFile, Superblock)>,
+}
+
+impl RunningFlash {
+    /// Writes everything out and ends the driver; returns whether all is written.
+    pub(super) fn stop(&mut self, shared: &Shared) -> bool {
+        self.driver.take().is_some_and(|driver| driver.stop(shared, WRITTEN))
+    }
+
+    /// Marks the files as in use, or as those of a stop.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system.
+    pub(super) fn mark(&self, stop: Option<u64>) -> io::Result<()> {
+        self.files.iter().try_for_each(|(file, block)| file.describe(&Superblock { stop, ..*block }))
     }
 }
 

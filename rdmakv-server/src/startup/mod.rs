@@ -18,6 +18,7 @@ mod plan;
 mod process;
 mod signals;
 mod users;
+mod warm;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -42,6 +43,7 @@ use background::Background;
 use flags::Flags;
 use plan::Plan;
 use signals::Signals;
+use warm::Warm;
 
 /// How long clients may go on after the server was asked to finish.
 const FINISH: Duration = Duration::from_secs(30);
@@ -154,7 +156,8 @@ fn as_user(
     }
     // Clients over fabrics speak no TLS on the socket beside.
     let plain = plan.settings.tls.is_empty();
-    let mut fabrics = Opened::open(plan.fabrics, listeners.port, plain)?;
+    let keeps = plan.memory_file.is_some().then(|| plan.settings.socket.clone().unwrap_or_default());
+    let mut fabrics = Opened::open(plan.fabrics, listeners.port, plain, keeps.as_deref())?;
     plan.store.incarnation = fabrics.incarnation();
     listeners.said.extend(fabrics.said.iter().cloned());
     let flash_files = plan.flash.open()?;
@@ -162,6 +165,14 @@ fn as_user(
         log::print(note);
     }
     let threads = plan.settings.threads;
+    let mut warm = match &plan.memory_file {
+        Some(path) => {
+            let (name, record) = fabrics.record();
+            let address = warm::Address { name: name.to_owned(), record, incarnation: fabrics.incarnation() };
+            Some(Warm::open(path, (&mut plan.store, threads), address)?)
+        }
+        None => None,
+    };
     let shards = match fabrics.memory() {
         Some(memory) => Shards::with_memory(&plan.store, threads, memory),
         None => Shards::new(&plan.store, threads),
@@ -177,22 +188,35 @@ fn as_user(
     shared.crawler.store(plan.crawler, Relaxed);
     shared.automove.store(plan.automove, Relaxed);
     shared.shards.each(|store| store.set_automove(plan.automove > 0));
-    let has_flash = !plan.flash.files.is_empty();
-    let flash = has_flash.then(|| plan.flash.start(flash_files, &plan.store, &shared)).transpose()?;
     let signals = Signals::listen()?;
     if !fabrics.wait(|| signals.is_end_wanted())? {
         return Ok(());
+    }
+    // Up to here a start that fails leaves the items for the next one.
+    warm.as_ref().map_or(Ok(()), Warm::begin)?;
+    let kept = warm.as_mut().and_then(Warm::on_flash);
+    let has_flash = !plan.flash.files.is_empty();
+    let flash = has_flash.then(|| plan.flash.start(flash_files, &plan.store, &shared, kept.as_ref()));
+    let mut flash = flash.transpose()?;
+    drop(kept);
+    if let Some(warm) = &mut warm {
+        warm.load(&shared.shards);
     }
     let fabrics = fabrics.start(&shared, threads + 1)?;
     let _ = shared.fabrics.set(fabrics.fabrics().to_vec());
     let served = serve(&shared, &mut listeners, &signals, (plan.users_file, plan.hosts), background, &fabrics);
     // Also where it failed.
     shared.stop.store(true, Relaxed);
-    fabrics.end(&shared.shards);
+    let mut saved = Ok(());
+    fabrics.end(&shared.shards, || {
+        if let Some(warm) = &warm {
+            saved = warm.save(&shared, flash.as_mut());
+        }
+    });
     drop(flash);
     // Only now: a client that finds another server at the port does not read this one's memory any more.
     listeners.close();
-    served
+    served.and(saved)
 }
 
 /// Returns the backing of the items' memory, for the start-up lines.

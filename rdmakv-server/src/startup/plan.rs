@@ -1,5 +1,7 @@
 //! The plan of a run: the checked command line.
 
+use std::path::PathBuf;
+
 use super::flash::FlashPlan;
 use super::process::User;
 use crate::fabric::options;
@@ -28,6 +30,8 @@ pub(super) struct Plan {
     pub(super) hosts: Hosts,
     pub(super) fabrics: options::Plan,
     pub(super) flash: FlashPlan,
+    /// The file in which items outlive the server (`-e`).
+    pub(super) memory_file: Option<PathBuf>,
     pub(super) tls: Option<Options>,
     pub(super) certificates: Option<Certificates>,
 }

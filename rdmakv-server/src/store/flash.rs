@@ -9,10 +9,11 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use rdmakv_flash::{Area, DeviceError, Entry, Flash, LoadId, Loaded, Lookup, Settings, StubMemory};
+use rdmakv_flash::{Area, DeviceError, Entry, Flash, LoadId, Loaded, Lookup, ManifestError, Settings, StubMemory};
 
 use super::Store;
 use super::chunk::{BINARY, CHOSEN, CLEAN, FETCHED, Id, STALE, WON};
+use super::slabs::Slabs;
 use crate::metrics::{FlashCounts, FlashGauges};
 
 /// Names a request that waits for an item, to its driver.
@@ -26,6 +27,15 @@ pub struct Load {
     pub id: LoadId,
     /// The bytes to be read.
     pub area: Area,
+}
+
+/// A tier of the server before, as it was at the stop.
+#[derive(Clone, Copy, Debug)]
+pub struct Kept<'a> {
+    /// See [`Flash::manifest`].
+    pub manifest: &'a [u8],
+    /// The stop that it is of.
+    pub stop: u64,
 }
 
 /// The answer to [`Store::recall`].
@@ -106,15 +116,30 @@ impl About {
 }
 
 impl Store {
-    /// Gives the store a second tier, which is empty. Its key hash is the store's. The driver's `bell` rings when there is an
-    /// [action](Flash::next_action).
-    pub fn attach_flash(&mut self, settings: Settings, bell: Option<Arc<dyn Fn() + Send + Sync>>) {
+    /// Gives the store a second tier, with what is kept or empty. Its key hash is the store's. The driver's `bell` rings when there is
+    /// an [action](Flash::next_action).
+    ///
+    /// # Errors
+    ///
+    /// What is kept cannot be used: the tier is empty.
+    pub fn attach_flash(
+        &mut self,
+        settings: Settings,
+        kept: Option<Kept<'_>>,
+        bell: Option<Arc<dyn Fn() + Send + Sync>>,
+    ) -> Result<(), ManifestError> {
         let reading_max = (self.memory / 32).max(2 << 20);
         let segments = settings.layout.segments() as usize;
         let limit_bytes = segments as u64 * u64::from(settings.layout.segment_bytes());
         let stub_share = settings.stub_bytes as f64 / self.memory as f64;
         let stub_page = self.slabs.page_bytes();
-        let mut flash = Flash::new(Settings { seed: self.seed, stub_page, ..settings });
+        let settings = Settings { seed: self.seed, stub_page, ..settings };
+        let restored = kept.map(|kept| self.restore_flash(settings.clone(), kept));
+        let (mut flash, result) = match restored {
+            None => (Flash::new(settings), Ok(())),
+            Some(Ok(flash)) => (flash, Ok(())),
+            Some(Err(error)) => (Flash::new(settings), Err(error)),
+        };
         flash.take_lent_only();
         debug_assert_eq!(flash.hash(b"key"), self.index.hash(b"key"), "one hash for both tables");
         let (loads, line) = (HashMap::new(), VecDeque::new());
@@ -134,6 +159,24 @@ impl Store {
         };
         self.tier = Some(Box::new(tier));
         self.set_limit(self.memory);
+        result
+    }
+
+    /// Makes a tier of what is kept, with stubs in pages of this store.
+    fn restore_flash(&mut self, settings: Settings, kept: Kept<'_>) -> Result<Flash, ManifestError> {
+        let mut lent = Vec::new();
+        let slabs = &mut self.slabs;
+        let restored = Flash::restore_in(settings, kept.manifest, kept.stop, || {
+            let memory = stub_memory(slabs)?;
+            lent.push(memory.address());
+            Some(memory)
+        });
+        let is_ours = |flash: &Flash| flash.hash(b"key") == self.index.hash(b"key");
+        let restored = restored.and_then(|flash| if is_ours(&flash) { Ok(flash) } else { Err(ManifestError::Damaged) });
+        if restored.is_err() {
+            lent.into_iter().for_each(|address| self.slabs.return_page(address));
+        }
+        restored
     }
 
     /// Returns the second tier, for the driver of its device.
@@ -216,11 +259,7 @@ impl Store {
         }
         if !tier.flash.wants_stub_memory() {
             self.slabs.want_none();
-        } else if let Some((base, arena)) = self.slabs.lend_page() {
-            #[expect(unsafe_code, reason = "the page is lent by its address")]
-            // SAFETY: the page is initialised and writable as long as the arena, and `lend_page` gives it to nothing else until it is
-            // returned. Peers may read of it as of any chunk, and believe nothing without a lease.
-            let memory = unsafe { StubMemory::lent(base, self.slabs.page_bytes(), arena) };
+        } else if let Some(memory) = stub_memory(&mut self.slabs) {
             tier.flash.lend_stub_memory(memory);
         } else {
             return true;
@@ -408,6 +447,15 @@ impl Copied {
         let Self { version, flags, crc, .. } = *self;
         rdmakv_flash::Record { key: &self.key, value: &self.value, version, flags, crc }
     }
+}
+
+/// Lends a page for stubs, if the limit allows another.
+fn stub_memory(slabs: &mut Slabs) -> Option<StubMemory> {
+    let (base, arena) = slabs.lend_page()?;
+    #[expect(unsafe_code, reason = "the page is lent by its address")]
+    // SAFETY: the page is initialised and writable as long as the arena, and `lend_page` gives it to nothing else until it is
+    // returned. Peers may read of it as of any chunk, and believe nothing without a lease.
+    Some(unsafe { StubMemory::lent(base, slabs.page_bytes(), arena) })
 }
 
 /// Returns an expiry as flash has it: one beyond the year 2106 ends then.

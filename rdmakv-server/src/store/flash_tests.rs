@@ -41,7 +41,7 @@ impl Tiered {
         let mut store = Store::new(&config).unwrap();
         let mut settings = Settings::new(Layout::new(&[SIZE], 1, 0, SEGMENT, 512).unwrap(), 1, 0);
         (settings.batch, settings.stub_bytes, settings.loads) = (256 << 10, stub_bytes, 8);
-        store.attach_flash(settings, None);
+        store.attach_flash(settings, None, None).unwrap();
         Self { store, device: vec![0; SIZE as usize], turn: 0, now: NOW }
     }
     /// Does all that the tier wants done.

@@ -20,8 +20,8 @@
 //! | Versions    | `versions.rs` | versions, incarnation, flushes                                   |
 //! | TableWriter | `table.rs`    | the store's entries in the GET table                             |
 //!
-//! What takes several parts is an operation of the store: `find.rs`, `put.rs`, `end.rs`, `evict.rs`, `moves.rs`, `walk.rs`,
-//! `flash.rs` for the second tier, `warm.rs` for the next run, and `one_sided.rs` for fabrics. One order is kept wherever an item ends: it is dead and its entry taken out, then leases
+//! What takes several parts is an operation of the store: `find.rs`, `put.rs`, `end.rs`, `evict.rs`, `moves.rs`, `walk.rs`. `flash.rs`
+//! is for the second tier, `warm.rs` for the next run, and `one_sided.rs` for fabrics. One order is kept wherever an item ends: it is dead and its entry taken out, then leases
 //! and tags learn of it, then the index changes, then its chunk is retired; and only then its successor is alive and listed.
 //!
 //! ```
@@ -87,7 +87,7 @@ pub use arena::{Backing, Memory};
 pub use arithmetic::Sum;
 pub use config::Config;
 pub use find::{Found, Handle, View};
-pub use flash::{Load, Recall, Waiter};
+pub use flash::{Kept, Load, Recall, Waiter};
 pub use leases::{Exposure, NoLease, Replacement};
 pub use moves::NoMove;
 pub use rdmakv_proto::commands::Mode;

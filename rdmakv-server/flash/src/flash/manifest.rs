@@ -6,6 +6,7 @@
 use thiserror::Error;
 
 use super::{Flash, Settings};
+use crate::memory::StubMemory;
 use crate::record::{self, crc, u32_at, u64_at};
 use crate::segments::State;
 use crate::stubs::{self, Id, Stub};
@@ -65,12 +66,35 @@ impl Flash {
         out
     }
 
-    /// Makes a tier of what a manifest of this stop says. Seed and life are the manifest's.
+    /// Makes a tier of what a manifest of this stop says, with stubs in memory that it maps. Seed and life are the manifest's.
     ///
     /// # Errors
     ///
     /// [`ManifestError`]: the tier is to start empty.
-    pub fn restore(mut settings: Settings, bytes: &[u8], stop: u64) -> Result<Self, ManifestError> {
+    pub fn restore(settings: Settings, bytes: &[u8], stop: u64) -> Result<Self, ManifestError> {
+        Self::read_manifest(settings, bytes, stop, None::<fn() -> Option<StubMemory>>)
+    }
+
+    /// The same, with stubs in memory that is lent: as many bytes as [`Settings::stub_page`] at a time.
+    ///
+    /// # Errors
+    ///
+    /// [`ManifestError`]: the tier is to start empty. No memory that was lent is used any more.
+    pub fn restore_in(
+        settings: Settings,
+        bytes: &[u8],
+        stop: u64,
+        lend: impl FnMut() -> Option<StubMemory>,
+    ) -> Result<Self, ManifestError> {
+        Self::read_manifest(settings, bytes, stop, Some(lend))
+    }
+
+    fn read_manifest(
+        mut settings: Settings,
+        bytes: &[u8],
+        stop: u64,
+        mut lend: Option<impl FnMut() -> Option<StubMemory>>,
+    ) -> Result<Self, ManifestError> {
         let end = bytes.len().checked_sub(4).filter(|&end| end >= HEAD).ok_or(ManifestError::Damaged)?;
         let body = &bytes[..end];
         if &body[..8] != MAGIC || crc(&[body]) != u32_at(bytes, end) {
@@ -88,6 +112,9 @@ impl Flash {
         (settings.seed, settings.life) = (u64_at(body, 16), u32_at(body, 32));
         let mut flash = Self::new(settings);
         flash.opened = u32_at(body, 36);
+        if lend.is_some() {
+            flash.take_lent_only();
+        }
         let mut rest = &body[HEAD..];
         for number in 0..flash.segments.len() {
             let segment = rest.split_off(..SEGMENT).ok_or(ManifestError::Damaged)?;
@@ -122,7 +149,11 @@ impl Flash {
             if flash.find(hash, key).is_some() {
                 return Err(ManifestError::Damaged);
             }
-            flash.insert(hash, key, stub).ok_or(ManifestError::Stubs)?;
+            if flash.insert(hash, key, stub).is_none() {
+                let memory = lend.as_mut().and_then(|lend| lend()).ok_or(ManifestError::Stubs)?;
+                flash.lend_stub_memory(memory);
+                flash.insert(hash, key, stub).ok_or(ManifestError::Stubs)?;
+            }
         }
         if !rest.is_empty() {
             return Err(ManifestError::Damaged);

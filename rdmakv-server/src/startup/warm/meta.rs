@@ -18,9 +18,9 @@
 //! |     8 | bytes of its items in FILE                                 |
 //! |  8, … | what it has on flash; all ones instead of a length: none   |
 
-use rdmakv_proto::item;
+use rdmakv_flash::record;
 
-use crate::fabric::Predecessor;
+use crate::fabric::predecessor::Predecessor;
 use crate::store::Continuation;
 
 const MAGIC: &[u8; 8] = b"rdmakvwm";
@@ -56,7 +56,7 @@ pub(super) struct ShardMeta {
     pub(super) numbers: Continuation,
     /// Bytes of its items in FILE.
     pub(super) bytes: u64,
-    /// What it has on flash.
+    /// Its items on flash.
     pub(super) flash: Option<Vec<u8>>,
 }
 
@@ -128,7 +128,7 @@ impl Meta {
             out.extend_from_slice(&shard.flash.as_ref().map_or(NONE, |bytes| bytes.len() as u64).to_le_bytes());
             out.extend_from_slice(shard.flash.as_deref().unwrap_or_default());
         }
-        let sum = item::crc(&[&out]);
+        let sum = record::sum(&out);
         out.extend_from_slice(&sum.to_le_bytes());
         out
     }
@@ -140,7 +140,7 @@ impl Meta {
     /// They are not what a server wrote.
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, Disbelief> {
         let (body, sum) = bytes.split_last_chunk::<4>().ok_or(Disbelief::Damaged)?;
-        if !body.starts_with(MAGIC) || item::crc(&[body]) != u32::from_le_bytes(*sum) {
+        if !body.starts_with(MAGIC) || record::sum(body) != u32::from_le_bytes(*sum) {
             return Err(Disbelief::Damaged);
         }
         let mut fields = Fields(&body[MAGIC.len()..]);
@@ -210,7 +210,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::fabric::IncarnationRecord;
+    use crate::fabric::predecessor::IncarnationRecord;
 
     fn circumstances() -> Circumstances {
         Circumstances { clock: 1000, boot: "one".into(), address: "rdmakv-11211".into(), limits: "-m 64".into() }
@@ -274,7 +274,7 @@ mod tests {
         #[test]
         fn noise_with_a_right_sum_is_no_panic(noise in prop::collection::vec(any::<u8>(), 0..400), at in 12..200_usize, byte: u8) {
             let with_sum = |mut bytes: Vec<u8>| {
-                let sum = item::crc(&[&bytes]);
+                let sum = record::sum(&bytes);
                 bytes.extend_from_slice(&sum.to_le_bytes());
                 bytes
             };

@@ -1,0 +1,239 @@
+//! `-e FILE`: items outlive an orderly stop of the server, and nothing outlives any other end.
+//!
+//! Items are written to FILE when the server stops, and read into new memory when the next one starts. FILE itself is no arena: clients
+//! over shared memory map sealed memory only, and no file with a name can be sealed. So chunks are always new, with this run's
+//! incarnation. A client that still maps the old ones finds no item of this run there.
+//!
+//! * **Stop**: nothing serves any more. The flash tiers are written out, then the items. Then all superblocks get the number of this stop,
+//!   as clean ones. `FILE.meta` is written last, to a new file, which is renamed. Each has reached the device before the next begins.
+//! * **Start**: FILE and the log are locked. FILE.meta is read and judged ([`Meta::believe`]), and removed, believed or not. Superblocks are
+//!   in use then, items are read, and only then clients are served.
+//!
+//! So FILE.meta exists from the end of an orderly stop to the next start, never while a server serves. A server that is killed leaves
+//! none, and the next one starts empty.
+
+mod file;
+mod meta;
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rdmakv_proto::clock;
+
+use super::flash::{OnFlash, RunningFlash};
+use crate::fabric::predecessor::Predecessor;
+use crate::log;
+use crate::session::{Shards, Shared};
+use crate::store::Config;
+use file::{BEGIN, WarmFile};
+use meta::{Circumstances, Disbelief, Meta, ShardMeta};
+
+/// How long the server before may hold FILE.
+const LOCKED: Duration = Duration::from_secs(5);
+/// Two runs read the same clock with a difference of less than this, in seconds.
+const ROUNDING: u64 = 2;
+/// Bytes of FILE.meta besides what is on flash.
+const META: u64 = 1 << 20;
+
+/// The server's address, and its record.
+#[derive(Clone, Debug)]
+pub(super) struct Address {
+    /// The name of its record.
+    pub(super) name: String,
+    /// The record of the server before, if there can be one.
+    pub(super) record: Option<Predecessor>,
+    /// This run of the server.
+    pub(super) incarnation: u32,
+}
+
+/// FILE, from the start to the stop.
+#[derive(Debug)]
+pub(super) struct Warm {
+    path: PathBuf,
+    file: WarmFile,
+    now: Circumstances,
+    incarnation: u32,
+    seed: u64,
+    /// The contents of FILE.meta, if they are believed.
+    meta: Option<Meta>,
+}
+
+fn limits(store: &Config, shards: usize) -> String {
+    let Config { memory, item_max, factor, least, .. } = store;
+    format!("-m {} -I {item_max} -f {factor} -n {least}, {shards} shard(s)", memory >> 20)
+}
+
+fn boot() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}
+
+fn beside(path: &Path, end: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(end);
+    name.into()
+}
+
+/// Waits until the names in the file's directory have reached the device.
+fn sync_directory(path: &Path) -> io::Result<()> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(directory)?.sync_all()
+}
+
+impl Warm {
+    /// Locks FILE, and judges what FILE.meta says. Nothing is changed. What is believed has the seed of hashes.
+    ///
+    /// # Errors
+    ///
+    /// FILE cannot be used, and why.
+    pub(super) fn open(path: &Path, (store, threads): (&mut Config, usize), address: Address) -> Result<Self, String> {
+        let bytes = store.memory + store.extra;
+        // Blocks have a head each.
+        let file = WarmFile::open(path, (bytes + bytes / 1024) as u64, LOCKED)?;
+        let shards = Shards::number(store, threads);
+        let now =
+            Circumstances { clock: clock::now(), boot: boot(), address: address.name, limits: limits(store, shards) };
+        let mut own =
+            Self { path: path.to_owned(), file, now, incarnation: address.incarnation, seed: store.seed, meta: None };
+        match own.judge(store.memory as u64, shards, address.record) {
+            Ok(meta) => {
+                (own.seed, store.seed) = (meta.seed, meta.seed);
+                own.meta = Some(meta);
+            }
+            Err(Disbelief::NoMeta) if own.file.is_new => {}
+            Err(why) => own.print(format_args!("starts empty: {why}")),
+        }
+        Ok(own)
+    }
+
+    fn print(&self, what: impl std::fmt::Display) {
+        log::print(format_args!("-e {}: {what}", self.path.display()));
+    }
+    fn meta_path(&self) -> PathBuf {
+        beside(&self.path, ".meta")
+    }
+
+    fn judge(&mut self, memory: u64, shards: usize, record: Option<Predecessor>) -> Result<Meta, Disbelief> {
+        let mut options = OpenOptions::new();
+        let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(self.meta_path());
+        let file = file.map_err(|_| Disbelief::NoMeta)?;
+        let mut bytes = Vec::new();
+        // Stubs take half of the memory at most.
+        let read = file.take(META + memory).read_to_end(&mut bytes);
+        let meta = read.map_err(|_| Disbelief::Damaged).and_then(|_| Meta::decode(&bytes))?;
+        while self.now.clock < meta.at.clock && meta.at.clock - self.now.clock <= ROUNDING {
+            std::thread::sleep(Duration::from_millis(100));
+            self.now.clock = clock::now();
+        }
+        meta.believe(self.file.stop, &self.now, record)?;
+        if meta.shards.len() == shards { Ok(meta) } else { Err(Disbelief::Damaged) }
+    }
+
+    /// Removes FILE.meta, believed or not, and marks FILE as in use. From now on a crash leads to an empty server.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be removed: nothing may be served.
+    pub(super) fn begin(&self) -> Result<(), String> {
+        let path = self.meta_path();
+        let failed =
+            |error: io::Error| format!("-e {}: removing {}: {error}: remove it", self.path.display(), path.display());
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            removed => removed.map_err(failed)?,
+        }
+        sync_directory(&self.path).map_err(failed)?;
+        self.file.mark(None).map_err(|error| format!("-e {}: writing it: {error}", self.path.display()))
+    }
+
+    /// Returns what each shard has on flash.
+    pub(super) fn on_flash(&mut self) -> Option<OnFlash> {
+        let meta = self.meta.as_mut()?;
+        Some(OnFlash { stop: meta.stop, manifests: meta.shards.iter_mut().map(|shard| shard.flash.take()).collect() })
+    }
+
+    /// Brings the items back. Where that fails, all of them are gone.
+    pub(super) fn load(&mut self, shards: &Shards) {
+        let Some(meta) = self.meta.take() else { return };
+        let (begun, now) = (Instant::now(), clock::now());
+        let each = |act: &mut dyn FnMut(usize, &ShardMeta)| {
+            meta.shards.iter().enumerate().for_each(|(number, shard)| act(number, shard));
+        };
+        each(&mut |number, shard| shards.at(number).begin_restore(shard.numbers));
+        let mut at = BEGIN;
+        let mut items = Ok(0);
+        each(&mut |number, shard| {
+            if let Ok(before) = items {
+                items = self.file.load(shards, number, (at, shard.bytes), now).map(|more| before + more);
+                at = at.saturating_add(shard.bytes);
+            }
+        });
+        shards.each(|store| store.end_restore());
+        self.file.discard();
+        match items {
+            Ok(items) => {
+                let mut on_flash = 0;
+                shards.each(|store| on_flash += store.flash_tier().map_or(0, |flash| flash.usage().items));
+                let flash = if on_flash > 0 { format!(", {on_flash} on flash") } else { String::new() };
+                let took = begun.elapsed().as_secs_f64();
+                self.print(format_args!("{items} items are back in memory{flash}, in {took:.1} s"));
+            }
+            Err(why) => {
+                shards.each(|store| store.clear(now));
+                self.print(format_args!("starts empty: {}", Disbelief::Items(why)));
+            }
+        }
+    }
+
+    /// Writes everything for the next start. Nothing serves any more.
+    ///
+    /// # Errors
+    ///
+    /// What could not be written: the next start is empty.
+    pub(super) fn save(&self, shared: &Shared, flash: Option<&mut RunningFlash>) -> Result<(), String> {
+        let saved = self.try_save(shared, flash);
+        saved
+            .map_err(|error| format!("-e {}: writing the items: {error}: the next start is empty", self.path.display()))
+    }
+
+    fn try_save(&self, shared: &Shared, flash: Option<&mut RunningFlash>) -> io::Result<()> {
+        let begun = Instant::now();
+        let shards = &shared.shards;
+        let now = clock::now();
+        // Their records would come back: these do not know of a later touch.
+        shards.each(|store| store.end_over(now));
+        let mut flash = flash;
+        if flash.as_deref_mut().is_some_and(|flash| !flash.stop(shared)) {
+            self.print("flash did not end its writes: its items are lost");
+            flash = None;
+        }
+        let stop = rand::random();
+        let (lengths, items) = self.file.save(shards)?;
+        let parts = lengths.into_iter().enumerate().map(|(number, bytes)| {
+            let mut store = shards.at(number);
+            let on_flash = flash.as_ref().and_then(|_| store.flash()).map(|flash| flash.manifest(stop));
+            ShardMeta { numbers: store.continuation(), bytes, flash: on_flash }
+        });
+        let at = Circumstances { clock: clock::now(), ..self.now.clone() };
+        let meta = Meta { stop, seed: self.seed, incarnation: self.incarnation, at, shards: parts.collect() };
+        if let Some(flash) = flash {
+            flash.mark(Some(stop))?;
+        }
+        self.file.mark(Some(stop))?;
+        self.write_meta(&meta.encode())?;
+        self.print(format_args!("{items} items are kept, in {:.1} s", begun.elapsed().as_secs_f64()));
+        Ok(())
+    }
+
+    fn write_meta(&self, bytes: &[u8]) -> io::Result<()> {
+        let new = beside(&self.path, ".meta.new");
+        let _ = std::fs::remove_file(&new);
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&new, self.meta_path())?;
+        sync_directory(&self.path)
+    }
+}

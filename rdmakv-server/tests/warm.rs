@@ -1,0 +1,444 @@
+//! `-e FILE`: after an orderly stop every item is back, after any other end none.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rdmakv_client::Client;
+
+use common::{SERVER, Server, ask, soon};
+
+const ITEMS: u64 = 3000;
+
+/// A folder with the files of a server, and a port that is free.
+struct Place {
+    folder: tempfile::TempDir,
+    port: u16,
+}
+
+impl Place {
+    fn new() -> Self {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        Self { folder: tempfile::tempdir().unwrap(), port }
+    }
+    fn file(&self) -> PathBuf {
+        self.folder.path().join("items")
+    }
+    fn meta(&self) -> PathBuf {
+        self.folder.path().join("items.meta")
+    }
+    fn flags(&self, more: &[&str]) -> Vec<String> {
+        let (port, file) = (self.port.to_string(), self.file().display().to_string());
+        let flags = ["-p", &port, "-l", "127.0.0.1", "-m", "64", "-t", "2", "-A", "-e", &file];
+        flags.iter().chain(more).map(|flag| (*flag).to_owned()).collect()
+    }
+    fn start(&self, more: &[&str]) -> Server {
+        let flags = self.flags(more);
+        Server::start(&flags.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+    /// Starts a server that does not serve; returns what it says.
+    fn refused(&self, more: &[&str]) -> String {
+        let out = Command::new(SERVER).args(self.flags(more)).output().unwrap();
+        assert_eq!(out.status.code(), Some(1));
+        String::from_utf8(out.stderr).unwrap()
+    }
+    /// Starts a server, and returns what it says of FILE, too.
+    fn start_loud(&self, more: &[&str]) -> (Server, String) {
+        let mut server = Server::run(Command::new(SERVER).args(self.flags(more)).stderr(Stdio::piped()));
+        let mut errors = BufReader::new(server.process.stderr.take().unwrap());
+        let mut said = String::new();
+        while !said.contains("-e ") {
+            assert!(errors.read_line(&mut said).unwrap() > 0, "{said}");
+        }
+        // Its later lines have a reader.
+        std::thread::spawn(move || std::io::copy(&mut errors, &mut std::io::sink()));
+        (server, said)
+    }
+    /// The record by which servers of this address hear of each other.
+    fn record(&self) -> PathBuf {
+        format!("/dev/shm/rdmakv-{}/rdmakv-{}.life", user(), self.port).into()
+    }
+    fn flash(&self) -> String {
+        format!("{}:256m", self.folder.path().join("log").display())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // The record of this address is for servers that come after, and none does.
+        let _ = std::fs::remove_file(self.record());
+    }
+}
+
+fn user() -> u32 {
+    std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap())
+}
+
+fn end(mut server: Server, signal: &str) {
+    server.signal(signal);
+    assert!(server.process.wait().unwrap().success());
+}
+
+fn value(number: u64) -> Vec<u8> {
+    (0..number * 37 % 5000).map(|at| (at * 7 + number * 11) as u8).collect()
+}
+
+fn set(client: &mut TcpStream, key: &str, value: &[u8], (flags, expiry): (u64, u64)) {
+    let mut request = format!("set {key} {flags} {expiry} {}\r\n", value.len()).into_bytes();
+    request.extend_from_slice(value);
+    request.extend_from_slice(b"\r\n");
+    ask(client, &request, b"STORED\r\n");
+}
+
+fn fill(server: &Server) {
+    let mut client = server.connect();
+    for number in 0..ITEMS {
+        let expiry = if number % 3 == 0 { 5000 + number } else { 0 };
+        set(&mut client, &format!("k{number}"), &value(number), (number, expiry));
+        if number % 64 == 0 {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+/// Flags, version, seconds to live and value of an item.
+type Item = (u64, u64, i64, Vec<u8>);
+
+/// Returns each item, where it is there.
+fn all(server: &Server) -> Vec<Option<Item>> {
+    let mut client = BufReader::new(server.connect());
+    (0..ITEMS)
+        .map(|number| {
+            client.get_mut().write_all(format!("mg k{number} v f c t\r\n").as_bytes()).unwrap();
+            let mut line = String::new();
+            client.read_line(&mut line).unwrap();
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let ["VA", len, flags, version, left] = words[..] else {
+                assert_eq!(words, ["EN"]);
+                return None;
+            };
+            let mut data = vec![0; len.parse::<usize>().unwrap() + 2];
+            client.read_exact(&mut data).unwrap();
+            data.truncate(data.len() - 2);
+            let number = |word: &str| word[1..].parse().unwrap();
+            Some((number(flags), number(version), left[1..].parse().unwrap(), data))
+        })
+        .collect()
+}
+
+/// Checks that what was there before is there again, and is what was stored; returns how many items.
+fn compare(before: &[Option<Item>], after: &[Option<Item>]) -> usize {
+    let mut count = 0;
+    for (number, (before, after)) in before.iter().zip(after).enumerate() {
+        match (before, after) {
+            (Some(before), Some(after)) => {
+                assert_eq!((before.0, before.1, &before.3), (after.0, after.1, &after.3), "k{number}");
+                assert_eq!(after.0, number as u64);
+                assert!(after.3 == value(number as u64), "k{number}");
+                let is_timed = number % 3 == 0;
+                assert_eq!(after.2 == -1, !is_timed, "k{number}");
+                assert!(!is_timed || (after.2 <= before.2 && after.2 > before.2 - 60), "k{number} {}", after.2);
+                count += 1;
+            }
+            (None, None) => {}
+            _ => panic!("k{number}: {} before, {} after", before.is_some(), after.is_some()),
+        }
+    }
+    count
+}
+
+fn curr_items(server: &Server) -> u64 {
+    server.stat("curr_items")
+}
+
+#[test]
+fn memory_is_back_after_every_orderly_stop() {
+    let place = Place::new();
+    let server = place.start(&[]);
+    fill(&server);
+    let mut before = all(&server);
+    assert!(before.iter().flatten().count() as u64 == ITEMS, "all fit");
+    end(server, "-TERM");
+    for stop in ["-INT", "-USR1", "shutdown", "shutdown graceful", "-TERM"] {
+        assert!(place.meta().exists());
+        let mut server = place.start(&[]);
+        assert!(!place.meta().exists(), "{stop}: none while it serves");
+        let after = all(&server);
+        assert_eq!(compare(&before, &after) as u64, ITEMS, "{stop}");
+        assert_eq!(server.stat("evictions"), 0);
+        before = after;
+        if stop.starts_with('-') {
+            end(server, stop);
+        } else {
+            server.connect().write_all(format!("{stop}\r\n").as_bytes()).unwrap();
+            assert!(server.process.wait().unwrap().success());
+        }
+    }
+    let (_server, said) = place.start_loud(&[]);
+    assert!(said.contains(&format!("{ITEMS} items are back")), "{said}");
+}
+
+#[test]
+fn flash_is_back_after_an_orderly_stop() {
+    let place = Place::new();
+    let flash = place.flash();
+    let more = ["--flash", &flash, "-m", "8", "-I", "512k"];
+    let server = place.start(&more);
+    // Three times the memory.
+    fill(&server);
+    let mut client = server.connect();
+    for number in 0..4000 {
+        set(&mut client, &format!("filler{number}"), &[7; 4000], (0, 0));
+        if number % 16 == 0 {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+    let before = all(&server);
+    let there = before.iter().flatten().count() as u64;
+    let (gone, away) = (server.stat("evictions"), server.stat("extstore_objects_used"));
+    assert!(away > 2000 && there > ITEMS / 2, "{there} there, {away} on flash, {gone} gone");
+    end(server, "-TERM");
+    let (server, said) = place.start_loud(&more);
+    assert!(said.contains("on flash"), "{said}");
+    let after = all(&server);
+    let lost = before.iter().zip(&after).filter(|(before, after)| before.is_some() && after.is_none()).count() as u64;
+    // Reading all of them drives others out; none is lost by the restart itself.
+    assert!(lost <= server.stat("evictions"), "{lost}");
+    let both: Vec<_> = before.iter().zip(&after).filter(|(_, after)| after.is_some()).collect();
+    assert!(both.len() as u64 > ITEMS / 2);
+    for (before, after) in both {
+        if let (Some(before), Some(after)) = (before, after) {
+            assert_eq!((before.0, before.1, &before.3), (after.0, after.1, &after.3));
+        }
+    }
+    assert!(server.stat("get_extstore") > 100);
+    drop(server);
+    // That was a kill: nothing is there, on flash neither.
+    let server = place.start(&more);
+    assert_eq!((curr_items(&server), server.stat("extstore_objects_used")), (0, 0));
+    assert!(all(&server).iter().all(Option::is_none));
+}
+
+#[test]
+fn log_of_another_stop_loses_its_items_only() {
+    let place = Place::new();
+    let flash = place.flash();
+    let more = ["--flash", &flash, "-m", "8", "-I", "512k"];
+    let server = place.start(&more);
+    fill(&server);
+    let items = curr_items(&server);
+    assert!(server.stat("extstore_objects_used") > 100);
+    end(server, "-TERM");
+    // As if the log were of a backup.
+    let log = std::fs::OpenOptions::new().write(true).open(place.folder.path().join("log")).unwrap();
+    log.write_all_at(&[0; 4096], 0).unwrap();
+    drop(log);
+    let server = place.start(&more);
+    assert_eq!((curr_items(&server), server.stat("extstore_objects_used")), (items, 0));
+    let found = all(&server);
+    assert!(found.iter().flatten().count() as u64 >= items - server.stat("evictions"));
+    for (number, item) in found.iter().enumerate() {
+        assert!(item.as_ref().is_none_or(|item| item.3 == value(number as u64)));
+    }
+}
+
+#[test]
+fn nothing_is_back_after_a_kill() {
+    let place = Place::new();
+    let server = place.start(&["--tag-lease", "100ms"]);
+    ask(&mut server.connect(), b"set a 1 0 3\r\none\r\n", b"STORED\r\n");
+    end(server, "-TERM");
+    let server = place.start(&["--tag-lease", "100ms"]);
+    ask(&mut server.connect(), b"set a 1 0 3\r\ntwo\r\n", b"STORED\r\n");
+    drop(server);
+    let (server, said) = place.start_loud(&["--tag-lease", "100ms"]);
+    assert!(said.contains("starts empty") && said.contains("was killed"), "{said}");
+    ask(&mut server.connect(), b"get a\r\n", b"END\r\n");
+    end(server, "-TERM");
+}
+
+#[test]
+fn time_that_was_down_counts() {
+    let place = Place::new();
+    let server = place.start(&[]);
+    let mut client = server.connect();
+    ask(
+        &mut client,
+        b"set short 0 2 1\r\nx\r\nset long 0 500 1\r\nx\r\nset never 0 0 1\r\nx\r\n",
+        &b"STORED\r\n".repeat(3),
+    );
+    ask(
+        &mut client,
+        b"set flushed 0 0 1\r\nx\r\nflush_all\r\nset short 0 2 1\r\ny\r\nset long 0 500 1\r\ny\r\n",
+        b"STORED\r\nOK\r\nSTORED\r\nSTORED\r\n",
+    );
+    end(server, "-TERM");
+    std::thread::sleep(Duration::from_millis(2500));
+    let server = place.start(&[]);
+    let mut client = server.connect();
+    ask(&mut client, b"get short long never flushed\r\n", b"VALUE long 0 1\r\ny\r\nEND\r\n");
+    let mut line = String::new();
+    client.write_all(b"mg long t\r\n").unwrap();
+    BufReader::new(&client).read_line(&mut line).unwrap();
+    let left: u64 = line.trim().strip_prefix("HD t").unwrap().parse().unwrap();
+    assert!(left <= 498, "{left}");
+    // A flush that comes later comes though the server was down.
+    ask(&mut client, b"flush_all 2\r\n", b"OK\r\n");
+    end(server, "-TERM");
+    std::thread::sleep(Duration::from_millis(2500));
+    let server = place.start(&[]);
+    ask(&mut server.connect(), b"get long\r\n", b"END\r\n");
+}
+
+#[test]
+fn versions_go_on() {
+    let place = Place::new();
+    let server = place.start(&[]);
+    ask(&mut server.connect(), b"ms a 1 c\r\nx\r\nms b 1 c\r\nx\r\n", b"HD c1\r\nHD c2\r\n");
+    ask(&mut server.connect(), b"delete b\r\n", b"DELETED\r\n");
+    end(server, "-TERM");
+    let server = place.start(&[]);
+    ask(&mut server.connect(), b"ms a 1 C2 c\r\ny\r\nms a 1 C1 c\r\ny\r\n", b"EX c0\r\nHD c3\r\n");
+}
+
+#[test]
+fn shm_clients_read_what_is_back() {
+    let place = Place::new();
+    let fabric = format!("shm:@rdmakv-warm-{}", place.port);
+    let more = ["--fabric", &fabric, "--tag-lease", "500ms"];
+    let server = place.start(&more);
+    fill(&server);
+    let mut client = Client::new([&fabric]).unwrap();
+    let read = |client: &mut Client, number: u64| {
+        client.get(format!("k{number}").as_bytes()).unwrap().map(|item| item.to_vec())
+    };
+    for number in (0..ITEMS).chain(0..ITEMS) {
+        assert!(read(&mut client, number) == Some(value(number)), "{number}");
+    }
+    // Items that are leased at the stop are back as well.
+    end(server, "-TERM");
+    let server = place.start(&more);
+    let mut stream = server.connect();
+    set(&mut stream, "k7", b"changed", (0, 0));
+    // The client that read before sees this server's items, and a new one, too.
+    soon("that the client is back", || {
+        client.get(b"k7").is_ok_and(|item| item.is_some_and(|item| item.to_vec() == b"changed"))
+    });
+    let mut next = Client::new([&fabric]).unwrap();
+    for client in [&mut client, &mut next] {
+        for number in (0..ITEMS).chain(0..ITEMS).filter(|&number| number != 7) {
+            assert!(read(client, number) == Some(value(number)), "{number}");
+        }
+    }
+    assert!(curr_items(&server) <= ITEMS);
+}
+
+#[test]
+fn what_does_not_agree_starts_empty() {
+    let place = Place::new();
+    let stored = || {
+        let server = place.start(&[]);
+        ask(&mut server.connect(), b"set a 0 0 1\r\nx\r\n", b"STORED\r\n");
+        end(server, "-TERM");
+    };
+    let cold = |more: &[&str], words: &str| {
+        let (server, said) = place.start_loud(more);
+        assert!(said.contains("starts empty") && said.contains(words), "{words}: {said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert_eq!(curr_items(&server), 0);
+        ask(&mut server.connect(), b"get a\r\n", b"END\r\n");
+        end(server, "-TERM");
+    };
+    for (more, words) in [
+        (["-m", "65"], "they were -m 64"),
+        (["-I", "2m"], "limits"),
+        (["-f", "1.5"], "limits"),
+        (["-n", "64"], "limits"),
+    ] {
+        stored();
+        cold(&more, words);
+    }
+    // Damaged, short, empty, of another stop.
+    stored();
+    let good = std::fs::read(place.meta()).unwrap();
+    for at in (0..good.len()).step_by(61) {
+        stored();
+        let mut bytes = std::fs::read(place.meta()).unwrap();
+        bytes[at] ^= 1;
+        std::fs::write(place.meta(), bytes).unwrap();
+        cold(&[], "damaged");
+    }
+    for len in [0, 5, good.len() - 1] {
+        stored();
+        let bytes = std::fs::read(place.meta()).unwrap();
+        std::fs::write(place.meta(), &bytes[..len]).unwrap();
+        cold(&[], "damaged");
+    }
+    stored();
+    std::fs::write(place.meta(), &good).unwrap();
+    cold(&[], "different stops");
+    // The items themselves.
+    stored();
+    let file = std::fs::OpenOptions::new().write(true).open(place.file()).unwrap();
+    file.write_all_at(b"?", 4096 + 40).unwrap();
+    cold(&[], "cannot be read");
+    // Another server was at the address meanwhile.
+    stored();
+    let port = place.port.to_string();
+    end(Server::start(&["-p", &port, "-l", "127.0.0.1"]), "-TERM");
+    cold(&[], "another server was at this address");
+    // The record of the address is gone.
+    stored();
+    std::fs::remove_file(place.record()).unwrap();
+    cold(&[], "nothing tells");
+}
+
+#[test]
+fn clock_that_went_back_starts_empty() {
+    let place = Place::new();
+    let server = place.start(&[]);
+    ask(&mut server.connect(), b"set a 0 0 1\r\nx\r\n", b"STORED\r\n");
+    end(server, "-TERM");
+    let mut bytes = std::fs::read(place.meta()).unwrap();
+    // As if the stop had been tomorrow.
+    let clock = u64::from_le_bytes(bytes[20..28].try_into().unwrap()) + 86_400;
+    bytes[20..28].copy_from_slice(&clock.to_le_bytes());
+    let body = bytes.len() - 4;
+    let sum = rdmakv_flash::record::sum(&bytes[..body]);
+    bytes[body..].copy_from_slice(&sum.to_le_bytes());
+    std::fs::write(place.meta(), bytes).unwrap();
+    let (server, said) = place.start_loud(&[]);
+    assert!(said.contains("behind the one at the stop"), "{said}");
+    assert_eq!(curr_items(&server), 0);
+}
+
+#[test]
+fn files_that_cannot_be_used_are_refused() {
+    let place = Place::new();
+    let server = place.start(&[]);
+    let said = place.refused(&["-p", "-1"]);
+    assert!(said.contains("another server uses it"), "{said}");
+    drop(server);
+    let foreign = place.folder.path().join("diary");
+    std::fs::write(&foreign, "dear diary").unwrap();
+    let foreign = foreign.display().to_string();
+    for (file, words) in [
+        (&foreign[..], "another program wrote it"),
+        ("/dev/null", "not a regular file"),
+        ("/does/not/exist/items", "may write to"),
+        ("/proc/items", "may write to"),
+    ] {
+        let said = place.refused(&["-e", file]);
+        assert!(said.contains(words) && said.contains(file), "{said}");
+    }
+    assert_eq!(std::fs::read(&foreign).unwrap(), b"dear diary");
+    // Larger than any file system here; only address space is asked for before.
+    let said = place.refused(&["-m", "16777216", "-t", "1"]);
+    assert!(said.contains("larger file system") || said.contains("mapping"), "{said}");
+    assert!(!place.meta().exists());
+}
