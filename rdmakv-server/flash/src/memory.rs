@@ -84,7 +84,7 @@ impl StubMemory {
     pub(crate) fn piece(&self, number: usize) -> Piece {
         assert!((number + 1) * BLOCK <= self.len, "block {number} is outside of the memory");
         #[expect(unsafe_code, reason = "the address of a block")]
-        // SAFETY: in bounds by the assertion.
+        // SAFETY: the assertion keeps the whole block inside of the memory.
         Piece(unsafe { self.base.add(number * BLOCK) })
     }
 }
