@@ -332,6 +332,9 @@ fn files_that_cannot_be_used_are_refused() {
     let small = format!("{}:10m", file.display());
     let (code, said) = fails(&["--flash".into(), small]);
     assert!(code == 2 && said.contains("--flash PATH:32m"), "{code} {said}");
+    let large = flags(&file).into_iter().chain(["-o".into(), "ext_wbuf_size=8".into()]).collect::<Vec<_>>();
+    let (code, said) = fails(&large);
+    assert!(code == 2 && said.contains("-m 64 at least"), "{code} {said}");
     let (code, said) = fails(&flags(&folder.path().join("none/log")));
     assert!(code == 1 && said.contains("none/log"), "{code} {said}");
     let (code, said) = fails(&flags(Path::new("/dev/null")));
@@ -374,7 +377,7 @@ fn stubs_take_memory_from_pages() {
     let now = resident(&server);
     assert!(stubs > 16 << 20 && items > 150_000, "{stubs} bytes of {items} stubs");
     assert!(now <= before + MEMORY * 105 / 100, "{before} to {now}");
-    assert!(server.stat("evictions") < 300, "items had no room for their stubs");
+    assert!(server.stat("flash_dropped_stubs") < 300, "items had no room for their stubs");
 }
 
 #[test]
@@ -405,6 +408,127 @@ fn a_lower_memory_limit_gives_memory_back() {
     let mut client = BufReader::new(server.connect());
     client.get_mut().write_all(format!("get {:0>100}\r\n", 219_999).as_bytes()).unwrap();
     assert_eq!(line(&mut client), format!("VALUE {:0>100} 0 400\r\n", 219_999));
+}
+
+/// A device that does not answer while its pipe is empty. Only debug builds have it.
+#[cfg(debug_assertions)]
+struct Gate(std::fs::File);
+
+#[cfg(debug_assertions)]
+impl Gate {
+    /// Starts a server on a device that answers.
+    fn start(folder: &Path, more: &[&str]) -> (Self, Server) {
+        let path = folder.join("gate");
+        assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let pipe = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+        let gate = Self(pipe);
+        gate.open();
+        let flags = flags(&folder.join("log"));
+        let all: Vec<&str> = flags.iter().map(String::as_str).chain(more.iter().copied()).collect();
+        let mut command = Command::new(SERVER);
+        let server =
+            Server::run(command.args(["-p", "-1", "-l", "127.0.0.1"]).args(all).env("RDMAKV_TEST_DEVICE", path));
+        (gate, server)
+    }
+    fn open(&self) {
+        (&self.0).write_all(b"x").unwrap();
+    }
+    fn close(&self) {
+        (&self.0).read_exact(&mut [0]).unwrap();
+    }
+}
+
+/// Returns keys of items that are on flash only, as far as can be told: they were stored first.
+#[cfg(debug_assertions)]
+fn old_keys() -> impl Iterator<Item = String> {
+    (0..1500).map(|number| format!("k{number}"))
+}
+
+#[test]
+#[cfg(debug_assertions)]
+fn a_silent_device_holds_no_request_for_long() {
+    let folder = tempfile::tempdir().unwrap();
+    let (gate, server) = Gate::start(folder.path(), &[]);
+    fill(&server, 0);
+    soon("that all is written", || server.stat("extstore_io_queue") == 0);
+    gate.close();
+    let began = std::time::Instant::now();
+    let mut clients: Vec<_> = old_keys()
+        .take(500)
+        .map(|key| {
+            let mut client = BufReader::new(server.connect());
+            client.get_mut().write_all(format!("get {key}\r\n").as_bytes()).unwrap();
+            client
+        })
+        .collect();
+    soon("that some wait in line", || server.stat("flash_reads_waiting") > 0);
+    let (mut missed, mut refused, mut found) = (0, 0, 0);
+    for client in &mut clients {
+        match line(client).as_str() {
+            "END\r\n" => missed += 1,
+            "SERVER_ERROR out of memory reading item\r\n" => refused += 1,
+            text if text.starts_with("VALUE ") => found += 1,
+            text => panic!("{text}"),
+        }
+    }
+    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+    assert!(missed > 20 && refused > 100, "{missed} missed, {refused} refused, {found} found");
+    // What is in memory is served, and what is not is refused at once.
+    let mut client = BufReader::new(server.connect());
+    let began = std::time::Instant::now();
+    client.get_mut().write_all(format!("get k{}\r\nget k1400\r\n", ITEMS - 1).as_bytes()).unwrap();
+    assert_eq!(values(&mut client, 0), [ITEMS - 1]);
+    line(&mut client);
+    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    drop(clients);
+
+    gate.open();
+    soon("that the device is asked again", || server.stat("extstore_io_queue") == 0);
+    assert!(read_all(&server, 10, 0) > ITEMS / 4);
+}
+
+#[test]
+#[cfg(debug_assertions)]
+fn a_server_ends_though_its_device_is_silent() {
+    let folder = tempfile::tempdir().unwrap();
+    let fabric = format!("shm:{}/socket", folder.path().display());
+    let (gate, mut server) = Gate::start(folder.path(), &["--fabric", &fabric]);
+    fill(&server, 0);
+    let mut over_fabric = Client::new([&fabric]).unwrap();
+    assert!(over_fabric.get("none").unwrap().is_none());
+    gate.close();
+    let mut over_tcp = server.connect();
+    over_tcp.write_all(b"get k1\r\n").unwrap();
+    let waits = std::thread::spawn(move || _ = over_fabric.get("k2"));
+    soon("that both are read", || server.stat("extstore_io_queue") == 2);
+    server.signal("-TERM");
+    let began = std::time::Instant::now();
+    while server.process.try_wait().unwrap().is_none() {
+        assert!(began.elapsed() < Duration::from_secs(30), "it does not end");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    waits.join().unwrap();
+}
+
+#[test]
+#[cfg(debug_assertions)]
+fn datagrams_without_a_place_do_not_wait_in_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let (gate, server) = Gate::start(folder.path(), &[]);
+    fill(&server, 0);
+    gate.close();
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.connect(server.address("udp")).unwrap();
+    for (number, key) in old_keys().enumerate() {
+        socket.send(format!("\0\0\0\0\0\x01\0\0get {key}\r\n").as_bytes()).unwrap();
+        if number % 50 == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    soon("that they have arrived", || server.stat("cmd_get") > 1000 || server.stat("extstore_io_queue") > 64);
+    let (reads, waiting) = (server.stat("extstore_io_queue"), server.stat("flash_reads_waiting"));
+    assert!(waiting <= 64, "{reads} reads, {waiting} in line");
+    drop(gate);
 }
 
 #[test]

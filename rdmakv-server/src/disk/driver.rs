@@ -19,11 +19,18 @@ use super::buffers::Buffers;
 use super::ring::{Counts, StartError};
 use super::thread::Disk;
 use super::transfer::{Done, Owned, Transfer};
+use crate::log;
 use crate::session::{Reads, Shared};
 use crate::store::{Kept, Load};
 
 /// Between two looks for reads that take too long.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// Looks at a tier between two breaks, and how long these are. A thread that takes a lock again at once leaves it to no other.
+const ROUNDS: u32 = 8;
+const BREAK: Duration = Duration::from_micros(20);
+/// How long an end waits for transfers.
+const END: Duration = Duration::from_secs(5);
 
 /// A transfer in progress.
 #[derive(Clone, Copy, Debug)]
@@ -114,7 +121,10 @@ impl Inner {
 
     /// Does what the tier of a shard wants done.
     fn work(&self, shared: &Shared, shard: usize) {
-        loop {
+        for round in 1_u32.. {
+            if round.is_multiple_of(ROUNDS) {
+                std::thread::sleep(BREAK);
+            }
             let (mut actions, mut has_more) = (Vec::new(), false);
             if let Some(flash) = shared.shards.at(shard).flash() {
                 has_more = flash.work(clock::now() as u32);
@@ -302,7 +312,7 @@ impl Driver {
 }
 
 impl Drop for Driver {
-    /// Waits until all transfers have ended.
+    /// Waits until all transfers have ended, if the device answers.
     fn drop(&mut self) {
         let _ = locked(&self.inner.events).send(Event::End);
         if let Some(thread) = self.thread.take() {
@@ -310,6 +320,10 @@ impl Drop for Driver {
             let _ = thread.join();
         }
         let disk = self.inner.disk.write().unwrap_or_else(PoisonError::into_inner).take();
-        drop(disk);
+        if disk.is_some_and(|disk| !disk.end(END)) {
+            log::print(format_args!(
+                "--flash: the device has not answered for {END:?}: its last transfers are not waited for"
+            ));
+        }
     }
 }

@@ -87,6 +87,12 @@ impl WorkerReads {
         Ok(())
     }
 
+    /// Ends all reads, of which none is done any more; returns the requests that go on now.
+    pub(crate) fn end(self, shared: &Shared) -> Vec<Waiter> {
+        let all = self.running.values().chain(&self.waiting);
+        all.flat_map(|&(shard, load)| shared.shards.at(shard).cancel_load(load.id)).collect()
+    }
+
     /// Reports the reads that have ended to their stores; returns the requests that go on now.
     pub(crate) fn take(&mut self, shared: &Shared, now: u64) -> Vec<Waiter> {
         // The counter of a descriptor that does not wait.

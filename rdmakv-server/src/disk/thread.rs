@@ -9,6 +9,7 @@ use std::sync::atomic::{
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -92,6 +93,23 @@ impl Disk {
     fn wake(&self) {
         // A counter that is full wakes as well.
         let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
+    }
+}
+
+impl Disk {
+    /// Waits until all transfers have ended, but not longer than this; returns whether they have. Others go on with memory of their own.
+    pub(super) fn end(mut self, most: Duration) -> bool {
+        *self.queue.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
+        self.wake();
+        let until = Instant::now() + most;
+        while self.thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
+            if Instant::now() >= until {
+                self.thread = None;
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        true
     }
 }
 

@@ -4,15 +4,16 @@ use std::sync::MutexGuard;
 use std::time::Duration;
 
 use crate::metrics::Counts;
-use crate::session::{Context, Out, Pause, ProtocolMode, Recalled, Session, Shared};
+use crate::session::{Context, Out, Pause, ProtocolMode, Recalled, Session, Shared, is_stopping};
 use crate::store::Store;
 use rdmakv_proto::clock;
 use rdmakv_proto::messages::Malformed;
 
 /// How often a lookup may come for the same item.
 const ROUNDS: usize = 8;
-/// How long a read from flash is waited for at a time: the tier gives up silent ones before.
-const READ_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a read from flash is waited for before a look whether the server ends, and how often. The tier gives up silent reads before.
+const READ_ROUND: Duration = Duration::from_millis(500);
+const READ_ROUNDS: usize = 20;
 
 /// The answer to the line that announces a value.
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +60,7 @@ impl<'f> Commands<'f> {
         let Self { shared, seat, counts, session, out, turn } = self;
         let mut cx = Context::new(shared, clock::now(), counts, *seat);
         *turn += 1;
-        cx.waits.turn = *turn;
+        (cx.waits.turn, cx.waits.gives_up) = (*turn, is_stopping(shared));
         (session, out, cx)
     }
 
@@ -90,9 +91,13 @@ impl<'f> Commands<'f> {
         }
     }
 
-    /// Waits until what the last context asked for was read.
+    /// Waits until what the last context asked for was read. Not for long, where that is not told or the server ends.
     fn wait(&self) {
-        self.shared.bells[self.seat].wait(self.turn, READ_TIMEOUT);
+        for _ in 0..READ_ROUNDS {
+            if self.shared.bells[self.seat].wait(self.turn, READ_ROUND) || is_stopping(self.shared) {
+                break;
+            }
+        }
     }
 
     /// Returns the shard of a key, and its store when what there is of the key is in memory. `None` if there is no memory for it.

@@ -73,6 +73,8 @@ counters! {
         limit_bytes = "extstore_limit_maxbytes",
         /// Reads in progress.
         loads = "extstore_io_queue",
+        /// Requests that wait until there is room for their reads.
+        waiting = "flash_reads_waiting",
         /// Memory for stubs.
         stub_bytes = "flash_stub_bytes",
         /// Memory for the stubs' index.

@@ -93,6 +93,7 @@ impl Datagrams {
     /// Answers a request, or parks it.
     fn run(&mut self, asked: Asked, input: &[u8], mut session: Session, cx: &mut Context<'_>) {
         let mut turns = usize::MAX;
+        cx.waits.has_no_place = self.parked.len() >= PARKED;
         let (used, pause) = session.advance(input, &mut turns, cx, &mut self.out);
         if cx.waits.is_used {
             // The next one has a turn of its own.

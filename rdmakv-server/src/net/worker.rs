@@ -131,7 +131,7 @@ impl Worker {
             // All reads of a round together.
             if let Some(Err(error)) = self.reads.as_mut().map(WorkerReads::submit) {
                 log::print(format_args!("worker {}: reading flash: {error}; the driver reads for it", self.number));
-                self.reads = None;
+                self.end_reads();
             }
             let waits = !self.again.is_empty() || self.datagrams.iter().any(|datagrams| datagrams.waits);
             let wait = match waits {
@@ -219,7 +219,14 @@ impl Worker {
         for at in 0..self.conns.len() {
             self.close(at, "shutdown");
         }
+        self.end_reads();
         self.publish();
+    }
+
+    /// Leaves reads to the driver. Those that were begun are begun anew by the requests that wait for them.
+    fn end_reads(&mut self) {
+        let waiters = self.reads.take().map(|reads| reads.end(&self.shared)).unwrap_or_default();
+        self.shared.wake(waiters);
     }
 
     /// As `drive`, and notes how long it was from the round's begin to the answer.

@@ -83,7 +83,7 @@ impl<'a> Context<'a> {
     /// After a request that has to wait: begins the reads, and returns where to go on.
     pub(super) fn stop(&mut self, before: Stopped) -> Stopped {
         self.begin_reads();
-        self.waits.stop(before)
+        self.waits.stop(before, self.now)
     }
     /// Begins the reads that were asked for.
     #[inline]

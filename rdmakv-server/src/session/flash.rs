@@ -13,6 +13,8 @@ use crate::store::{Load, Recall, Store, Waiter};
 
 /// How often a request may come for the same item before it is refused.
 const ROUNDS: u8 = 3;
+/// How long a request waits for one item, in seconds.
+const PATIENCE: u64 = 5;
 /// Reads that a request begins ahead.
 pub(super) const HINTS: usize = 64;
 /// Bits of a waiter that are its turn; the others are its thread's number.
@@ -64,13 +66,16 @@ impl Bell {
     pub fn take(&self) -> Vec<u64> {
         std::mem::take(&mut *self.turns.lock().unwrap_or_else(PoisonError::into_inner))
     }
-    /// Waits until this turn goes on, or for so long.
-    pub fn wait(&self, turn: u64, most: Duration) {
+    /// Waits until this turn goes on, or for so long; returns whether it does.
+    pub fn wait(&self, turn: u64, most: Duration) -> bool {
         let turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.rung.wait_timeout_while(turns, most, |turns| !turns.contains(&turn));
-        if let Ok((mut turns, _)) = waited {
-            turns.clear();
-        }
+        waited.is_ok_and(|(mut turns, timeout)| {
+            if !timeout.timed_out() {
+                turns.clear();
+            }
+            !timeout.timed_out()
+        })
     }
 }
 
@@ -85,6 +90,8 @@ pub(super) struct Stopped {
     /// Keys of the request that are answered.
     pub(super) cursor: usize,
     rounds: u8,
+    /// When it began to wait for the next key, in Unix seconds.
+    since: u64,
 }
 
 /// The reads of a session's turn.
@@ -96,6 +103,10 @@ pub struct Waits {
     pub has_own: bool,
     /// Whether the turn was named to a store.
     pub is_used: bool,
+    /// Whether the session cannot be kept until an item was read: no store is to name it.
+    pub has_no_place: bool,
+    /// Whether the session waits no longer: what is not there is refused.
+    pub gives_up: bool,
     pub(super) stopped: Stopped,
     away: bool,
     is_in_line: bool,
@@ -122,19 +133,21 @@ impl Waits {
         thread: usize,
         now: u64,
     ) -> Recalled {
+        let Stopped { since, rounds, .. } = self.stopped;
+        let is_patient = !self.gives_up && (since == 0 || now <= since + PATIENCE);
         let waiter = Waiter((thread as u64) << TURN | self.turn);
-        let recall = store.recall(key, waiter, now);
+        let recall = store.recall(key, Some(waiter).filter(|_| is_patient && !self.has_no_place), now);
         match recall {
             Recall::Here => return Recalled::Here,
             Recall::NoMemory => return Recalled::Failed,
             Recall::Busy => {}
             Recall::Away(load) => self.loads.extend(load.map(|load| (shard, load))),
         }
-        self.is_used = true;
         self.is_in_line = recall == Recall::Busy;
-        if self.stopped.rounds >= ROUNDS && recall != Recall::Busy {
+        if !is_patient || (rounds >= ROUNDS && !self.is_in_line) {
             return Recalled::Failed;
         }
+        self.is_used |= !self.has_no_place;
         self.away = true;
         Recalled::Away
     }
@@ -161,10 +174,11 @@ impl Waits {
         self.away
     }
     /// After a request that has to wait: returns where to go on.
-    pub(super) fn stop(&self, before: Stopped) -> Stopped {
+    pub(super) fn stop(&self, before: Stopped, now: u64) -> Stopped {
         let cursor = self.stopped.cursor;
-        let rounds = if cursor == before.cursor { before.rounds } else { 0 };
-        Stopped { cursor, rounds: rounds + u8::from(!self.is_in_line) }
+        let is_same = cursor == before.cursor && before.since > 0;
+        let (rounds, since) = if is_same { (before.rounds, before.since) } else { (0, now) };
+        Stopped { cursor, rounds: rounds + u8::from(!self.is_in_line), since }
     }
     /// Begins the reads that were asked for.
     #[inline]

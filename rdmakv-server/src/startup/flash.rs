@@ -70,6 +70,12 @@ impl FlashPlan {
         self.segment.unwrap_or_else(|| layout::segment_size(bytes, shards, store.item_max as u32))
     }
 
+    /// Returns the bytes of a batch, and the buffers of a shard with this memory.
+    fn buffers(&self, store: &Config, memory: usize) -> (usize, usize) {
+        let batch = self.batch.map_or_else(|| BATCH.max(store.item_max.min(memory / 32)), |batch| batch as usize);
+        (batch, if memory >= 64 << 20 { 4 } else { 2 })
+    }
+
     /// Checks that the sizes can be divided.
     ///
     /// # Errors
@@ -88,6 +94,16 @@ impl FlashPlan {
         if store.memory / shards < MEMORY_MIN {
             let least = (MEMORY_MIN * shards) >> 20;
             return Err(format!("--flash: it needs memory for what is on its way: give -m {least} at least"));
+        }
+        let memory = store.memory / shards;
+        let (batch, buffers) = self.buffers(store, memory);
+        if batch * buffers > memory / 4 {
+            let least = (batch * buffers * 4 * shards).div_ceil(1 << 20);
+            return Err(format!(
+                "-o ext_wbuf_size: {buffers} buffers of {} MB take too much of each shard's {} MB: give -m {least} at least",
+                batch >> 20,
+                memory >> 20
+            ));
         }
         let segment = self.segment(store, shards as u32);
         let divided = Layout::new(&self.sizes(), shards as u32, 0, segment, UNIT);
@@ -146,8 +162,7 @@ impl FlashPlan {
         // Whatever was there is not believed any more before anything is written.
         running.mark(None).map_err(|error| failed(&format_args!("write its superblocks: {error}")))?;
         let memory = store.memory / shards as usize;
-        let batch = self.batch.map_or_else(|| BATCH.max(store.item_max.min(memory / 32)), |batch| batch as usize);
-        let buffers = if memory >= 64 << 20 { 4 } else { 2 };
+        let (batch, buffers) = self.buffers(store, memory);
         let settings = (0..shards).map(|shard| -> Result<Settings, LayoutError> {
             let layout = Layout::new(&self.sizes(), shards, shard, segment, unit)?;
             Ok(Settings {

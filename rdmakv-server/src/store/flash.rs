@@ -51,6 +51,11 @@ pub enum Recall {
     NoMemory,
 }
 
+/// Requests in line at most. Others are refused.
+const LINE: usize = 1 << 16;
+/// Seconds without the end of a read after which a device is not asked any more, and for which a request stays in line.
+const SILENCE: u64 = 5;
+
 /// Marks of an item that its stub keeps. Others are not admitted with theirs: they end soon.
 const KEPT: [u64; 2] = [BINARY, CHOSEN];
 
@@ -61,7 +66,10 @@ pub(super) struct Tier {
     loads: HashMap<LoadId, (Vec<Waiter>, usize)>,
     reading: usize,
     reading_max: usize,
-    line: VecDeque<Waiter>,
+    /// Requests that wait until there is room for their reads, and since when.
+    line: VecDeque<(Waiter, u64)>,
+    /// When a read ended last, or the first of those in progress began.
+    progress: u64,
     /// Learns that the driver has something to do.
     bell: Option<Arc<dyn Fn() + Send + Sync>>,
     no_memory: u64,
@@ -84,6 +92,19 @@ impl Tier {
         if let Some(bell) = &self.bell {
             bell();
         }
+    }
+    /// Returns whether the device does not answer any more.
+    fn is_stuck(&self, now: u64) -> bool {
+        !self.loads.is_empty() && now > self.progress + SILENCE
+    }
+    /// Has a request wait for room.
+    fn queue(&mut self, waiter: Option<Waiter>, now: u64) -> Recall {
+        if self.line.len() >= LINE {
+            self.no_memory += 1;
+            return Recall::NoMemory;
+        }
+        self.line.extend(waiter.map(|waiter| (waiter, now)));
+        Recall::Busy
     }
     /// Returns the bytes of stubs, and of all else that counts for the memory limit.
     fn bytes(&self) -> (usize, usize) {
@@ -149,6 +170,7 @@ impl Store {
             reading: 0,
             reading_max,
             line,
+            progress: 0,
             bell,
             no_memory: 0,
             promoted: 0,
@@ -227,6 +249,7 @@ impl Store {
             used_segments: (tier.segments - usage.free_segments) as u64,
             limit_bytes: tier.limit_bytes,
             loads: usage.loads as u64,
+            waiting: tier.line.len() as u64,
             stub_bytes: usage.stub_bytes as u64,
             index_bytes: usage.index_bytes as u64,
             buffer_bytes: usage.buffer_bytes as u64,
@@ -313,17 +336,19 @@ impl Store {
         if chunk.marked(CLEAN) && tier.flash.keep(hash, &entry) {
             return true;
         }
-        let admitted = tier.flash.admit(hash, &entry, now as u32).is_ok();
-        if tier.flash.is_due() {
+        let admitted = tier.flash.admit(hash, &entry, now as u32);
+        // What found no room may have asked for some.
+        if tier.flash.is_due() || matches!(admitted, Err(rdmakv_flash::Refused::Stubs | rdmakv_flash::Refused::Busy)) {
             tier.ring();
         }
-        admitted
+        admitted.is_ok()
     }
 
-    /// Before a command that needs the key's value, under the same lock: says whether it has to come again. `waiter` is named then.
+    /// Before a command that needs the key's value, under the same lock: says whether it has to come again. `waiter` is named then, if
+    /// there is one.
     #[inline]
-    pub fn recall(&mut self, key: &[u8], waiter: Waiter, now: u64) -> Recall {
-        if self.tier.is_none() { Recall::Here } else { self.bring_back(key, Some(waiter), now) }
+    pub fn recall(&mut self, key: &[u8], waiter: impl Into<Option<Waiter>>, now: u64) -> Recall {
+        if self.tier.is_none() { Recall::Here } else { self.bring_back(key, waiter.into(), now) }
     }
 
     /// Begins to read an item that a command will soon need, if it is on flash only.
@@ -346,18 +371,20 @@ impl Store {
         }
         let Some(tier) = self.tier.as_deref_mut() else { return Recall::Here };
         let Some(peek) = tier.flash.peek(hash, key, now as u32) else { return Recall::Here };
+        let is_loading = tier.flash.is_loading(hash, key);
+        // The item would go for nothing.
+        if !is_loading && tier.is_stuck(now) {
+            tier.no_memory += 1;
+            return Recall::NoMemory;
+        }
         // One item is always worth a try.
         let is_full = tier.reading > 0 && tier.reading + peek.len as usize > tier.reading_max;
-        if is_full && !tier.flash.is_loading(hash, key) {
-            tier.line.extend(waiter);
-            return Recall::Busy;
+        if is_full && !is_loading {
+            return tier.queue(waiter, now);
         }
         let (id, area) = match tier.flash.get(hash, key, now as u32, now * 1000) {
             Lookup::Absent => return Recall::Here,
-            Lookup::Busy => {
-                tier.line.extend(waiter);
-                return Recall::Busy;
-            }
+            Lookup::Busy => return tier.queue(waiter, now),
             Lookup::Join(id) => {
                 if let Some((waiters, _)) = tier.loads.get_mut(&id) {
                     waiters.extend(waiter);
@@ -373,6 +400,9 @@ impl Store {
                 return if self.promote(hash, &copied.view(), about, now) { Recall::Here } else { Recall::NoMemory };
             }
         };
+        if tier.loads.is_empty() {
+            tier.progress = now;
+        }
         tier.loads.insert(id, (waiter.into_iter().collect(), area.len as usize));
         tier.reading += area.len as usize;
         tier.read_bytes += u64::from(area.len);
@@ -385,9 +415,10 @@ impl Store {
         let Some(tier) = self.tier.as_deref_mut() else { return Vec::new() };
         let (mut waiters, len) = tier.loads.remove(&load).unwrap_or_default();
         tier.reading -= len;
+        tier.progress = now;
         // Requests that find their items in memory begin no read, whose end would name others.
         let in_line = if tier.loads.is_empty() { tier.line.len() } else { tier.line.len().min(2) };
-        waiters.extend(tier.line.drain(..in_line));
+        waiters.extend(tier.line.drain(..in_line).map(|(waiter, _)| waiter));
         if let Loaded::Item(item) = tier.flash.loaded(load, bytes, now as u32) {
             let hash = self.index.hash(item.record.key);
             // What is not promoted is still on flash.
@@ -405,9 +436,22 @@ impl Store {
                 waiters.append(waiting);
             }
         }
-        // Those that a read's end named may not have come again.
+        // Those that a read's end named may not have come again. Where nothing moves, all are refused.
+        let is_ended = tier.loads.is_empty() || tier.is_stuck(now);
+        let is_over = |&(_, since): &(Waiter, u64)| is_ended || now > since + SILENCE;
+        let over = tier.line.iter().take_while(|waiting| is_over(waiting)).count();
+        waiters.extend(tier.line.drain(..over).map(|(waiter, _)| waiter));
+        waiters
+    }
+
+    /// Ends a read that is not done; returns the requests that go on now. Its item stays, to be read again.
+    pub fn cancel_load(&mut self, load: LoadId) -> Vec<Waiter> {
+        let Some(tier) = self.tier.as_deref_mut() else { return Vec::new() };
+        let Some((mut waiters, len)) = tier.loads.remove(&load) else { return Vec::new() };
+        tier.reading -= len;
+        tier.flash.cancel(load);
         if tier.loads.is_empty() {
-            waiters.extend(tier.line.drain(..));
+            waiters.extend(tier.line.drain(..).map(|(waiter, _)| waiter));
         }
         waiters
     }
@@ -420,6 +464,7 @@ impl Store {
         let Some((class, id)) = id else {
             if let Some(tier) = &mut self.tier {
                 tier.no_memory += 1;
+                tier.flash.unshadow(hash, record.key);
             }
             return false;
         };

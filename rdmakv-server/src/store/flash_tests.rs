@@ -404,6 +404,43 @@ fn the_last_read_ends_the_line() {
 }
 
 #[test]
+fn a_device_that_is_silent_is_not_asked() {
+    let mut tier = Tiered::new();
+    for number in 0..4000 {
+        tier.set(&key(number), &value(number, 0));
+    }
+    let away: Vec<u64> = (0..4000).filter(|&number| tier.is_away(&key(number))).take(12).collect();
+    let loads: Vec<Load> = away[..8].iter().map(|&number| tier.begin(&key(number))).collect();
+    assert_eq!(tier.store.recall(&key(away[8]), Waiter(1), NOW + 3), Recall::Busy);
+    // Without a place nothing is named, and nothing stands in line.
+    assert_eq!(tier.store.recall(&key(away[8]), None, NOW + 3), Recall::Busy);
+    assert!(tier.store.give_up_loads(NOW + 3).is_empty());
+    assert_eq!(tier.store.give_up_loads(NOW + 6).len(), 9);
+    for number in &away[9..] {
+        assert_eq!(tier.store.recall(&key(*number), Waiter(2), NOW + 6), Recall::NoMemory);
+    }
+    tier.now = NOW + 20;
+    assert!(tier.end(loads[0]).is_empty());
+    // One has answered: items that were not asked for are there.
+    assert_eq!(tier.get(&key(away[9])), Some(value(away[9], 0)));
+    assert_eq!(tier.get(&key(away[0])), None);
+}
+
+#[test]
+fn a_read_that_is_cancelled_loses_nothing() {
+    let mut tier = Tiered::new();
+    let long = [b'x'; 900];
+    tier.set(b"k", &long);
+    tier.push_out(b"k");
+    let load = tier.begin(b"k");
+    assert_eq!(tier.store.recall(b"k", Waiter(7), NOW), Recall::Away(None));
+    assert_eq!(tier.store.cancel_load(load.id), [Waiter(0), Waiter(7)]);
+    assert!(tier.end(load).is_empty(), "it has ended");
+    assert_eq!(tier.get(b"k").as_deref(), Some(&long[..]));
+    assert_eq!(tier.store.flash_tier().unwrap().usage().loads, 0);
+}
+
+#[test]
 fn a_device_error_is_a_miss() {
     let mut tier = Tiered::new();
     tier.set(b"k", &[b'x'; 900]);

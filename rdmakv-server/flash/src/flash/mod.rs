@@ -544,6 +544,20 @@ impl Flash {
             }
         }
     }
+    /// Ends a load that is not done. Its item stays.
+    pub fn cancel(&mut self, load: LoadId) {
+        let Some(load) = self.loads.end(load).filter(|load| !load.orphaned) else { return };
+        let mut stub = self.stubs.get(load.stub);
+        stub.marks &= !stubs::LOADING;
+        self.stubs.set(load.stub, stub);
+    }
+    /// Notes that an item which a call returned is not in RAM, after all.
+    pub fn unshadow(&mut self, hash: u64, key: &[u8]) {
+        let Some(id) = self.find(hash, key) else { return };
+        let mut stub = self.stubs.get(id);
+        stub.marks &= !stubs::SHADOWED;
+        self.stubs.set(id, stub);
+    }
     /// Returns a load that has been silent for too long. Its item is gone, and requests that wait for it get a miss. Its memory is the device's
     /// until it has ended.
     pub fn next_silent(&mut self, clock: u64) -> Option<LoadId> {
