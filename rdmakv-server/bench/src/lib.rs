@@ -39,6 +39,7 @@ mod report;
 mod run;
 mod schedule;
 mod sizes;
+mod study;
 mod sweep;
 mod table;
 mod tally;

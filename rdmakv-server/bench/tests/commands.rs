@@ -410,3 +410,44 @@ fn help_has_examples_everywhere() {
         assert!(text.contains("Examples:\n  rdmakv-bench "), "{command}: {text}");
     }
 }
+
+#[test]
+fn study_compares_servers_and_leaves_no_files() {
+    if Command::new("memcached").arg("-V").stdout(Stdio::null()).status().is_err() {
+        eprintln!("memcached: not run: it is not installed (Debian: memcached)");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(PROGRAM);
+    command.args(["hybrid", "study", "--quick", "--contenders", "memcached,extstore", "--json", "-q", "--folder"]);
+    let output = command.arg(folder.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    if said.contains("ext_") {
+        eprintln!("memcached: not run: it has no extstore");
+        return;
+    }
+    assert!(output.status.success(), "{said}");
+    let study: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = study["rows"].as_array().unwrap();
+    let of = |part: &str, contender: &str| {
+        let is = |row: &&Value| row["part"] == part && row["contender"] == contender;
+        &rows.iter().find(is).unwrap_or_else(|| panic!("{part} of {contender}: {rows:?}"))["figures"]
+    };
+    assert!(number(&of("uniform", "extstore")["hit_ratio"]) > number(&of("uniform", "memcached")["hit_ratio"]));
+    assert!(number(&of("uniform", "extstore")["flash_share"]) > 0.5, "{rows:?}");
+    assert_eq!(of("uniform", "memcached")["with_penalty"].as_array().unwrap().len(), 4);
+    assert_eq!(rows.len(), 6, "a pattern of two, three rows of the tiers of one, one of full flash: {rows:?}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "files stay");
+}
+
+#[test]
+fn study_names_the_program_that_is_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(PROGRAM);
+    command.args(["hybrid", "study", "--quick", "-q", "--server", "/nowhere/rdmakv-server", "--folder"]);
+    let output = command.arg(folder.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said.contains("start /nowhere/rdmakv-server: not found: build it"), "{said}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "files stay");
+}

@@ -6,23 +6,27 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::{Mix, Penalty, Traffic};
-use clap::Args;
+use clap::{Args, Subcommand};
 
 use super::Failure;
 use super::flags::{Chosen, Common, Loop, Output, Valued, time};
 use super::session::{Go, Session};
+use super::study::Study;
 
 #[derive(Debug, Args)]
-#[command(mut_arg("size", |arg| arg.default_value("32k")), after_help = "\
+#[command(args_conflicts_with_subcommands = true, mut_arg("size", |arg| arg.default_value("32k")), after_help = "\
 Keys are written, as many as the server keeps; then they are read, and what is missed is written again. Latencies are the cache's
 own; GET+PENALTY adds to each miss what the database would have taken: --penalty, or a time drawn from those that were
 measured before the run.
 
 Examples:
   rdmakv-bench hybrid 127.0.0.1:11211 -k 20000 --penalty 95ms              the survey's case
+  rdmakv-bench hybrid study                                                servers with flash and without
   rdmakv-bench hybrid 127.0.0.1:11211 --choice latest --penalty-of-file /var/lib/db/table
   rdmakv-bench hybrid 127.0.0.1:11211 --penalty-by 'mysql -e \"select * from t where k = 1\" db'")]
 pub(super) struct Hybrid {
+    #[command(subcommand)]
+    study: Option<Inner>,
     #[command(flatten)]
     common: Common,
     #[command(flatten)]
@@ -50,8 +54,17 @@ pub(super) struct Hybrid {
     output: Output,
 }
 
+#[derive(Debug, Subcommand)]
+enum Inner {
+    /// Starts rdmakv-server with flash, memcached, and memcached with extstore, and compares what misses cost
+    Study(Box<Study>),
+}
+
 impl Hybrid {
     pub(super) fn act(&self) -> Result<ExitCode, Failure> {
+        if let Some(Inner::Study(study)) = &self.study {
+            return study.act();
+        }
         let mut session = Session::begin("hybrid", "A cache before a database", &self.output)?;
         let penalty = match (&self.penalty_of_file, &self.penalty_by) {
             (Some(path), _) => Penalty::of_file(path, self.valued.size.most()),

@@ -10,6 +10,7 @@ mod paper;
 mod replay;
 mod run;
 mod session;
+mod study;
 mod ycsb;
 
 use std::process::ExitCode;
