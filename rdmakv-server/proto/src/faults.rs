@@ -19,6 +19,18 @@ pub enum Fault {
     NoRestartWait,
     /// `believes-the-dead`: a client reads the memory of a server that was killed, and believes it (in frrwp's shm provider).
     BelievesTheDead,
+    /// `flash-damage`: bytes that are read from flash are changed now and then.
+    FlashDamage,
+    /// `flash-no-crc`: the same, and records are believed without comparing their CRC.
+    FlashNoCrc,
+    /// `flash-kept-at-overwrite`: flash keeps the old value of a key that was written again, unless the new one goes there.
+    FlashKeptAtOverwrite,
+    /// `flash-kept-at-end`: flash keeps the value of an item that ends in memory.
+    FlashKeptAtEnd,
+    /// `flash-load-not-orphaned`: a value that is read from flash is believed though its item ended or changed meanwhile.
+    FlashLoadNotOrphaned,
+    /// `flash-moves-the-dead`: reclaim writes a record again though its item ended or was flushed meanwhile.
+    FlashMovesTheDead,
 }
 
 /// Returns whether this fault was chosen.
@@ -45,9 +57,16 @@ pub fn injected(fault: Fault) -> bool {
             "dead-after-reply" => Fault::DeadAfterReply,
             "no-restart-wait" => Fault::NoRestartWait,
             "believes-the-dead" => Fault::BelievesTheDead,
+            "flash-damage" => Fault::FlashDamage,
+            "flash-no-crc" => Fault::FlashNoCrc,
+            "flash-kept-at-overwrite" => Fault::FlashKeptAtOverwrite,
+            "flash-kept-at-end" => Fault::FlashKeptAtEnd,
+            "flash-load-not-orphaned" => Fault::FlashLoadNotOrphaned,
+            "flash-moves-the-dead" => Fault::FlashMovesTheDead,
             other => panic!(
                 "RDMAKV_FAULT={other}: one of index-before-dead, reuse-early, no-crc, dead-after-reply, no-restart-wait, \
-                 believes-the-dead"
+                 believes-the-dead, flash-damage, flash-no-crc, flash-kept-at-overwrite, flash-kept-at-end, \
+                 flash-load-not-orphaned, flash-moves-the-dead"
             ),
         })
     });
