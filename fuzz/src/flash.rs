@@ -1,14 +1,14 @@
 //! Decoders of the flash tier: records, directories, superblocks, manifests.
 
 use rdmakv_flash::layout::Layout;
-use rdmakv_flash::record::{believe, directory, parse};
+use rdmakv_flash::record::{Summed, believe, directory, parse};
 use rdmakv_flash::superblock::Superblock;
 use rdmakv_flash::{Flash, Settings};
 
 /// A record of the key `key`: what is believed lies within the bytes.
 pub(crate) fn record(input: &[u8]) -> bool {
     let parsed = parse(input).is_ok_and(|(record, _, _)| record.key.len() + record.value.len() < input.len());
-    let believed = believe(input, b"key", 9, 5).is_ok();
+    let believed = believe(Summed::new(input), b"key", 9, 5).is_ok();
     assert!(parsed || !believed);
     believed
 }

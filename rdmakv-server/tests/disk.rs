@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use rdmakv_flash::layout::BLOCK;
+use rdmakv_flash::record::Summed;
 use rdmakv_flash::superblock::Superblock;
 use rdmakv_flash::{Action, Area, DeviceError, Entry, Flash, Layout, Loaded, Lookup, Settings, Ticket};
 use rdmakv_proto::item;
@@ -110,7 +111,9 @@ impl Tier {
             let done = self.done.recv_timeout(Duration::from_secs(30)).unwrap();
             match self.begun.remove(&done.token).unwrap() {
                 Begun::Write(ticket) => self.flash.written(ticket, done.result),
-                Begun::Read(ticket, reader) => self.flash.read(ticket, done.result.map(|()| reader.bytes()), 0),
+                Begun::Read(ticket, reader) => {
+                    self.flash.read(ticket, done.result.map(|()| Summed::new(reader.bytes())), 0)
+                }
             }
         }
     }
@@ -147,7 +150,7 @@ impl Tier {
         let (token, reader) = self.read(area);
         let done = self.done.recv_timeout(Duration::from_secs(30)).unwrap();
         assert_eq!((done.token, done.result), (token, Ok(())));
-        match self.flash.loaded(load, Ok(reader.bytes()), 0) {
+        match self.flash.loaded(load, Ok(Summed::new(reader.bytes())), 0) {
             Loaded::Item(item) => assert!(item.record.value == value(number)),
             other => panic!("{other:?}"),
         }

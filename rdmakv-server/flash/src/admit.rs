@@ -30,7 +30,7 @@ pub enum Refused {
     Lost,
 }
 
-/// Decides by what the item is; `is_short` says that free segments are few.
+/// Decides by what the item is; `is_short` says that others go for it.
 pub(crate) fn worth(
     entry: &Entry<'_>,
     len: usize,

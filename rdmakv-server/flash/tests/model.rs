@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use rdmakv_flash::record::Summed;
 use rdmakv_flash::restart::{Start, Step, stop_steps};
 use rdmakv_flash::superblock::Superblock;
 use rdmakv_flash::{
@@ -243,7 +244,7 @@ impl World {
         }
         let read = self.reads.swap_remove(which % self.reads.len());
         let bytes = self.bring(read.area, &read.before, how);
-        self.flash.read(read.id, bytes.as_deref().map_err(|&error| error), self.now);
+        self.flash.read(read.id, bytes.as_deref().map(Summed::new).map_err(|&error| error), self.now);
     }
     fn end_load(&mut self, which: usize, how: u8) {
         if self.loads.is_empty() {
@@ -251,7 +252,7 @@ impl World {
         }
         let load = self.loads.swap_remove(which % self.loads.len());
         let bytes = self.bring(load.area, &load.before, how);
-        match self.flash.loaded(load.id, bytes.as_deref().map_err(|&error| error), self.now) {
+        match self.flash.loaded(load.id, bytes.as_deref().map(Summed::new).map_err(|&error| error), self.now) {
             Loaded::Item(item) => self.check(load.key, item),
             Loaded::Again => {}
             end @ (Loaded::Expired | Loaded::Failed(_) | Loaded::Wrong(_)) => {
@@ -510,6 +511,36 @@ fn writes_are_bounded_near_full() {
     assert!((1.2..=1.26).contains(&factor), "{factor}");
     assert!(counts.rewritten > 0 && counts.evicted > 0 && counts.dropped_busy == 0, "{counts:?}");
     assert!(world.flash.usage().items > 40, "{:?}", world.flash.usage());
+}
+
+#[test]
+fn full_log_of_old_values_takes_unread_items() {
+    let mut world = World::new(9);
+    world.mark(None);
+    let mut versions = 0;
+    // 20 keys of which flash has room for 70: what fills it are values that were written again.
+    for turn in 0..2000 {
+        let key = format!("k{:05}", turn % 20).into_bytes();
+        versions += 1;
+        let value = vec![1; 1400];
+        let crc = item::sum(versions, 0, &key, &value);
+        let entry = Entry {
+            key: &key,
+            value: &value,
+            version: versions,
+            flags: 0,
+            crc,
+            expiry: 0,
+            frequency: 0,
+            fetched: false,
+            marks: 0,
+        };
+        let admitted = world.flash.admit(world.flash.hash(&key), &entry, world.now);
+        assert_eq!(admitted, Ok(()), "turn {turn}: {:#?}", world.flash.counts());
+        settle(&mut world);
+    }
+    assert_eq!(world.flash.usage().items, 20);
+    assert_eq!(world.flash.counts().evicted, 0);
 }
 
 #[test]

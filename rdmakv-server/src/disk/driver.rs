@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rdmakv_flash::record::Summed;
 use rdmakv_flash::{Action, DeviceError, Flash, ManifestError, Settings, Ticket};
 use rdmakv_proto::clock;
 
@@ -102,13 +103,18 @@ impl Inner {
     fn end(&self, done: Done) {
         let Some(running) = locked(&self.running).remove(&done.token) else { return };
         let buffer = done.memory.and_then(super::Memory::into_owned);
+        #[cfg(rdmakv_fault_injection)]
+        let buffer = buffer.map(|mut buffer| {
+            buffer.damage();
+            buffer
+        });
         let Running::Load { shard, load } = running else {
             let _ = locked(&self.events).send(Event::Ended(running, done.result, buffer));
             return;
         };
         let Some(shared) = self.shared() else { return };
         let bytes = match (&buffer, done.result) {
-            (Some(buffer), Ok(())) => Ok(&buffer.bytes()[..load.area.len as usize]),
+            (Some(buffer), Ok(())) => Ok(Summed::new(&buffer.bytes()[..load.area.len as usize])),
             (None, Ok(())) => Err(DeviceError::Short),
             (_, Err(error)) => Err(error),
         };
@@ -191,7 +197,7 @@ impl Inner {
             Running::Load { .. } => return,
             Running::Read { shard, ticket, len } => {
                 let bytes = match (&buffer, result) {
-                    (Some(buffer), Ok(())) => Ok(&buffer.bytes()[..len]),
+                    (Some(buffer), Ok(())) => Ok(Summed::new(&buffer.bytes()[..len])),
                     (None, Ok(())) => Err(DeviceError::Short),
                     (_, Err(error)) => Err(error),
                 };

@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rdmakv_flash::DeviceError;
+use rdmakv_flash::record::Summed;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::buffers::Buffers;
@@ -65,6 +66,11 @@ impl WorkerReads {
         self.waiting.extend(loads);
     }
 
+    /// Returns whether some have ended that were not [taken](Self::take).
+    pub(crate) fn has_ended(&mut self) -> bool {
+        !self.ended.is_empty() || self.ring.has_ended()
+    }
+
     /// Gives the kernel the reads that were added, as many as may be in progress.
     ///
     /// # Errors
@@ -103,8 +109,13 @@ impl WorkerReads {
         for Done { token, result, memory } in ended.drain(..) {
             let Some((shard, load)) = running.remove(&token) else { continue };
             let buffer = memory.and_then(Memory::into_owned);
+            #[cfg(rdmakv_fault_injection)]
+            let buffer = buffer.map(|mut buffer| {
+                buffer.damage();
+                buffer
+            });
             let bytes = match (&buffer, result) {
-                (Some(buffer), Ok(())) => Ok(&buffer.bytes()[..load.area.len as usize]),
+                (Some(buffer), Ok(())) => Ok(Summed::new(&buffer.bytes()[..load.area.len as usize])),
                 (None, Ok(())) => Err(DeviceError::Short),
                 (_, Err(error)) => Err(error),
             };

@@ -102,8 +102,10 @@ impl Ring {
     pub fn new(files: Vec<File>, depth: u32, fixed: Option<Fixed>) -> Result<Self, StartError> {
         let depth = depth.clamp(1, 1024);
         let gate = gate();
-        let ring = IoUring::new((if gate.is_some() { 2 * depth + 1 } else { depth + 1 }).next_power_of_two())
-            .map_err(StartError::Ring)?;
+        let entries = (if gate.is_some() { 2 * depth + 1 } else { depth + 1 }).next_power_of_two();
+        // A thread that serves others need not be interrupted at each end; older kernels have no such choice.
+        let ring = IoUring::builder().setup_coop_taskrun().build(entries).or_else(|_| IoUring::new(entries));
+        let ring = ring.map_err(StartError::Ring)?;
         let registered = fixed.and_then(|fixed| Registered::new(&ring, fixed));
         let slots = Slots { all: (0..depth).map(|_| None).collect(), free: (0..depth as usize).collect() };
         Ok(Self { ring, registered, files, slots, gate, ended: Vec::new(), counts: Counts::default() })
@@ -116,6 +118,10 @@ impl Ring {
     /// Those of the system.
     pub fn notify(&self, eventfd: BorrowedFd<'_>) -> io::Result<()> {
         self.ring.submitter().register_eventfd(eventfd.as_raw_fd())
+    }
+    /// Returns whether transfers have ended that were not [taken](Self::take_ended).
+    pub(super) fn has_ended(&mut self) -> bool {
+        !self.ended.is_empty() || !self.ring.completion().is_empty()
     }
     /// Returns how many transfers are in progress.
     #[must_use]

@@ -46,6 +46,27 @@ impl Owned {
     }
 }
 
+#[cfg(rdmakv_fault_injection)]
+impl Owned {
+    /// With `flash-damage` and `flash-no-crc`: changes a byte of a value, once in 50 reads.
+    pub(super) fn damage(&mut self) {
+        use rdmakv_proto::faults::{Fault, injected};
+        use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+        static READS: AtomicU32 = AtomicU32::new(0);
+        if !injected(Fault::FlashDamage) && !injected(Fault::FlashNoCrc)
+            || !READS.fetch_add(1, Relaxed).is_multiple_of(50)
+        {
+            return;
+        }
+        let Ok((record, ..)) = rdmakv_flash::record::parse(self.bytes()) else { return };
+        if let Some(from_end) = record.value.as_ptr_range().end.addr().checked_sub(self.bytes.as_ptr().addr() + 1)
+            && !record.value.is_empty()
+        {
+            self.bytes[from_end] ^= 0x10;
+        }
+    }
+}
+
 #[expect(unsafe_code, reason = "the kernel writes there")]
 // SAFETY: the bytes are on the heap and owned, so they stay where they are while the box moves, until it is dropped.
 unsafe impl Memory for Owned {

@@ -149,13 +149,14 @@ impl Worker {
             self.shared.rounds[self.number].store(self.now, Relaxed);
             // Most rounds measure nothing, and these do not ask the clock.
             let begun = self.sampler.is_near(events.iter().count()).then(Instant::now);
+            let mut is_signalled = false;
             for event in &events {
                 let Token(at) = event.token();
                 if event.token() == WAKE {
                     self.welcome();
                     self.go_on();
                 } else if event.token() == READS {
-                    self.take_reads();
+                    is_signalled = true;
                 } else if at >= DATAGRAMS {
                     self.datagram(at - DATAGRAMS);
                 } else if let Some(Some(conn)) = self.conns.get_mut(at) {
@@ -171,6 +172,10 @@ impl Worker {
                         _ => self.drive(at),
                     }
                 }
+            }
+            // After the requests of the round: more have ended meanwhile. A signal may interrupt the wait before the event is seen.
+            if is_signalled || self.reads.as_mut().is_some_and(WorkerReads::has_ended) {
+                self.take_reads();
             }
             for _ in 0..self.again.len() {
                 if let Some(at) = self.again.pop_front() {

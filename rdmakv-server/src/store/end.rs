@@ -2,6 +2,7 @@
 
 use super::chunk::{self, Id};
 use super::{Deleted, Keep, Store};
+use rdmakv_proto::faults::{Fault, injected};
 
 impl Store {
     /// Deletes the item.
@@ -89,7 +90,7 @@ impl Store {
     /// Ends an item: takes it out of the index, the queues and flash, and retires its chunk.
     pub(super) fn unlink(&mut self, id: Id, now: u64) {
         let hash = self.index.hash_of(&self.slabs, id);
-        if let Some(tier) = &mut self.tier {
+        if let Some(tier) = self.tier.as_mut().filter(|_| !injected(Fault::FlashKeptAtEnd)) {
             tier.flash.remove(hash, self.slabs.chunk(id).key());
         }
         self.take_out(id, hash, now);

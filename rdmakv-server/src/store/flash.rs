@@ -9,12 +9,14 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use rdmakv_flash::record::Summed;
 use rdmakv_flash::{Area, DeviceError, Entry, Flash, LoadId, Loaded, Lookup, ManifestError, Settings, StubMemory};
 
 use super::Store;
 use super::chunk::{BINARY, CHOSEN, CLEAN, FETCHED, Id, STALE, WON};
 use super::slabs::Slabs;
 use crate::metrics::{FlashCounts, FlashGauges};
+use rdmakv_proto::faults::{Fault, injected};
 
 /// Names a request that waits for an item, to its driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -410,7 +412,7 @@ impl Store {
     }
 
     /// Takes the end of a read, with all bytes that its area has; returns the requests that go on now.
-    pub fn loaded(&mut self, load: LoadId, bytes: Result<&[u8], DeviceError>, now: u64) -> Vec<Waiter> {
+    pub fn loaded(&mut self, load: LoadId, bytes: Result<Summed<'_>, DeviceError>, now: u64) -> Vec<Waiter> {
         self.flush_if_due(now);
         let Some(tier) = self.tier.as_deref_mut() else { return Vec::new() };
         let (mut waiters, len) = tier.loads.remove(&load).unwrap_or_default();
@@ -421,6 +423,12 @@ impl Store {
         waiters.extend(tier.line.drain(..in_line).map(|(waiter, _)| waiter));
         if let Loaded::Item(item) = tier.flash.loaded(load, bytes, now as u32) {
             let hash = self.index.hash(item.record.key);
+            // Without a fault nothing of the key is in memory.
+            let is_there =
+                injected(Fault::FlashLoadNotOrphaned) && self.index.find(&self.slabs, hash, item.record.key).is_some();
+            if is_there {
+                return waiters;
+            }
             // What is not promoted is still on flash.
             self.promote(hash, &item.record, About::of(&item), now);
         }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use rdmakv_flash::record::Summed;
 use rdmakv_flash::{Action, DeviceError, Layout, Settings};
 
 use super::flash::{Load, Recall, Waiter};
@@ -65,7 +66,7 @@ impl Tiered {
                 }
                 Action::Read { ticket, area } => {
                     let at = area.offset as usize;
-                    flash.read(ticket, Ok(&device[at..at + area.len as usize]), *now as u32);
+                    flash.read(ticket, Ok(Summed::new(&device[at..at + area.len as usize])), *now as u32);
                 }
             }
         }
@@ -90,7 +91,7 @@ impl Tiered {
     fn end(&mut self, load: Load) -> Vec<Waiter> {
         let at = load.area.offset as usize;
         let bytes = self.device[at..at + load.area.len as usize].to_vec();
-        self.store.loaded(load.id, Ok(&bytes), self.now)
+        self.store.loaded(load.id, Ok(Summed::new(&bytes)), self.now)
     }
     fn begin(&mut self, key: &[u8]) -> Load {
         match self.store.recall(key, Waiter(0), self.now) {

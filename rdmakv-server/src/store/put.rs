@@ -3,6 +3,7 @@
 use super::chunk::{self, Id};
 use super::eviction;
 use super::{ChunkWriter, Mode, Outcome, Refused, Store, Terms};
+use rdmakv_proto::faults::{Fault, injected};
 
 impl Store {
     /// Returns a chunk for this item, to be filled. `expiry` is in Unix seconds, 0 for never.
@@ -143,7 +144,7 @@ impl Store {
         }
         self.counts.whole.total_items += 1;
         self.counts.classes[chunk.class()].sets += 1;
-        if let Some(tier) = &mut self.tier {
+        if let Some(tier) = self.tier.as_mut().filter(|_| !injected(Fault::FlashKeptAtOverwrite)) {
             tier.flash.remove(hash, chunk.key());
         }
         // Making room may have driven the old one out meanwhile, where its holder keeps the chunk from being reused.

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use super::{Action, Flash, Ticket, is_over};
 use crate::device::DeviceError;
 use crate::layout::{self, Area};
-use crate::record::{self, Entry};
+use crate::record::{self, Entry, Summed};
 use crate::segments::State;
 use crate::stubs::{self, Id};
 
@@ -251,13 +251,13 @@ impl Flash {
     }
 
     /// Takes the end of a read for reclaim: the bytes that were read, all that the area had.
-    pub fn read(&mut self, ticket: Ticket, bytes: Result<&[u8], DeviceError>, now: u32) {
+    pub fn read(&mut self, ticket: Ticket, bytes: Result<Summed<'_>, DeviceError>, now: u32) {
         match &mut self.reclaim.step {
             Step::Directory { segment, ticket: own } if *own == ticket.0 => {
                 let segment = *segment;
                 self.counts.read_errors += u64::from(bytes.is_err());
                 let sequence = self.segments.get(segment).sequence;
-                let entries = bytes.ok().and_then(|bytes| record::directory(bytes, sequence));
+                let entries = bytes.ok().and_then(|read| record::directory(read.bytes(), sequence));
                 match entries.map(|entries| entries.collect::<Vec<_>>()) {
                     Some(entries) => self.reclaim.step = Step::Counting { segment, entries, at: 0, units: [0; 8] },
                     None => {
@@ -275,9 +275,30 @@ impl Flash {
         }
     }
 
-    fn end_move(&mut self, one: Move, segment: u32, bytes: Result<&[u8], DeviceError>, now: u32) {
+    /// With `flash-moves-the-dead`: writes a record again that nothing names any more.
+    #[cfg(rdmakv_fault_injection)]
+    fn move_the_dead(&mut self, hash: u64, bytes: Result<Summed<'_>, DeviceError>) {
+        use rdmakv_proto::faults::{Fault, injected};
+        let Some(Ok((record, ..))) = bytes.ok().map(|read| record::parse(read.bytes())) else { return };
+        if !injected(Fault::FlashMovesTheDead) || self.find(hash, record.key).is_some() {
+            return;
+        }
+        let (key, value, version, flags, crc) = (record.key, record.value, record.version, record.flags, record.crc);
+        let entry = Entry { key, value, version, flags, crc, expiry: 0, frequency: 0, fetched: false, marks: 0 };
+        let unit = self.settings.layout.unit();
+        let len = layout::encode_len(record::len(&entry).div_ceil(unit as usize) as u32);
+        if let Some(place) = self.append(hash, &entry) {
+            self.insert(hash, key, stubs::Stub { place, expiry: 0, len, version: version as u8, marks: 0 });
+        }
+    }
+
+    fn end_move(&mut self, one: Move, segment: u32, bytes: Result<Summed<'_>, DeviceError>, now: u32) {
         // Removed or replaced meanwhile: nothing comes back.
-        let Some(id) = self.at_place(one.hash, one.place) else { return };
+        let Some(id) = self.at_place(one.hash, one.place) else {
+            #[cfg(rdmakv_fault_injection)]
+            self.move_the_dead(one.hash, bytes);
+            return;
+        };
         let stub = self.stubs.get(id);
         let sequence = self.segments.get(segment).sequence;
         let Ok(bytes) = bytes else {
