@@ -14,12 +14,22 @@
 //! Pure: no clock, no lock. A slot of the table is eight bytes; pages that meet in one slot are counted together.
 
 /// Reads of one page, or of some that meet here.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Reads {
     /// As of `at`.
     count: f32,
     /// In steps.
     at: u32,
+}
+
+impl Reads {
+    /// Returns what a slot has. All zero is no read.
+    fn of(slot: u64) -> Self {
+        Self { count: f32::from_bits((slot >> 32) as u32), at: slot as u32 }
+    }
+    fn slot(self) -> u64 {
+        u64::from(self.count.to_bits()) << 32 | u64::from(self.at)
+    }
 }
 
 /// Steps of a lease's time: how finely time is counted, and how often the threshold moves.
@@ -38,8 +48,8 @@ const MOST_SLOTS: u64 = 1 << 22;
 /// Counts pages' reads, and decides.
 #[derive(Debug)]
 pub struct Admission {
-    /// Two to some power.
-    slots: Vec<Reads>,
+    /// [`Reads`], two to some power of them. Numbers, because zeros of these take no memory before they are written.
+    slots: Vec<u64>,
     /// Nanoseconds of a step.
     step: u64,
     threshold: f32,
@@ -53,7 +63,7 @@ impl Admission {
     pub fn new(pages: u64, lease: u64) -> Self {
         let slots = pages.clamp(16, MOST_SLOTS).next_power_of_two() as usize;
         let step = (lease / STEPS).max(1);
-        Self { slots: vec![Reads::default(); slots], step, threshold: 0.0, moved: 0, start: None }
+        Self { slots: vec![0; slots], step, threshold: 0.0, moved: 0, start: None }
     }
 
     /// Reads that a page needs, as they are counted here, before it is leased.
@@ -74,7 +84,7 @@ impl Admission {
     }
 
     fn count(&self, page: u64, at: u32) -> f32 {
-        let reads = self.slots[self.slot(page)];
+        let reads = Reads::of(self.slots[self.slot(page)]);
         let age = at.saturating_sub(reads.at) as f32 / STEPS as f32;
         reads.count * (-age / MEMORY).exp()
     }
@@ -86,7 +96,7 @@ impl Admission {
             let count = self.count(page, at) + reads as f32;
             let slot = self.slot(page);
             let entry = &mut self.slots[slot];
-            *entry = Reads { count, at: at.max(entry.at) };
+            *entry = Reads { count, at: at.max(Reads::of(*entry).at) }.slot();
         }
     }
 
