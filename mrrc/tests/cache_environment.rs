@@ -19,6 +19,8 @@ const REMAPS: &str = "MRRCTEST_REMAPS";
 const OWN_POLICY: &str = "MRRCTEST_OWN_POLICY";
 /// The program asks for widening; and for a policy that cannot widen.
 const WIDENS: &str = "MRRCTEST_WIDENS";
+/// Neighbours are asked for, in plain memory and in an arena.
+const NEIGHBOURS: &str = "MRRCTEST_NEIGHBOURS";
 /// Another cache is built before.
 const TWICE: &str = "MRRCTEST_TWICE";
 
@@ -61,6 +63,22 @@ fn remap(cache: &Cache<Device>) -> u64 {
         map(memory, libc::MAP_FIXED);
     }
     cache.counters().attempts
+}
+
+/// Returns how many requests for pages one after the other were widened: in plain memory, and in an arena.
+fn widened(cache: &Cache<Device>) -> (u64, u64) {
+    let (page, pages) = (PAGE as usize, 500);
+    let memory = vec![1_u8; pages * page];
+    for at in 0..pages - 1 {
+        drop(acquire_at(cache, memory[at * page..].as_ptr(), page, mrrc::Access::LOCAL).unwrap());
+    }
+    let plain = cache.counters().widened;
+    let arena = cache.arena(64 * page).unwrap();
+    arena.write_at(0, &vec![1; arena.len()]).unwrap();
+    for at in 0..64 {
+        drop(arena.acquire(at * page..(at + 1) * page, mrrc::Access::LOCAL).unwrap());
+    }
+    (plain, cache.counters().widened - plain)
 }
 
 /// The pages that the program's own policy evicts at once; 0 until a cache makes one.
@@ -117,6 +135,10 @@ fn child_builds_a_cache() {
     match built.build() {
         Ok(cache) if std::env::var_os(OWN_POLICY).is_some() => {
             println!("built: {} registrations, batch {}", register_twice(&cache), BATCH.load(Ordering::Relaxed));
+        }
+        Ok(cache) if std::env::var_os(NEIGHBOURS).is_some() => {
+            let (plain, arena) = widened(&cache);
+            println!("built: widened {} {}", plain > 0, arena > 0);
         }
         Ok(cache) if std::env::var_os(REMAPS).is_some() => {
             println!("built: {} registrations, {}", remap(&cache), cache.monitor())
@@ -259,6 +281,16 @@ fn a_policy_that_cannot_widen_leaves_it_off() {
         let said = build_with(variables);
         assert!(said.starts_with("refused: ") && said.contains("leave it off"), "{variables:?}: {said}");
     }
+}
+
+#[test]
+fn environment_widens_what_the_cache_owns() {
+    let ask = |variables: &[(&str, &str)]| build_with(&[&[(NEIGHBOURS, "1")], variables].concat());
+    assert_eq!(ask(&[]), "built: widened false false");
+    // The program did not promise to report changes around what it acquires.
+    assert_eq!(ask(&[("MRRC_WIDEN", "on")]), "built: widened false true");
+    assert_eq!(ask(&[(WIDENS, "widen")]), "built: widened true true");
+    assert_eq!(ask(&[(WIDENS, "widen"), ("MRRC_WIDEN", "off")]), "built: widened false false");
 }
 
 #[test]

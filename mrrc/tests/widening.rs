@@ -509,6 +509,36 @@ fn requests_that_are_begun_stay_exact() {
 }
 
 #[test]
+fn begun_requests_over_regions_stay_exact() {
+    let device = device();
+    let seen = Seen::of(&device);
+    let cache = taught(builder(&device, CAPACITY));
+    let room = Room::new();
+    room.map(0, 512, RW, ANONYMOUS);
+    room.fill(100, 101);
+    assert_eq!(room.registered(&cache, &seen, 100, 1), [(100, 101)]);
+    room.fill(0, 512);
+    let mut begun = begin_at(&cache, room.at(100), 3 * PAGE as usize, Access::LOCAL).unwrap();
+    drop(begun.finish().unwrap());
+    assert_eq!(seen.take(), [room.range(101, 103)]);
+}
+
+#[test]
+fn refused_deregistrations_keep_it_exact() {
+    let device = device();
+    let seen = Seen::of(&device);
+    let cache = taught(builder(&device, 1024));
+    let (much, room) = (Room::filled(0, 1024), Room::filled(0, 512));
+    drop(much.acquire(&cache, 0, 1000).unwrap());
+    // What cannot be deregistered takes the room.
+    device.fail_deregister(Fault::always(libc::EBUSY));
+    cache.invalidate(much.at(0), (1000 * PAGE) as usize).unwrap();
+    let _ = cache.reap();
+    assert_eq!(room.registered(&cache, &seen, 100, 1), [(100, 101)]);
+    device.heal();
+}
+
+#[test]
 fn groups_stay_exact_and_leases_show_what_was_listed() {
     let device = device();
     let seen = Seen::of(&device);

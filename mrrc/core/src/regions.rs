@@ -384,9 +384,9 @@ impl Regions {
         self.free.push(id);
     }
 
-    /// Returns a new, empty list.
+    /// Returns a new, empty list. The first one makes room for the links of all regions.
     pub fn new_list(&mut self) -> ListId {
-        self.lists.new_list()
+        self.lists.new_list(self.spans.len(), self.limit)
     }
 
     /// Gives an empty list back.

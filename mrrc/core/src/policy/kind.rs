@@ -43,6 +43,7 @@ macro_rules! kinds {
             pub fn build_lean(self, params: &PolicyParams) -> Box<dyn Policy + Send> {
                 match self {
                     Self::Mrrc => Box::new(super::mrrc::Mrrc::lean(params)),
+                    Self::Probation => Box::new(super::probation::Probation::lean(params)),
                     _ => self.build(params),
                 }
             }

@@ -39,12 +39,12 @@
 //! above `firehose` where that registers neighbours that are asked for next.
 //!
 //! A hit costs two stores and a few multiplications, as in `gdsf`; one in many, those of the sample, three look-ups
-//! in small hash maps. Beside the heap (24 bytes an entry) there are 8 to 16 bytes a region of memory of the evicted,
-//! and some 100 KiB of shadow caches at most times, which do not grow with the cache.
+//! in small hash maps. The order takes 24 bytes a region as a heap, and one in the [lean](Probation::lean) form. Once regions were evicted
+//! there are 8 to 16 bytes a region of memory of them, and some 100 KiB of shadow caches, which do not grow with the cache.
 
 use super::frequency_table::{FrequencyTable, name_of};
 use super::parameters::{CHOICES, MAX_TOUCHES, Parameters};
-use super::parts::Ordered;
+use super::parts::{Ordered, Ranking, Winners};
 use super::shadow_cache::ShadowCache;
 use super::{Need, Policy};
 use crate::cost::Linear;
@@ -68,8 +68,8 @@ const SAMPLED: u8 = 1;
 /// Regions by worth, those evicted by uses, and the choices. Uses [`Region::count`](crate::Region::count) for the
 /// uses and [`Region::mark`](crate::Region::mark) for whether a region is in the sample.
 #[derive(Debug)]
-pub struct Probation {
-    benefit: Ordered,
+pub struct Probation<R = Ordered> {
+    benefit: R,
     clock: f64,
     /// The most that a victim was worth since the last region entered.
     left: f64,
@@ -95,8 +95,27 @@ pub struct Probation {
 impl Probation {
     /// With the capacity and the cost model of the configuration.
     pub fn new(params: &PolicyParams) -> Self {
+        Self::over(params)
+    }
+
+    /// Returns a policy with one set of parameters, for tests.
+    #[cfg(test)]
+    pub(super) fn with_one_choice(params: &PolicyParams, choice: &Parameters) -> Self {
+        Self { choices: std::array::from_fn(|_| choice.clone()), ..Self::new(params) }
+    }
+}
+
+impl Probation<Winners> {
+    /// As [`Probation::new`], with the same decisions: it keeps less for each region, and touches cost it more.
+    pub fn lean(params: &PolicyParams) -> Self {
+        Self::over(params)
+    }
+}
+
+impl<R: Ranking> Probation<R> {
+    fn over(params: &PolicyParams) -> Self {
         Self {
-            benefit: Ordered::default(),
+            benefit: R::default(),
             clock: 0.0,
             left: 0.0,
             cost: params.cost,
@@ -110,12 +129,6 @@ impl Probation {
             shadows: Vec::new(),
             sample_bits: 0,
         }
-    }
-
-    /// Returns a policy with one set of parameters, for tests.
-    #[cfg(test)]
-    pub(super) fn with_one_choice(params: &PolicyParams, choice: &Parameters) -> Self {
-        Self { choices: std::array::from_fn(|_| choice.clone()), ..Self::new(params) }
     }
 
     #[inline]
@@ -150,8 +163,9 @@ impl Probation {
         let mut sample = Vec::new();
         for (id, region) in regions.iter().filter(|(_, region)| region.state() == RegionState::Cached) {
             let name = name_of(region.range());
-            region.set_mark(if self.is_sampled(name) { SAMPLED } else { 0 });
-            if region.mark() == SAMPLED {
+            let is_sampled = self.is_sampled(name);
+            region.set_mark(region.mark() & !SAMPLED | if is_sampled { SAMPLED } else { 0 });
+            if is_sampled {
                 sample.push((region.order.get(), name, id));
             }
         }
@@ -174,7 +188,7 @@ impl Probation {
     }
 }
 
-impl Policy for Probation {
+impl<R: Ranking> Policy for Probation<R> {
     fn insert(&mut self, regions: &mut Regions, id: RegionId) {
         let region = regions.get(id);
         let (name, pages) = (name_of(region.range()), region.pages());
@@ -194,7 +208,7 @@ impl Policy for Probation {
         self.left = 0.0;
         let benefit = self.clock + benefit;
         if !self.shadows.is_empty() && self.is_sampled(name) {
-            region.set_mark(SAMPLED);
+            region.set_mark(region.mark() | SAMPLED);
             self.play(name, pages);
         }
         self.benefit.insert(regions, id, benefit);
@@ -206,7 +220,7 @@ impl Policy for Probation {
         let pages = region.pages();
         region.count.set(region.count.get().saturating_add(1));
         let benefit = self.clock + self.choices[self.taken].benefit(region.count.get(), self.density(pages), 0);
-        if region.mark() == SAMPLED {
+        if region.mark() & SAMPLED != 0 {
             self.play(name_of(region.range()), pages);
         }
         self.benefit.raise(regions, id, benefit.max(regions.get(id).weight.get()));
@@ -401,6 +415,49 @@ mod tests {
             let shadows: usize = policy.shadows.iter().map(ShadowCache::memory).sum();
             assert!(shadows < 400 << 10, "{shadows} bytes");
         }
+    }
+
+    #[test]
+    fn both_forms_decide_alike() {
+        let config = Config { max_regions: Some(400), ..Config::new(2000) };
+        let mut heap = core_of(&config, Probation::new(&config.params()));
+        let mut lean = core_of(&config, Probation::lean(&config.params()));
+        let mut random = random(5);
+        let mut held = Vec::new();
+        for step in 0..60_000 {
+            let object = if step % 5 < 3 { random(300) * random(300) / 64 } else { random(4000) };
+            let asked = range(object, 1 + object % 13);
+            let found = heap.request(asked).map(|outcome| outcome.parts().to_vec());
+            assert_eq!(lean.request(asked).map(|outcome| outcome.parts().to_vec()), found, "{step}");
+            match random(20) {
+                0 if held.len() < 50 => {
+                    let id = found.unwrap()[0].region();
+                    if let Some(id) = id {
+                        heap.hold(id);
+                        lean.hold(id);
+                        held.push(id);
+                    }
+                }
+                1 | 2 if !held.is_empty() => {
+                    let id = held.swap_remove(random(held.len() as u64) as usize);
+                    heap.release(id);
+                    lean.release(id);
+                }
+                3 => {
+                    heap.invalidate(asked);
+                    lean.invalidate(asked);
+                }
+                _ => {}
+            }
+            assert_eq!(heap.used_pages(), lean.used_pages());
+        }
+        assert_eq!(heap.counters(), lean.counters());
+        assert!(heap.counters().evicted > 1000 && heap.policy().shadows.len() == 3);
+        assert!(lean.policy().benefit.memory() < heap.policy().benefit.memory() / 8);
+    }
+
+    fn core_of<P: Policy>(config: &Config, policy: P) -> Core<P> {
+        Core::with_policy(config, policy).unwrap()
     }
 
     #[test]

@@ -251,13 +251,20 @@ impl Lists {
             + self.lists.capacity() * size_of::<LinkedList<InList>>()
     }
 
-    /// A row for the next region, of about so many at most.
+    /// A row for the next region, of about so many at most. None is made before there is a list.
+    #[inline]
     pub(super) fn add_row(&mut self, limit: usize) {
-        // One row is no region's.
-        self.table.add(limit.saturating_add(1));
+        if !self.lists.is_empty() {
+            // One row is no region's.
+            self.table.add(limit.saturating_add(1));
+        }
     }
 
-    pub(super) fn new_list(&mut self) -> ListId {
+    /// Returns a new list, for a store of so many regions, and about so many at most.
+    pub(super) fn new_list(&mut self, regions: usize, limit: usize) -> ListId {
+        while self.table.rows().len() <= regions {
+            self.table.add(limit.saturating_add(1));
+        }
         self.free.pop().unwrap_or_else(|| {
             assert!(self.lists.len() < NOWHERE as usize, "fewer than four billion lists");
             grow::push(&mut self.lists, LinkedList::new(InList { table: self.table.clone(), names: Names }));
@@ -272,7 +279,7 @@ impl Lists {
 
     #[inline]
     pub(super) fn list(&self, id: RegionId) -> Option<ListId> {
-        let list = self.table.rows()[id.raw() as usize].list.get();
+        let list = self.table.rows().get(id.raw() as usize)?.list.get();
         (list != NOWHERE).then_some(ListId(list))
     }
 

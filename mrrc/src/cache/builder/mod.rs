@@ -115,7 +115,7 @@ impl<R: Registrar> Builder<R> {
     }
 
     /// The most regions that may be registered at once. Default: what the registrar says, or 2^20. A region takes
-    /// some 110 bytes of memory, and up to 200 where regions are large and far apart.
+    /// some 100 bytes of memory, and up to 200 where regions are large and far apart.
     pub fn max_regions(mut self, regions: u64) -> Self {
         self.settings.max_regions = Some(regions);
         self

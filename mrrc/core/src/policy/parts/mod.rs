@@ -11,6 +11,7 @@
 //! | [`Listed`] | the same [`Stack`], without a word for each region; a hit writes more | `order` |
 //! | [`Queue`] | first in, first out, or by last use; knows its pages | `mark`, `weight` |
 //! | [`Ordered`] | by a value that only rises; hits do not touch the heap | `weight`, `order` |
+//! | [`Winners`] | the same [`Ranking`], in a byte for each region; hits may write more | `weight`, `order`, `mark` |
 //! | [`Ghosts`] | ranges that were evicted lately, with what the policy remembers of them | none |
 
 mod ghosts;
@@ -19,6 +20,7 @@ mod ordered;
 mod queue;
 mod recency;
 mod stack;
+mod winners;
 
 pub use ghosts::Ghosts;
 pub use lru::Lru;
@@ -26,3 +28,4 @@ pub use ordered::Ordered;
 pub use queue::Queue;
 pub use recency::Recency;
 pub use stack::{Listed, Stack};
+pub use winners::{Ranking, Winners};
