@@ -206,7 +206,7 @@ fn a_large_batch_takes_nothing_along_that_was_used() {
     const REGIONS: u64 = 20_000;
     const USED: u64 = 17_000;
     let device = device();
-    let cache = builder(&device, REGIONS).build().unwrap();
+    let cache = builder(&device, REGIONS).policy("mrrc".parse().unwrap()).build().unwrap();
     fill(&cache, REGIONS, 1);
     assert!(all_hit(&cache, USED, 1));
     // A tenth leaves, and by the order in which they were registered what was used would be the first to go.
@@ -231,7 +231,7 @@ fn one_eviction_suffices_past_many_held() {
 #[test]
 fn region_shortage_evicts_share_of_regions() {
     let device = device();
-    let cache = builder(&device, 1_000_000).max_regions(100).build().unwrap();
+    let cache = builder(&device, 1_000_000).policy("mrrc".parse().unwrap()).max_regions(100).build().unwrap();
     fill(&cache, 100, 1);
     drop(take(&cache, 2000, 1));
     // A tenth of the pages would be all of them.

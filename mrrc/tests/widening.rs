@@ -518,6 +518,8 @@ fn begun_requests_over_regions_stay_exact() {
     room.fill(100, 101);
     assert_eq!(room.registered(&cache, &seen, 100, 1), [(100, 101)]);
     room.fill(0, 512);
+    // Nothing was found around it: the next miss is exact, too.
+    assert_eq!(room.registered(&cache, &seen, 300, 1), [(300, 301)]);
     let mut begun = begin_at(&cache, room.at(100), 3 * PAGE as usize, Access::LOCAL).unwrap();
     drop(begun.finish().unwrap());
     assert_eq!(seen.take(), [room.range(101, 103)]);

@@ -89,11 +89,28 @@ pub(crate) struct Mappings {
 
 const MAPS: &str = "/proc/self/maps";
 
+#[cfg(test)]
+thread_local! {
+    /// How often this thread has read the text.
+    pub(crate) static TEXTS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
 impl Mappings {
     /// # Errors
     /// Fails if `/proc` is not mounted.
     pub(crate) fn open() -> io::Result<Self> {
         Ok(Self { maps: File::open(MAPS)?, query: AtomicBool::new(true) })
+    }
+
+    /// Returns whether the kernel answers for one address, as far as is known: otherwise the text is read.
+    pub(crate) fn is_quick(&self) -> bool {
+        self.query.load(Ordering::Relaxed)
+    }
+
+    /// Returns those that are read from the text.
+    #[cfg(test)]
+    pub(crate) fn of_text() -> io::Result<Self> {
+        Ok(Self { query: AtomicBool::new(false), ..Self::open()? })
     }
 
     /// Returns the mapping that holds a page.
@@ -113,6 +130,8 @@ impl Mappings {
                 found => return found,
             }
         }
+        #[cfg(test)]
+        TEXTS.with(|texts| texts.set(texts.get() + 1));
         let mut found = None;
         scan(File::open(MAPS)?, |mapping| {
             found = Some(mapping).filter(|mapping| mapping.pages.end() > page);
@@ -340,7 +359,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
     #[test]
     fn the_kernel_and_its_text_agree() {
         let mappings = Mappings::open().unwrap();
-        let text = Mappings { query: AtomicBool::new(false), ..Mappings::open().unwrap() };
+        let text = Mappings::of_text().unwrap();
         let here = std::ptr::from_ref(&mappings) as u64 / PAGE;
         let code = kinds as *const () as u64 / PAGE;
         for (page, kind) in [(here, Kind::Anonymous), (code, Kind::File)] {

@@ -177,6 +177,13 @@ pub unsafe trait Monitor: Send + Sync + 'static {
         if self.vouches() { Duration::from_millis(10) } else { Duration::ZERO }
     }
 
+    /// Returns the bounds of the watched mapping that holds a page of 4 KiB. None where they are not known, or it is no private anonymous
+    /// memory. It does not ask the system: before Linux 6.11 that reads a list of all mappings. Never called with a lock held. Default: none.
+    fn private_mapping(&self, page: u64) -> Option<PageRange> {
+        let _ = page;
+        None
+    }
+
     /// A region that was watched is deregistered. Never called with a lock held.
     ///
     /// # Safety

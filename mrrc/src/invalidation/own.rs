@@ -30,6 +30,12 @@ impl OwnMonitor {
         unsafe { self.0.watch(range) }
     }
 
+    /// Returns the bounds of a watched mapping of private anonymous memory, if they are known.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn private_mapping(&self, page: u64) -> Option<PageRange> {
+        self.0.private_mapping(page)
+    }
+
     /// Once for each time that [`OwnMonitor::watch`] answered that the range is watched, when nothing there is to be found any
     /// more.
     pub(crate) fn unwatch(&self, range: PageRange) {

@@ -233,6 +233,10 @@ unsafe impl Monitor for Userfaultfd {
         }
     }
 
+    fn private_mapping(&self, page: u64) -> Option<PageRange> {
+        self.watcher.private_mapping(page)
+    }
+
     /// For each range that was answered with [`Watch::Watched`], once, as it was given then.
     unsafe fn unwatch(&self, range: PageRange) {
         self.watcher.unwatch(range);

@@ -187,9 +187,9 @@ impl<'cache, R: Registrar> PendingLease<'cache, R> {
             shared.wake(wakes);
             (state, event) = match step? {
                 Step::Register => self.register_gaps()?,
-                Step::Look(reach) => {
+                Step::Look(reach, number) => {
                     let &AcquireRequest { range, owned, .. } = self.miss.request();
-                    let found = shared.surroundings(range, reach, owned);
+                    let found = shared.surroundings(range, reach, owned, number);
                     (shared.lock()?, Event::Looked(found))
                 }
                 Step::Probe(range) => {

@@ -98,8 +98,8 @@ pub(crate) enum Event {
 
 /// The next task of the driver.
 pub(crate) enum Step {
-    /// Look which of these pages, around the request, can be registered with it, without the lock.
-    Look(PageRange),
+    /// Look which of these pages, around the request, can be registered with it, without the lock. With the number of changes so far.
+    Look(PageRange, u64),
     /// Ask the registrar whether the range can be registered, without the lock.
     Probe(PageRange),
     /// Ask the monitor about the gaps and register them, without the lock.
@@ -400,7 +400,7 @@ impl<T> Miss<T> {
         if self.question.looks(state)
             && let Some(reach) = reach(state, context, &self.request)
         {
-            return Ok(Some(Step::Look(reach)));
+            return Ok(Some(Step::Look(reach, state.changes.number())));
         }
         self.question.check_surroundings(state, &self.request);
         if let Some(gap) = self.question.put_lone(state, context) {

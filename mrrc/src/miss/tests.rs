@@ -173,7 +173,7 @@ impl World {
                 return;
             }
             Next::Effect(step) => match step {
-                Step::Look(reach) => {
+                Step::Look(reach, _) => {
                     let range = miss.as_ref().unwrap().request().range;
                     Event::Looked(match fault {
                         Fault::None => reach,
@@ -488,7 +488,7 @@ fn changes_after_the_look_keep_it_exact() {
         let mut world = World::new(usize::MAX, true, vec![(1, vec![ask(17)])]);
         world.act(Act::Effect(0, Fault::None));
         world.act(Act::Advance(0));
-        assert!(matches!(world.tasks[0].next, Next::Effect(Step::Look(_))));
+        assert!(matches!(world.tasks[0].next, Next::Effect(Step::Look(..))));
         if changes {
             world.act(Act::Change(19, 1));
             world.act(Act::Change(19, 1));

@@ -45,6 +45,10 @@ pub(crate) struct Shared<R: Registrar> {
     /// Opened when first needed; none where the system does not tell.
     #[cfg(target_os = "linux")]
     mappings: OnceLock<Option<Mappings>>,
+    /// The mapping of private anonymous memory that was asked for last, and the number of changes before. Only where the program reports
+    /// changes of all of it.
+    #[cfg(target_os = "linux")]
+    last_mapping: std::sync::Mutex<Option<(PageRange, u64)>>,
     #[cfg(target_os = "linux")]
     page_map: OnceLock<Option<PageMap>>,
 }
@@ -86,6 +90,8 @@ impl<R: Registrar> Shared<R> {
             mappings: OnceLock::new(),
             #[cfg(target_os = "linux")]
             page_map: OnceLock::new(),
+            #[cfg(target_os = "linux")]
+            last_mapping: std::sync::Mutex::default(),
         })
     }
 
@@ -209,9 +215,16 @@ impl<R: Registrar> Shared<R> {
     }
 
     /// Returns the range with the pages next to it that can be registered with it, within `reach`. They are in memory, and in the same
-    /// mapping of private anonymous memory, or in the memory that the caller answers for. Other processes change shared memory.
+    /// mapping of private anonymous memory, or in the memory that the caller answers for. Other processes change shared memory. The
+    /// number is that of the changes before the call.
     #[cfg(target_os = "linux")]
-    pub(crate) fn surroundings(&self, range: PageRange, reach: PageRange, owned: Option<PageRange>) -> PageRange {
+    pub(crate) fn surroundings(
+        &self,
+        range: PageRange,
+        reach: PageRange,
+        owned: Option<PageRange>,
+        number: u64,
+    ) -> PageRange {
         let Some(page_map) = self.page_map.get_or_init(|| PageMap::open().ok()) else { return range };
         let reach = owned.map_or(Some(reach), |owned| owned.intersection(reach));
         let Some(found) = reach.map(|reach| page_map.around(range, reach)).filter(|&found| found != range) else {
@@ -219,12 +232,7 @@ impl<R: Registrar> Shared<R> {
         };
         let allowed = match owned {
             Some(_) => Some(found),
-            None => {
-                let mappings = self.mappings.get_or_init(|| Mappings::open().ok()).as_ref();
-                let mapping = mappings.and_then(|mappings| mappings.at(range.start()).ok().flatten());
-                let mapping = mapping.filter(|mapping| mapping.refusal().is_none() && mapping.kind == Kind::Anonymous);
-                mapping.and_then(|mapping| mapping.pages.intersection(found))
-            }
+            None => self.private_mapping(range.start(), number).and_then(|mapping| mapping.intersection(found)),
         };
         let Some(allowed) = allowed.filter(|allowed| allowed.contains(range)) else { return range };
         // Whole pages of the device.
@@ -232,9 +240,32 @@ impl<R: Registrar> Shared<R> {
         PageRange::between(allowed.start().next_multiple_of(unit), allowed.end() / unit * unit)
     }
 
+    /// Returns the bounds of the mapping that holds a page, if it is private anonymous memory. Where the kernel does not answer for one
+    /// address, the monitor is asked first, or the last answer holds until a change.
+    #[cfg(target_os = "linux")]
+    fn private_mapping(&self, page: u64, number: u64) -> Option<PageRange> {
+        let mappings = self.mappings.get_or_init(|| Mappings::open().ok()).as_ref()?;
+        let ask = || {
+            let mapping = mappings.at(page).ok().flatten()?;
+            (mapping.refusal().is_none() && mapping.kind == Kind::Anonymous).then_some(mapping.pages)
+        };
+        if mappings.is_quick() {
+            return ask();
+        }
+        if self.settings.vouched {
+            return self.monitor.private_mapping(page).or_else(ask);
+        }
+        let mut last = self.last_mapping.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let known = last.filter(|(pages, then)| *then == number && (pages.start()..pages.end()).contains(&page));
+        if known.is_none() {
+            *last = ask().map(|pages| (pages, number));
+        }
+        last.map(|(pages, _)| pages)
+    }
+
     /// Returns the range: this system does not tell which pages are in memory.
     #[cfg(not(target_os = "linux"))]
-    pub(crate) fn surroundings(&self, range: PageRange, _: PageRange, _: Option<PageRange>) -> PageRange {
+    pub(crate) fn surroundings(&self, range: PageRange, _: PageRange, _: Option<PageRange>, _: u64) -> PageRange {
         range
     }
 
@@ -275,6 +306,44 @@ mod tests {
         assert_eq!(map(memory, libc::MAP_FIXED), memory);
         let answer = cache.with_slice(slice(), |lease| lease.segments().count());
         assert!(matches!(answer, Err(AcquireError::Unusable(Unusable::Broken))), "{answer:?}");
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    #[expect(unsafe_code, reason = "memory is mapped and leased by hand")]
+    fn old_kernels_are_not_asked_at_each_miss() {
+        use crate::invalidation::Userfaultfd;
+        use crate::invalidation::mappings::{Mappings, TEXTS};
+        let builder = || Cache::builder(NoopRegistrar::default()).capacity_pages(8192).ignore_environment();
+        let mut caches = vec![builder().monitor(Explicit)];
+        caches.extend(Userfaultfd::new().map(|monitor| builder().monitor(monitor).background(false)));
+        for builder in caches {
+            let cache = builder.widen(true).build().unwrap();
+            cache.shared.mappings.set(Some(Mappings::of_text().unwrap())).unwrap();
+            let bytes = 2048 * PAGE as usize;
+            // SAFETY: it is mapped where nothing is, and stays.
+            let memory = unsafe {
+                let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+                let memory = libc::mmap(std::ptr::null_mut(), bytes, rights, flags, -1, 0);
+                libc::madvise(memory, bytes, libc::MADV_DONTFORK);
+                memory.cast::<u8>()
+            };
+            let page = |nth: usize| memory.wrapping_add(nth * PAGE as usize);
+            // SAFETY: the pages are this test's own.
+            (0..2048).for_each(|nth| unsafe { page(nth).write(1) });
+            // SAFETY: the memory is mapped, and no transfer is made.
+            let ask = |nth: usize| drop(unsafe { cache.acquire(page(nth), 1, Access::LOCAL) }.unwrap());
+            (0..1024).for_each(ask);
+            let before = (TEXTS.get(), cache.counters().widened);
+            (1024..2048).for_each(ask);
+            let misses = cache.counters().widened - before.1;
+            assert!(misses >= 16, "{}: {misses}", cache.monitor());
+            assert_eq!(TEXTS.get(), before.0, "{}", cache.monitor());
+            // Another mapping may have other bounds after a change.
+            cache.invalidate(page(0), bytes).unwrap();
+            ask(5);
+            assert!(TEXTS.get() <= before.0 + 1);
+        }
     }
 
     #[test]

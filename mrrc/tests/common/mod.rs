@@ -77,8 +77,9 @@ pub(crate) fn gate_at(device: &Device, waits: impl Fn(&Event) -> bool + Send + S
 
 /// No background, no environment, invalidated by hand.
 pub(crate) fn builder(device: &Device, pages: u64) -> Builder<Device> {
-    // The stories of the tests are the paper's. A test of another policy sets it.
-    let config = Config { policy: PolicyKind::Mrrc, ..Config::new(pages) };
+    // All tests but those that name one can be run with another policy.
+    let policy = std::env::var("MRRCTEST_POLICY").map_or(PolicyKind::default(), |name| name.parse().unwrap());
+    let config = Config { policy, ..Config::new(pages) };
     let builder = Cache::builder(device.clone()).config(config).capacity_pages(pages);
     builder.monitor(Explicit).ignore_environment()
 }

@@ -46,6 +46,8 @@ struct Registered {
     end: u64,
     /// The sum of its pages' counts.
     wanted: u64,
+    /// Whether it is known to be private anonymous memory.
+    is_private: bool,
 }
 
 impl Registered {
@@ -97,10 +99,22 @@ impl Table {
     }
 
     /// The pages are registered.
+    #[cfg(test)]
     pub(super) fn add(&mut self, range: PageRange) {
+        self.add_mapping(range, false);
+    }
+
+    /// The pages of a mapping, of private anonymous memory or other, are registered.
+    pub(super) fn add_mapping(&mut self, range: PageRange, is_private: bool) {
         self.cut(range, |_| {});
         self.strays.remove(range.start()..range.end());
-        self.insert(range.start(), range.end());
+        self.insert_with(range.start(), range.end(), self.sum(range.start(), range.end()), is_private);
+    }
+
+    /// Returns the part of a registered mapping of private anonymous memory that holds a page, as far as nothing was cut out of it.
+    pub(super) fn private_mapping(&self, page: u64) -> Option<PageRange> {
+        let (&start, mapping) = self.registered.range(..=page).next_back()?;
+        (mapping.end > page && mapping.is_private).then(|| PageRange::between(start, mapping.end))
     }
 
     /// The pages are registered no longer.
@@ -187,12 +201,8 @@ impl Table {
         all
     }
 
-    fn insert(&mut self, start: u64, end: u64) {
-        self.insert_with(start, end, self.sum(start, end));
-    }
-
-    fn insert_with(&mut self, start: u64, end: u64, wanted: u64) {
-        let mapping = Registered { end, wanted };
+    fn insert_with(&mut self, start: u64, end: u64, wanted: u64, is_private: bool) {
+        let mapping = Registered { end, wanted, is_private };
         self.idle += usize::from(mapping.is_idle());
         self.registered.insert(start, mapping);
     }
@@ -216,7 +226,7 @@ impl Table {
             sums[longest] = mapping.wanted - sums.iter().sum::<u64>();
             for part in [0, 2] {
                 if !parts[part].is_empty() {
-                    self.insert_with(parts[part].start, parts[part].end, sums[part]);
+                    self.insert_with(parts[part].start, parts[part].end, sums[part], mapping.is_private);
                 }
             }
             out(cut);
@@ -275,6 +285,20 @@ mod tests {
 
     fn set(start: u64, end: u64) -> RangeSet<u64> {
         RangeSet::from_iter(std::iter::once(start..end))
+    }
+
+    #[test]
+    fn private_mappings_end_at_holes() {
+        let mut table = Table::default();
+        table.add_mapping(range(10, 20), true);
+        table.add_mapping(range(20, 30), false);
+        assert_eq!([9, 10, 19, 20].map(|page| table.private_mapping(page)), {
+            let whole = Some(range(10, 20));
+            [None, whole, whole, None]
+        });
+        table.remove(range(15, 16));
+        let found = [14, 15, 16].map(|page| table.private_mapping(page));
+        assert_eq!(found, [Some(range(10, 15)), None, Some(range(16, 20))]);
     }
 
     #[test]

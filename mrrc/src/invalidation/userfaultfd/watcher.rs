@@ -117,6 +117,15 @@ impl Watcher {
         Err(NO_THREAD)
     }
 
+    /// Returns the bounds of the watched mapping of private anonymous memory that holds a page, if the table knows it now.
+    pub(super) fn private_mapping(&self, page: u64) -> Option<PageRange> {
+        if self.in_child() || !self.shared.is(State::Running) {
+            return None;
+        }
+        let mut table = lock(&self.table);
+        if self.settle(&mut table) { table.private_mapping(page) } else { None }
+    }
+
     /// Registers the mapping that holds the page, and answers where it ends. The table's lock is held.
     fn register(&self, table: &mut Table, page: u64) -> Result<u64, Unwatched> {
         let mut refused = Unwatched::Refused(libc::EAGAIN);
@@ -144,7 +153,7 @@ impl Watcher {
                 continue;
             }
             if session.is_some() && !self.shared.descriptor.changing() && self.shared.quiet() == session {
-                table.add(mapping.pages);
+                table.add_mapping(mapping.pages, mapping.kind == Kind::Anonymous);
             } else if attempt < ATTEMPTS {
                 continue;
             }
