@@ -7,7 +7,7 @@ use super::output::{cannot_write, doubts};
 use super::{Stop, asked};
 use crate::side_by_side::host::Host;
 use crate::side_by_side::report;
-use crate::side_by_side::results::{Kept, markdown};
+use crate::side_by_side::results::{Kept, Others, markdown};
 use clap::{Args, ValueEnum};
 use std::fs;
 use std::io::{self, Write};
@@ -35,7 +35,7 @@ pub(super) struct All {
     #[arg(long)]
     quick: bool,
 
-    /// Also write a page of tables to this file, as benches/RESULTS.md is
+    /// Also write a page of tables to this file, as benches/RESULTS.md is. Its sections of other commands stay
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
 
@@ -59,10 +59,10 @@ Exit status: 0 measured, 1 something could not be measured (the rest was), 2 wro
 
 pub(super) fn run(all: &All) -> Result<(), Stop> {
     // Before a quarter of an hour is spent on what cannot be kept.
-    if let Some(page) = &all.markdown {
-        let page = fs::File::options().append(true).create(true).open(page).map_err(|error| cannot_write(page, &error));
-        page.map_err(Stop::Measuring)?;
-    }
+    let others = match &all.markdown {
+        Some(page) => others(page).map_err(|error| Stop::Measuring(cannot_write(page, &error)))?,
+        None => Others::default(),
+    };
     let folder = tempfile::tempdir().map_err(|error| Stop::Measuring(format!("a temporary folder: {error}")))?;
     let host = Host::look();
     let parts: Vec<Part> = if all.only.is_empty() { Part::value_variants().into() } else { all.only.clone() };
@@ -92,7 +92,7 @@ pub(super) fn run(all: &All) -> Result<(), Stop> {
     }
     out.flush()?;
     if let Some(page) = &all.markdown {
-        write_page(page, all, &host, &kept).map_err(|error| Stop::Measuring(cannot_write(page, &error)))?;
+        write_page(page, all, &host, &kept, &others).map_err(|error| Stop::Measuring(cannot_write(page, &error)))?;
     }
     match failed.as_slice() {
         [] => Ok(()),
@@ -115,9 +115,15 @@ fn one(name: &str, all: &All, file: &Path) -> Result<Kept, String> {
     Kept::read(&text, status.success())?.ok_or_else(|| format!("it ended with {status} before it measured anything"))
 }
 
-fn write_page(page: &Path, all: &All, host: &Host, kept: &[Kept]) -> io::Result<()> {
+/// Returns the sections of the page that stay, if it is there and can be written.
+fn others(page: &Path) -> io::Result<Others> {
+    fs::File::options().append(true).create(true).open(page)?;
+    fs::read_to_string(page).map(|page| Others::of(&page))
+}
+
+fn write_page(page: &Path, all: &All, host: &Host, kept: &[Kept], others: &Others) -> io::Result<()> {
     let mut text = Vec::new();
     let command = format!("cargo run --release -p benches --bin {}", asked().replacen(' ', " -- ", 1));
-    markdown(&mut text, &command, host, &doubts(all.quick).collect::<Vec<_>>(), kept)?;
+    markdown(&mut text, &command, host, &doubts(all.quick).collect::<Vec<_>>(), kept, others)?;
     fs::write(page, text)
 }

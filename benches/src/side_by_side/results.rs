@@ -80,11 +80,50 @@ impl Kept {
     }
 }
 
-/// Writes the page; `doubts` say why its figures are not to be believed.
+/// The sections of a page that no part makes: those of other commands, and what people wrote. They outlive the page.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Others {
+    /// Behind the losses.
+    early: String,
+    /// Behind all parts.
+    late: String,
+}
+
+const LOSSES: &str = "## Where we lose";
+const MEASURED: &str = "## How this was measured";
+
+impl Others {
+    /// Finds them in a page.
+    pub fn of(page: &str) -> Self {
+        let (mut all, mut is_early, mut is_other, mut is_code) = (Self::default(), true, false, false);
+        for line in page.lines() {
+            is_code ^= line.starts_with("```");
+            if !is_code && line.starts_with("## ") {
+                is_early &= line != MEASURED;
+                is_other = ![LOSSES, MEASURED].contains(&line) && !line.starts_with("## `side-by-side ");
+            }
+            if is_other {
+                let place = if is_early { &mut all.early } else { &mut all.late };
+                *place += line;
+                place.push('\n');
+            }
+        }
+        all
+    }
+}
+
+/// Writes the page; `doubts` say why its figures are not to be believed, and `others` are from the page before.
 ///
 /// # Errors
 /// Those of the writer.
-pub fn markdown(out: &mut impl Write, command: &str, host: &Host, doubts: &[String], parts: &[Kept]) -> io::Result<()> {
+pub fn markdown(
+    out: &mut impl Write,
+    command: &str,
+    host: &Host,
+    doubts: &[String],
+    parts: &[Kept],
+    others: &Others,
+) -> io::Result<()> {
     writeln!(out, "# Results\n")?;
     for part in parts {
         writeln!(out, "- {}", text(&in_a_line(part)))?;
@@ -96,12 +135,13 @@ pub fn markdown(out: &mut impl Write, command: &str, host: &Host, doubts: &[Stri
     let lost: Vec<_> = rows().filter(|row| row.row.standing() == Some(Standing::Behind)).collect();
     let beside = rows().filter(|row| row.row.standing().is_some()).count();
     let overlap = rows().filter(|row| row.row.standing() == Some(Standing::Overlap)).count();
-    writeln!(out, "\n## Where we lose\n")?;
+    writeln!(out, "\n{LOSSES}\n")?;
     writeln!(out, "In {} of {beside} rows that have a peer; in {overlap} others the rounds overlap.\n", lost.len())?;
     if !lost.is_empty() {
         table(out, lost.into_iter())?;
     }
-    writeln!(out, "\n## How this was measured\n\n```sh\n{command}\n```\n")?;
+    section(out, &others.early)?;
+    writeln!(out, "\n{MEASURED}\n\n```sh\n{command}\n```\n")?;
     for line in host.lines().iter().chain(doubts) {
         writeln!(out, "- {}", text(line))?;
     }
@@ -125,7 +165,15 @@ pub fn markdown(out: &mut impl Write, command: &str, host: &Host, doubts: &[Stri
             rest = later;
         }
     }
-    Ok(())
+    section(out, &others.late)
+}
+
+/// Writes sections as they were.
+fn section(out: &mut impl Write, text: &str) -> io::Result<()> {
+    match text.trim_end() {
+        "" => Ok(()),
+        text => writeln!(out, "\n{text}"),
+    }
 }
 
 /// Returns how a part fares, in a line.
@@ -190,7 +238,8 @@ mod tests {
     fn saved_results_read_back_with_losses() {
         let kept = Kept::read(&saved(), true).unwrap().unwrap();
         let mut page = Vec::new();
-        markdown(&mut page, "side-by-side", &kept.head.host, &[], std::slice::from_ref(&kept)).unwrap();
+        let parts = std::slice::from_ref(&kept);
+        markdown(&mut page, "side-by-side", &kept.head.host, &[], parts, &Others::default()).unwrap();
         let page = String::from_utf8(page).unwrap();
         let (losses, rest) = page.split_once("## `side-by-side cache`").unwrap();
         assert!(losses.starts_with("# Results\n\n- **cache** (peer: &lt;none>): ahead in 1 rows"), "{page}");
@@ -201,11 +250,30 @@ mod tests {
     }
 
     #[test]
+    fn sections_of_other_commands_outlive_the_page() {
+        let kept = Kept::read(&saved(), true).unwrap().unwrap();
+        let page = |others: &Others| {
+            let mut page = Vec::new();
+            markdown(&mut page, "side-by-side", &kept.head.host, &[], std::slice::from_ref(&kept), others).unwrap();
+            String::from_utf8(page).unwrap()
+        };
+        let plain = page(&Others::default());
+        assert_eq!(Others::of(&plain), Others::default());
+        let early = "## Goals\n\n- missed\n";
+        let late = "## `tracesim compare --held-out`\n\n```sh\n## no heading\n```\n\n## Builds\n\nslow\n";
+        let with = plain.replace(MEASURED, &format!("{early}\n{MEASURED}")) + "\n" + late;
+        let again = page(&Others::of(&with));
+        assert_eq!(again, with);
+        assert_eq!(page(&Others::of(&again)), with);
+    }
+
+    #[test]
     fn a_part_that_ended_early_is_said_to_have() {
         let first = saved().lines().next().unwrap().to_owned();
         let kept = Kept::read(&first, false).unwrap().unwrap();
         let mut page = Vec::new();
-        markdown(&mut page, "side-by-side", &kept.head.host, &[], std::slice::from_ref(&kept)).unwrap();
+        let parts = std::slice::from_ref(&kept);
+        markdown(&mut page, "side-by-side", &kept.head.host, &[], parts, &Others::default()).unwrap();
         assert!(String::from_utf8(page).unwrap().contains("`cache` was not measured to its end"));
     }
 
