@@ -225,6 +225,39 @@ fn flash_is_back_after_an_orderly_stop() {
 }
 
 #[test]
+fn ended_item_is_not_back_from_its_record() {
+    let place = Place::new();
+    let flash = place.flash();
+    let more = ["--flash", &flash, "-m", "8", "-I", "512k", "-o", "no_lru_crawler"];
+    let server = place.start(&more);
+    fill(&server);
+    let mut client = server.connect();
+    // From flash into memory, where they get an end that their records do not know.
+    let brought: Vec<u64> = (0..ITEMS / 3).filter(|number| number % 3 != 0 && number * 37 % 5000 > 1000).collect();
+    let before = server.stat("get_extstore");
+    for number in &brought {
+        client.write_all(format!("mg k{number} t\r\n").as_bytes()).unwrap();
+        let mut line = String::new();
+        BufReader::new(&client).read_line(&mut line).unwrap();
+        let seconds = if number % 2 == 0 { 1 } else { 4 };
+        if line.starts_with("HD") {
+            ask(&mut client, format!("touch k{number} {seconds}\r\n").as_bytes(), b"TOUCHED\r\n");
+        }
+    }
+    assert!(server.stat("get_extstore") > before + 100);
+    // Some end before the stop, others while the server is down.
+    std::thread::sleep(Duration::from_millis(2000));
+    end(server, "-TERM");
+    std::thread::sleep(Duration::from_millis(4000));
+    let server = place.start(&more);
+    let found = all(&server);
+    for number in brought {
+        assert!(found[number as usize].is_none(), "k{number}");
+    }
+    assert!(found.iter().flatten().count() > 500);
+}
+
+#[test]
 fn log_of_another_stop_loses_its_items_only() {
     let place = Place::new();
     let flash = place.flash();

@@ -21,6 +21,8 @@ pub enum Ending {
     Killed,
     /// In order: its values may be there again.
     Stopped,
+    /// It was killed while it stopped, or the next one was while it started: its values may be there again.
+    Interrupted,
 }
 
 /// A server that was ended, and the one after it.

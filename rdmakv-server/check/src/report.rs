@@ -89,11 +89,13 @@ fn table(run: &Run, text: &mut String) {
         column.set_cell_alignment(if at == 0 { CellAlignment::Left } else { CellAlignment::Right });
     }
     let _ = writeln!(text, "{}", table.trim_fmt());
+    let ended = |ending| run.restarts.iter().filter(|restart| restart.ending == ending).count();
     let _ = writeln!(
         text,
-        "{} restarts ({} after an orderly stop), {} client processes killed, {} items evicted and {} expired as far as servers lived to tell",
+        "{} restarts ({} after an orderly stop, {} killed while they stopped or started), {} client processes killed, {} items evicted and {} expired as far as servers lived to tell",
         run.restarts.len(),
-        run.restarts.iter().filter(|restart| restart.ending == Ending::Stopped).count(),
+        ended(Ending::Stopped),
+        ended(Ending::Interrupted),
         run.killed,
         run.evicted,
         run.expired

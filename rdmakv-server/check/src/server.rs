@@ -46,6 +46,28 @@ impl Server {
         environment: &[(&str, &OsStr)],
         log: &File,
     ) -> io::Result<Self> {
+        let mut own = Self::spawn(program, arguments, environment, log)?;
+        for line in own.process.stdout.take().map(BufReader::new).into_iter().flat_map(BufRead::lines) {
+            // Its last line, after those that say where it listens.
+            if line?.contains("SIGTERM") {
+                return Ok(own);
+            }
+        }
+        let status = own.process.wait()?;
+        Err(io::Error::other(format!("the server ended with {status} before it served")))
+    }
+
+    /// Starts one, and waits for nothing.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be started.
+    pub fn spawn(
+        program: Option<&Path>,
+        arguments: &[String],
+        environment: &[(&str, &OsStr)],
+        log: &File,
+    ) -> io::Result<Self> {
         let mut command = match program {
             Some(program) => Command::new(program),
             None => Command::new(std::env::current_exe()?),
@@ -54,15 +76,8 @@ impl Server {
             command.env(SERVE, "1");
         }
         command.args(arguments).envs(environment.iter().copied());
-        let mut process = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log.try_clone()?).spawn()?;
-        for line in process.stdout.take().map(BufReader::new).into_iter().flat_map(BufRead::lines) {
-            // Its last line, after those that say where it listens.
-            if line?.contains("SIGTERM") {
-                return Ok(Self { process });
-            }
-        }
-        let status = process.wait()?;
-        Err(io::Error::other(format!("the server ended with {status} before it served")))
+        let process = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log.try_clone()?).spawn()?;
+        Ok(Self { process })
     }
 
     /// Returns whether it has ended by itself, and how.
@@ -75,38 +90,37 @@ impl Server {
     }
 
     /// Kills it; when this returns it can do nothing any more.
-    ///
-    /// # Errors
-    ///
-    /// None: one that has ended is as good.
-    pub fn kill(&mut self) -> io::Result<Ending> {
+    pub fn kill(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
-        Ok(Ending::Killed)
     }
 
-    /// Has it end in order, and waits for that.
+    /// Has it end in order, and waits for that; but kills it after so long, if it is given.
     ///
     /// # Errors
     ///
     /// It does not end as it should.
-    pub fn stop(&mut self) -> io::Result<Ending> {
+    pub fn stop(&mut self, kill_after: Option<Duration>) -> io::Result<Ending> {
         let process = rustix::process::Pid::from_child(&self.process);
         rustix::process::kill_process(process, rustix::process::Signal::TERM)?;
-        let until = Instant::now() + STOP;
+        let until = Instant::now() + kill_after.unwrap_or(STOP);
         while Instant::now() < until {
             match self.process.try_wait()? {
                 Some(status) if status.success() => return Ok(Ending::Stopped),
                 Some(status) => return Err(io::Error::other(format!("the server stopped with {status}"))),
-                None => std::thread::sleep(Duration::from_millis(5)),
+                None => std::thread::sleep(Duration::from_millis(2)),
             }
         }
-        Err(io::Error::other("the server does not stop"))
+        if kill_after.is_none() {
+            return Err(io::Error::other("the server does not stop"));
+        }
+        self.kill();
+        Ok(Ending::Interrupted)
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.kill();
+        self.kill();
     }
 }

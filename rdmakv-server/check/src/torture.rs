@@ -1,5 +1,7 @@
 //! A run: a server, client processes, and a thread that kills them now and then; then the verdict.
 
+use std::ffi::OsStr;
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -22,6 +24,11 @@ use crate::worker::Habits;
 
 /// How long clients may take to come to an end.
 const END: Duration = Duration::from_secs(60);
+/// The share of orderly stops that are interrupted by a kill, and of starts after them.
+const INTERRUPTED: f64 = 0.3;
+/// How long a server stops or starts at most before it is killed at that.
+const STOPPING: Duration = Duration::from_millis(300);
+const STARTING: Duration = Duration::from_millis(100);
 /// How often is looked after.
 const ROUND: Duration = Duration::from_millis(20);
 
@@ -47,7 +54,7 @@ pub struct Plan {
     #[arg(long, default_value = "10", value_name = "SECONDS|Nop", value_parser = every)]
     pub kill_server_every: Every,
     /// Seconds from one orderly stop of the server (SIGTERM) to the next, or operations as in 2000op; 0 is never. What it keeps
-    /// (--server-argument=-e --server-argument=FILE) has to be right
+    /// (--server-argument=-e --server-argument=FILE) has to be right. Some are killed while they stop, or the next one while it starts
     #[arg(long, default_value = "0", value_name = "SECONDS|Nop", value_parser = every)]
     pub stop_server_every: Every,
     /// Seconds from one kill -9 of a client process to the next, or operations as in 2000op; 0 is never
@@ -111,6 +118,9 @@ fn every(text: &str) -> Result<Every, String> {
         _ => Err("seconds are needed, 0 to 1000000, or operations as in 2000op".into()),
     }
 }
+
+/// Begins a server, from its program, arguments, environment and log.
+type Begin = fn(Option<&Path>, &[String], &[(&str, &OsStr)], &File) -> io::Result<Server>;
 
 /// When something is done next.
 #[derive(Clone, Copy, Debug)]
@@ -250,22 +260,27 @@ impl<'a> Torture<'a> {
 
     fn start_server(&mut self) -> io::Result<()> {
         if self.plan.at.is_none() {
-            let mut arguments = self.addresses.arguments(&self.plan.tag_lease);
-            // Pages are as large as the largest item: with small ones memory is full soon.
-            let memory = self.plan.memory.to_string();
-            arguments.extend(["-t", "4", "-I", "128k", "-m", &memory].map(str::to_owned));
-            arguments.extend(self.plan.server_argument.iter().cloned());
-            // Each sees another environment than the one before, as from a login and from cron.
-            let elsewhere = self.place.directory().join(format!("environment-{}", self.restarts.len()));
-            let mut environment: Vec<_> =
-                ["XDG_RUNTIME_DIR", "TMPDIR", "HOME"].map(|name| (name, elsewhere.as_os_str())).into();
-            environment.extend(self.plan.server_fault.as_deref().map(|fault| ("RDMAKV_FAULT", fault.as_ref())));
-            let log = self.place.server_log()?;
-            let started = Server::start(self.plan.server.as_deref(), &arguments, &environment, &log);
+            let started = self.with_server(Server::start);
             let with_log = |error| io::Error::other(format!("{error}:\n{}", self.place.end_of_server_log()));
             self.server = Some(started.map_err(with_log)?);
         }
         self.place.up(&self.addresses.all())
+    }
+
+    /// Begins a server with the run's arguments.
+    fn with_server(&self, begin: Begin) -> io::Result<Server> {
+        let mut arguments = self.addresses.arguments(&self.plan.tag_lease);
+        // Pages are as large as the largest item: with small ones memory is full soon.
+        let memory = self.plan.memory.to_string();
+        arguments.extend(["-t", "4", "-I", "128k", "-m", &memory].map(str::to_owned));
+        arguments.extend(self.plan.server_argument.iter().cloned());
+        // Each sees another environment than the one before, as from a login and from cron.
+        let elsewhere = self.place.directory().join(format!("environment-{}", self.restarts.len()));
+        let mut environment: Vec<_> =
+            ["XDG_RUNTIME_DIR", "TMPDIR", "HOME"].map(|name| (name, elsewhere.as_os_str())).into();
+        environment.extend(self.plan.server_fault.as_deref().map(|fault| ("RDMAKV_FAULT", fault.as_ref())));
+        let log = self.place.server_log()?;
+        begin(self.plan.server.as_deref(), &arguments, &environment, &log)
     }
 
     fn start_clients(&mut self) -> io::Result<()> {
@@ -336,11 +351,11 @@ impl<'a> Torture<'a> {
                 kill_client = self.next(self.plan.kill_client_every, lines);
             }
             if kill_server.is_over(lines) && self.server.is_some() {
-                self.restart(Server::kill)?;
+                self.restart(false)?;
                 kill_server = self.next(self.plan.kill_server_every, lines);
             }
             if stop_server.is_over(lines) && self.server.is_some() {
-                self.restart(Server::stop)?;
+                self.restart(true)?;
                 stop_server = self.next(self.plan.stop_server_every, lines);
             }
             if is_over {
@@ -381,12 +396,23 @@ impl<'a> Torture<'a> {
         self.start_clients()
     }
 
-    fn restart(&mut self, end: fn(&mut Server) -> io::Result<Ending>) -> io::Result<()> {
+    /// Kills the server, or has it end in order, and starts another.
+    fn restart(&mut self, in_order: bool) -> io::Result<()> {
         self.count();
         self.place.down();
         let begin = clock::now();
-        let ending = self.server.as_mut().map(end).transpose()?.unwrap_or(Ending::Killed);
+        let mut ending = Ending::Killed;
+        if in_order && let Some(server) = &mut self.server {
+            let is_killed = self.random.random_bool(INTERRUPTED);
+            ending = server.stop(is_killed.then(|| self.random.random_range(Duration::ZERO..STOPPING)))?;
+        }
         self.server = None;
+        if in_order && self.random.random_bool(INTERRUPTED) {
+            ending = Ending::Interrupted;
+            let starting = self.with_server(Server::spawn)?;
+            std::thread::sleep(self.random.random_range(Duration::ZERO..STARTING));
+            drop(starting);
+        }
         let dead = clock::now();
         self.start_server()?;
         let mut client = Text::new(self.place.clone());

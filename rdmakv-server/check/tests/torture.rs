@@ -50,7 +50,7 @@ fn nothing_old_is_back_after_kills_and_stops() {
     plan.extend(["--transports", "shm,tcp", "--tag-lease", "200ms", "--large"]);
     plan.extend(arguments.iter().map(String::as_str));
     let text = survives(&plan);
-    assert!(!text.contains("(0 after an orderly stop)"), "{text}");
+    assert!(!text.contains("(0 after an orderly stop"), "{text}");
 }
 
 /// Returns the share of those in that row in which the server had no part.
