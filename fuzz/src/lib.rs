@@ -18,6 +18,7 @@ mod mrrc;
 pub mod mutate;
 mod rdmakv;
 mod traces;
+mod warm;
 
 use std::path::PathBuf;
 
@@ -81,6 +82,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "flash_segment", about: "directories of the flash tier's segments", run: flash::segment },
     Target { name: "flash_superblock", about: "superblocks of the flash tier's files", run: flash::superblock },
     Target { name: "flash_manifest", about: "manifests of the flash tier", run: flash::manifest },
+    Target { name: "warm_meta", about: "the description of what outlives the server", run: warm::meta },
+    Target { name: "warm_items", about: "items that outlive the server", run: warm::items },
 ];
 
 /// Returns the target of that name.

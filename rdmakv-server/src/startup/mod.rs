@@ -90,6 +90,11 @@ pub fn check(arguments: impl IntoIterator<Item = OsString>) -> Result<(), String
     flags.plan().map(drop)
 }
 
+/// Returns what `FILE.meta` of `-e` says, as it would be written; `None` if it is not believed to be one.
+pub fn reread_meta(bytes: &[u8]) -> Option<Vec<u8>> {
+    warm::reread(bytes)
+}
+
 fn run(flags: &Flags, mut plan: Plan) -> Result<(), String> {
     // Before anything else is opened: they are where systemd put them.
     let passed = activation::sockets()?;

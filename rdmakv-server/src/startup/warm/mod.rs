@@ -82,6 +82,11 @@ fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
+/// Returns the bytes of FILE.meta, decoded and encoded again.
+pub(super) fn reread(bytes: &[u8]) -> Option<Vec<u8>> {
+    Meta::decode(bytes).ok().map(|meta| meta.encode())
+}
+
 impl Warm {
     /// Locks FILE, and judges what FILE.meta says. Nothing is changed. What is believed has the seed of hashes.
     ///
