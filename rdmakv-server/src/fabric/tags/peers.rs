@@ -102,7 +102,8 @@ impl Accounts {
         }
     }
 
-    /// Returns whether the peer may lease this chunk too, where a client's share is so large.
+    /// Returns whether the peer may lease this chunk too, where a client's share is so large. What has ended counts until a
+    /// sweep, so a chunk of a client that has gone may be leased again before it.
     pub(super) fn has_room(&self, peer: Peer, chunk: u64, span: Span, share: u64) -> bool {
         self.of.get(&peer).is_some_and(|account| {
             account.chunks.contains_key(&chunk) || account.pages.count_with(span) <= account.open.saturating_mul(share)
