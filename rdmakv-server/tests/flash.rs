@@ -293,6 +293,31 @@ fn datagrams_wait_for_flash_too() {
 }
 
 #[test]
+fn a_long_answer_goes_on_after_flash() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = start(&folder.path().join("log"));
+    fill(&server, 0);
+    let mut client = server.connect();
+    let long = vec![b'x'; 600_000];
+    for key in ["long1", "long2"] {
+        let request = [format!("set {key} 0 0 600000\r\n").as_bytes(), &long, b"\r\n"].concat();
+        ask(&mut client, &request, b"STORED\r\n");
+    }
+    let reads = server.stat("extstore_objects_read");
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.connect(server.address("udp")).unwrap();
+    let rest: Vec<String> = (100..110).map(|number| format!("k{number}")).collect();
+    let request = format!("\0\0\0\0\0\x01\0\0get long1 long2 {}\r\n", rest.join(" "));
+    socket.send(request.as_bytes()).unwrap();
+    let mut part = [0; 2000];
+    let len = socket.recv(&mut part).unwrap();
+    let total = usize::from(part[4]) << 8 | usize::from(part[5]);
+    assert!(part[8..len].starts_with(b"VALUE long1 0 600000\r\n") && total > 1_200_000 / 1400, "{total} parts");
+    assert!(server.stat("extstore_objects_read") > reads, "all were in memory");
+}
+
+#[test]
 fn a_killed_server_leaves_nothing_to_its_successor() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("log");

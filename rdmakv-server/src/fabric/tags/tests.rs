@@ -172,6 +172,18 @@ fn regrant_in_afterlife_reuses_the_tag() {
 }
 
 #[test]
+fn a_regrant_after_the_leases_clears_the_tail() {
+    let mut table = Table::new(LIMITS);
+    let client = table.tags.join(HOME);
+    table.grant(client, chunk(0, 1), D).unwrap();
+    assert!(!table.tags.admits(client, chunk(0, 1)).unwrap().clears, "nothing else was in the chunk");
+    table.tags.sweep(D, 100);
+    table.tags.ended(chunk(0, 1));
+    // The item was on flash, and came back to its chunk after another.
+    assert!(table.tags.admits(client, chunk(0, 1)).unwrap().clears);
+}
+
+#[test]
 fn tag_follows_its_key_to_the_new_chunk() {
     let mut table = Table::new(LIMITS);
     let client = table.tags.join(HOME);
