@@ -100,7 +100,7 @@ impl Hasher {
 #[inline]
 pub fn slot(hash: u64, place: u64) -> u64 {
     debug_assert!(place < REACH && place.is_multiple_of(8));
-    (hash >> 32).max(1) << 32 | place / 8
+    ((hash >> 32).max(1) << 32) | (place / 8)
 }
 
 /// A network, as its first bits.
