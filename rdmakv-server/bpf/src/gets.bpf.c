@@ -203,7 +203,7 @@ static INLINE int may_ask4(u32 address)
         if (i >= settings.from4_count) break;
         u32 mask = settings.from4[i].mask, rest = address & ~mask;
         if ((address & mask) != settings.from4[i].address) continue;
-        /* A network and a broadcast address are nobody's. */
+        /* No host has a network's first address, nor its broadcast address. */
         if (be32(~mask) > 1 && (rest == 0 || rest == ~mask)) continue;
         u32 first = address & 0xff;
         return first != 0 && first != 127 && first < 224;

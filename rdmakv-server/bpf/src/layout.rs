@@ -1,4 +1,4 @@
-//! What the program's maps have where; `layout.h` has the same for the program.
+//! Layouts of the program's maps; `layout.h` has the same for the program.
 //!
 //! | map | at | bytes | what |
 //! | --- | ---: | ---: | --- |
@@ -35,7 +35,7 @@ pub const ADDRESSES: usize = 16;
 
 /// The bit of the epoch that lets the program answer.
 pub const ANSWERING: u64 = 1;
-/// What a page that leaves its class adds to the epoch.
+/// The step of the epoch for a page that leaves its class.
 pub const PAGE_LEFT: u64 = 2;
 
 /// A bucket of the map `gets`.
@@ -125,7 +125,7 @@ pub struct Settings {
     pub buckets: u64,
     /// The secret of the [`Hasher`].
     pub secret: [u64; 2],
-    /// What the boot clock lacks to the clock that items expire by, in nanoseconds.
+    /// Nanoseconds from the boot clock to the clock that items expire by.
     pub clock: u64,
     /// The server's incarnation.
     pub incarnation: u32,

@@ -38,7 +38,7 @@ impl Hook {
     }
 }
 
-/// What a program did with a packet.
+/// The fate of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It goes on to the socket.

@@ -15,7 +15,7 @@ pub struct Table<'a> {
     hasher: Hasher,
 }
 
-/// What became of an entry that was made.
+/// The result of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entered {
     /// It took an empty slot.

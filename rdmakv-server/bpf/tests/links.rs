@@ -23,7 +23,7 @@ const SERVER: &str = "10.77.0.1";
 const CLIENT: &str = "10.77.0.2";
 const SERVER_MAC: &str = "02:00:00:00:00:01";
 const CLIENT_MAC: &str = "02:00:00:00:00:02";
-/// What a child process of the test is to do.
+/// The variable with the role of a child process of the test.
 const ROLE: &str = "RDMAKV_BPF_ROLE";
 
 fn settings(only_tcx: bool) -> Settings {

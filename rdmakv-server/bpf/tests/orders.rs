@@ -1,12 +1,12 @@
 //! A model of reader and writer: every order in which loads and stores may take effect, of what must not be answered.
 //!
 //! The writer's stores take effect in any order that its fences and releases allow, and the reader's loads in any that its
-//! barriers allow. That is weaker than any processor. Each rule of the design is then broken in turn, and the search must
-//! find an answer that was not the key's value at any time of the read.
+//! barriers allow. That is weaker than any processor. Each rule of the design is then broken in turn. The search
+//! must then find an answer that was not the key's value at any time of the read.
 
 use std::collections::HashSet;
 
-/// What reader and writer share: an entry, an item, and the words that validate both.
+/// A word that reader and writer share: of an entry, of an item, or one that validates both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Cell {
     Epoch,
@@ -38,7 +38,7 @@ const OLD: u8 = 1;
 const NEW: u8 = 2;
 const FOREIGN: u8 = 3;
 
-/// What the writer does.
+/// An operation of the writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Op {
     Store(Cell, u8),
@@ -52,7 +52,7 @@ enum Op {
     Ended(u8),
 }
 
-/// What the reader does.
+/// A step of the reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Load(Cell),
