@@ -79,7 +79,7 @@ fn with_and_without(
         setup(&kernel.writer);
         let counts = race(&kernel, |counts| counts.answered + counts.passed >= most, &is_right, &change);
         assert_eq!(counts.wrong, 0, "{counts:?}");
-        assert!(counts.answered > 0, "{counts:?}");
+        assert!(counts.answered > 0 || fault.is_some(), "{counts:?}");
     }
     let Some(kernel) = programs(Some(fault)) else { return };
     setup(&kernel.writer);
