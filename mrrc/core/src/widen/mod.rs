@@ -27,8 +27,9 @@
 //!
 //! **Memory.** The shadows have tables for at most [`MOST_PAGES`] pages. A shadow of a larger capacity plays everything until it has more than
 //! that. Then half of the contexts leave all shadows, the capacity of which is halved: they play a sample, one context in a power of two.
-//! Other contexts go by the whole, and a change that may take neighbours along keeps them exact for a few misses. All tables have a fixed
-//! size, at most 0.6 MB together. A request allocates nothing.
+//! Other contexts go by the whole, and a change that may take neighbours along keeps them exact for a few misses. If no context of the
+//! sample is asked for in a long time, the shadows begin anew with all. All tables have a fixed size, at most 0.6 MB together. A request
+//! allocates nothing.
 
 mod pauses;
 mod shadow;
@@ -61,6 +62,9 @@ const CONTEXT_BITS: u32 = 9;
 /// Pages that the tables of the shadows are made for, at most. Where more is played it is a sample.
 const MOST_PAGES: u64 = 1 << 14;
 
+/// The shadows begin anew after so many contexts of others in turn, for each that is played: by chance once in 3,000 times.
+const SILENT: u64 = 8;
+
 /// Pages of one request that the shadows play: its length beyond this tells nothing new.
 const PLAYED: u64 = 256;
 
@@ -74,6 +78,10 @@ pub(crate) struct Widener {
     most: u64,
     /// One context in two to this power is played: those of this rank and above.
     rank: u32,
+    /// Misses since one was played; one in another context than the last counts as a whole context.
+    unplayed: u64,
+    /// The context of the last miss that was not played.
+    last: u64,
     shadows: [Shadow; WIDTHS.len()],
     all: Sums,
     contexts: Box<[Context]>,
@@ -120,6 +128,8 @@ impl Widener {
             capacity,
             most: capacity / 8,
             rank: 0,
+            unplayed: 0,
+            last: 0,
             shadows: WIDTHS.map(|width| Shadow::new(width, capacity.div_ceil(width), MOST_PAGES / width)),
             all: Sums::default(),
             contexts: vec![Context::default(); contexts].into(),
@@ -149,8 +159,14 @@ impl Widener {
             if context.tag == tag {
                 context.misses *= DECAY_CONTEXT;
             }
+            self.unplayed += if hash == self.last { 1 } else { 1 << CONTEXT_BITS };
+            self.last = hash;
+            if self.unplayed >> self.rank >= SILENT << CONTEXT_BITS {
+                self.play_all();
+            }
             return;
         }
+        self.unplayed = 0;
         let end = range.start() + range.pages().min(PLAYED);
         let page = self.costs.reg_page + self.costs.dereg_page;
         let call = self.call();
@@ -210,6 +226,15 @@ impl Widener {
             for (shadow, width) in self.shadows.iter_mut().zip(WIDTHS) {
                 shadow.keep(self.rank, played.div_ceil(width));
             }
+        }
+    }
+
+    /// Plays all contexts again. Nothing in the shadows was asked for in a long time.
+    #[cold]
+    fn play_all(&mut self) {
+        (self.rank, self.unplayed) = (0, 0);
+        for (shadow, width) in self.shadows.iter_mut().zip(WIDTHS) {
+            shadow.keep(MOST_RANK + 1, self.capacity.div_ceil(width));
         }
     }
 
@@ -415,6 +440,28 @@ mod tests {
         assert_eq!(width(&widener, there), 1);
         (0..64).for_each(|page| widener.observe(range((there << 9) + page, 1)));
         assert_eq!(width(&widener, there), 64);
+    }
+
+    #[test]
+    fn what_is_small_again_is_learned_anew() {
+        let mut widener = taught(HUGE, 0..1 << 21);
+        let rank = widener.rank;
+        assert!(rank >= 7, "{rank}");
+        // None of these is in the sample.
+        let contexts: Vec<_> = (1 << 20..).filter(|&context| !widener.is_played(mix(context))).take(16).collect();
+        assert!(contexts.iter().all(|&context| widener.width_of(range(context << 9, 1)) == 64));
+        // Single pages, which are not asked for again.
+        for nth in 0..20_000 {
+            let context = contexts[nth % contexts.len()] + ((nth / 1024) << 24) as u64;
+            let page = (nth * 7919 % 512) as u64;
+            if widener.rank > 0 && widener.is_played(mix(context)) {
+                continue;
+            }
+            widener.observe(range((context << 9) + page, 1));
+        }
+        assert!(widener.rank < rank);
+        let exact = |context: &u64| widener.width_of(range(context << 9, 1)) == 1;
+        assert!(contexts.iter().all(exact));
     }
 
     #[test]
