@@ -56,7 +56,7 @@ impl Ranking for Ordered {
     }
 }
 
-/// Regions by value as a tournament: names in groups of [`GROUP`], of which the smallest region meets that of the next group, and so on.
+/// Regions by value as a tournament: names in groups of eight, of which the smallest region meets that of the next group, and so on.
 /// A region that rises and has won nothing changes nothing. Uses the uppermost bit of [`Region::mark`](crate::Region::mark) for whether a
 /// region is in it.
 #[derive(Debug, Default)]
