@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_winto_lent_is_taken_back() {
+    fn lent_memory_is_taken_back() {
         let lend = || StubMemory::mapped(4 * BLOCK).map(StubMemory::into_lent).unwrap();
         let mut stubs = Stubs::new(12 * BLOCK as u64, 4 * BLOCK);
         stubs.take_lent_only();
