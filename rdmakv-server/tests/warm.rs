@@ -425,6 +425,11 @@ fn what_does_not_agree_starts_empty() {
     let port = place.port.to_string();
     end(Server::start(&["-p", &port, "-l", "127.0.0.1"]), "-TERM");
     cold(&[], "another server was at this address");
+    // So it did, and this one is at a new address.
+    stored();
+    end(Server::start(&["-p", &port, "-l", "127.0.0.1"]), "-TERM");
+    let next = Place::new();
+    cold(&["-p", &next.port.to_string()], "another server was at this address");
     // The record of the address is gone.
     stored();
     std::fs::remove_file(place.record()).unwrap();

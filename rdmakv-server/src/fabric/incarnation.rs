@@ -70,6 +70,7 @@ pub struct IncarnationFile {
     record: IncarnationRecord,
     /// By a clock that is never set and that runs while the machine sleeps.
     begun: Duration,
+    made: bool,
     serves: bool,
 }
 
@@ -89,6 +90,33 @@ const BASE: &str = "/dev/shm";
 /// Returns the place of the file of the server with this name: in a directory of the user's below `/dev/shm`.
 pub fn place(name: &str) -> PathBuf {
     own_directory(Path::new(BASE)).join(format!("{name}.life"))
+}
+
+/// Returns the record of the server with this name, without its lock. A server that runs there has one that is not clean.
+pub fn record_of(name: &str) -> Predecessor {
+    if !name.bytes().all(|letter| letter.is_ascii_alphanumeric() || letter == b'-') {
+        return Predecessor::Unreadable;
+    }
+    record_at(&place(name))
+}
+
+fn record_at(path: &Path) -> Predecessor {
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK);
+    match options.open(path) {
+        Ok(file) if file.metadata().is_ok_and(|about| about.is_file() && about.uid() == user()) => read_record(&file),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Predecessor::None,
+        _ => Predecessor::Unreadable,
+    }
+}
+
+fn read_record(file: &File) -> Predecessor {
+    // One byte more than there should be, so that a longer file is seen to be one.
+    let mut bytes = [0; LENGTH + 1];
+    match read_all(file, &mut bytes) {
+        Ok(read) => Predecessor::of_bytes(&bytes[..read]),
+        Err(_) => Predecessor::Unreadable,
+    }
 }
 
 fn own_directory(base: &Path) -> PathBuf {
@@ -118,18 +146,9 @@ impl IncarnationFile {
     pub fn begin(path: &Path, lease: Duration, random: u32) -> Result<Self, IncarnationError> {
         path.parent().map_or(Ok(()), make_directory)?;
         let (file, made) = take(path)?;
-        let predecessor = if made {
-            Predecessor::None
-        } else {
-            // One byte more than there should be, so that a longer file is seen to be one.
-            let mut bytes = [0; LENGTH + 1];
-            match read_all(&file, &mut bytes) {
-                Ok(read) => Predecessor::of_bytes(&bytes[..read]),
-                Err(_) => Predecessor::Unreadable,
-            }
-        };
+        let predecessor = if made { Predecessor::None } else { read_record(&file) };
         let record = IncarnationRecord { incarnation: predecessor.next_incarnation(random), lease, clean: made };
-        let mut own = Self { path: path.to_owned(), file, predecessor, record, begun: clock(), serves: false };
+        let mut own = Self { path: path.to_owned(), file, predecessor, record, begun: clock(), made, serves: false };
         if made {
             // A server that fails before it serves leaves nothing that would have to be waited for, and its record
             // shows that.
@@ -181,11 +200,7 @@ impl IncarnationFile {
     ///
     /// It cannot be written.
     pub fn tick(&mut self) -> Result<(), IncarnationError> {
-        let there = std::fs::symlink_metadata(&self.path);
-        let own = self.file.metadata();
-        let same =
-            matches!((&there, &own), (Ok(there), Ok(own)) if (there.dev(), there.ino()) == (own.dev(), own.ino()));
-        if same || !self.serves {
+        if !self.serves || is_at(&self.file, &self.path) {
             return Ok(());
         }
         // The directory may have gone with it.
@@ -215,6 +230,21 @@ impl IncarnationFile {
     }
 }
 
+impl Drop for IncarnationFile {
+    fn drop(&mut self) {
+        // Its incarnation would be taken for that of a server that served.
+        if self.made && !self.serves && is_at(&self.file, &self.path) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Returns whether the path still leads to the file.
+fn is_at(file: &File, path: &Path) -> bool {
+    let (there, own) = (std::fs::symlink_metadata(path), file.metadata());
+    matches!((&there, &own), (Ok(there), Ok(own)) if (there.dev(), there.ino()) == (own.dev(), own.ino()))
+}
+
 /// Opens and locks; returns whether it was not there before.
 fn take(path: &Path) -> Result<(File, bool), IncarnationError> {
     let failed = |doing, source| IncarnationError::System { doing, path: path.to_owned(), source };
@@ -232,6 +262,8 @@ fn take(path: &Path) -> Result<(File, bool), IncarnationError> {
         return Err(IncarnationError::Foreign { path: path.to_owned() });
     }
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        // A server that never served removed it meanwhile.
+        Ok(()) if !is_at(&file, path) => Err(IncarnationError::Taken { path: path.to_owned() }),
         Ok(()) => Ok((file, made)),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(IncarnationError::Taken { path: path.to_owned() }),
         Err(source) => Err(failed("locking", source.into())),
@@ -275,7 +307,13 @@ mod tests {
     fn first_server_that_never_served_causes_no_wait() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.life");
-        drop(begin(&path));
+        let first = begin(&path);
+        let record = std::fs::read(&path).unwrap();
+        drop(first);
+        assert!(!path.exists(), "it would be taken for a server's that served");
+        // A kill leaves it.
+        std::fs::write(&path, record).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
         let mut second = begin(&path);
         assert_eq!((second.wait(), second.incarnation()), (Duration::ZERO, 78));
         second.serve().unwrap();

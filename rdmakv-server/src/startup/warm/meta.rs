@@ -133,7 +133,7 @@ impl Meta {
         out
     }
 
-    /// Returns what these bytes say.
+    /// Returns the contents of these bytes.
     ///
     /// # Errors
     ///
@@ -172,8 +172,8 @@ impl Meta {
         Some(Self { stop, seed, incarnation, at: Circumstances { clock, boot, address, limits }, shards })
     }
 
-    /// Says whether the items of this stop may be served by a run that begins so. `stop` is FILE's, `record` what the server before at
-    /// this address left.
+    /// Returns whether the items of this stop may be served by a run that begins so. `stop` is FILE's, `record` is that of the
+    /// server before at this address. `record_of` returns the record of another address.
     ///
     /// # Errors
     ///
@@ -183,6 +183,7 @@ impl Meta {
         stop: Option<u64>,
         now: &Circumstances,
         record: Option<Predecessor>,
+        record_of: impl FnOnce(&str) -> Predecessor,
     ) -> Result<(), Disbelief> {
         if stop != Some(self.stop) {
             return Err(Disbelief::OtherStop);
@@ -193,10 +194,18 @@ impl Meta {
         if now.clock < self.at.clock {
             return Err(Disbelief::Clock { seconds: self.at.clock - now.clock });
         }
+        let is_other_boot = now.boot != self.at.boot;
+        let record = match record {
+            // No server was at this address since the machine was started. So the record at the former address decides.
+            Some(Predecessor::None) if !is_other_boot && now.address != self.at.address => {
+                Some(record_of(&self.at.address))
+            }
+            record => record,
+        };
         match record {
             Some(Predecessor::Known(record)) if record.clean && record.incarnation == self.incarnation => Ok(()),
-            // Nothing was served at this address yet, or not since the machine was started: what was before is not known.
-            Some(Predecessor::None) if now.address != self.at.address || now.boot != self.at.boot => Ok(()),
+            // The machine was started since: records of before are gone.
+            Some(Predecessor::None) if is_other_boot => Ok(()),
             Some(Predecessor::Known(_)) => Err(Disbelief::OtherServer),
             _ => Err(Disbelief::NoRecord),
         }
@@ -249,25 +258,45 @@ mod tests {
     fn meta_of_the_same_run_only_is_believed() {
         let now = Circumstances { clock: 1000, ..circumstances() };
         let clean = known(7, true);
-        assert_eq!(meta().believe(Some(5), &now, clean), Ok(()));
-        assert_eq!(meta().believe(Some(6), &now, clean), Err(Disbelief::OtherStop));
-        assert_eq!(meta().believe(None, &now, clean), Err(Disbelief::OtherStop));
+        let believe = |stop, now: &Circumstances, record| meta().believe(stop, now, record, |_| unreachable!());
+        assert_eq!(believe(Some(5), &now, clean), Ok(()));
+        assert_eq!(believe(Some(6), &now, clean), Err(Disbelief::OtherStop));
+        assert_eq!(believe(None, &now, clean), Err(Disbelief::OtherStop));
         let behind = Circumstances { clock: 999, ..now.clone() };
-        assert_eq!(meta().believe(Some(5), &behind, clean), Err(Disbelief::Clock { seconds: 1 }));
+        assert_eq!(believe(Some(5), &behind, clean), Err(Disbelief::Clock { seconds: 1 }));
         let other = Circumstances { limits: "-m 65".into(), ..now.clone() };
-        assert!(matches!(meta().believe(Some(5), &other, clean), Err(Disbelief::Limits { .. })));
-        assert_eq!(meta().believe(Some(5), &now, known(8, true)), Err(Disbelief::OtherServer));
-        assert_eq!(meta().believe(Some(5), &now, known(7, false)), Err(Disbelief::OtherServer));
+        assert!(matches!(believe(Some(5), &other, clean), Err(Disbelief::Limits { .. })));
+        assert_eq!(believe(Some(5), &now, known(8, true)), Err(Disbelief::OtherServer));
+        assert_eq!(believe(Some(5), &now, known(7, false)), Err(Disbelief::OtherServer));
         for record in [None, Some(Predecessor::None), Some(Predecessor::Unreadable)] {
-            assert_eq!(meta().believe(Some(5), &now, record), Err(Disbelief::NoRecord));
+            assert_eq!(believe(Some(5), &now, record), Err(Disbelief::NoRecord));
         }
-        // A new address, or the first server since the machine was started.
-        let elsewhere = Circumstances { address: "rdmakv-1".into(), ..now.clone() };
+        // The first server since the machine was started.
         let later = Circumstances { boot: "two".into(), ..now };
-        for now in [elsewhere, later] {
-            assert_eq!(meta().believe(Some(5), &now, Some(Predecessor::None)), Ok(()));
-            assert_eq!(meta().believe(Some(5), &now, None), Err(Disbelief::NoRecord));
+        for address in ["rdmakv-1", "rdmakv-11211"] {
+            let later = Circumstances { address: address.into(), ..later.clone() };
+            assert_eq!(believe(Some(5), &later, Some(Predecessor::None)), Ok(()));
+            assert_eq!(believe(Some(5), &later, None), Err(Disbelief::NoRecord));
         }
+    }
+
+    #[test]
+    fn record_of_the_former_address_is_asked() {
+        let now = Circumstances { address: "rdmakv-1".into(), ..circumstances() };
+        let believe = |record, former: Option<Predecessor>| {
+            meta().believe(Some(5), &now, record, |address| {
+                assert_eq!(address, "rdmakv-11211");
+                former.unwrap()
+            })
+        };
+        let new = Some(Predecessor::None);
+        assert_eq!(believe(new, known(7, true)), Ok(()));
+        assert_eq!(believe(new, known(8, true)), Err(Disbelief::OtherServer));
+        assert_eq!(believe(new, known(7, false)), Err(Disbelief::OtherServer));
+        assert_eq!(believe(new, Some(Predecessor::None)), Err(Disbelief::NoRecord));
+        assert_eq!(believe(new, Some(Predecessor::Unreadable)), Err(Disbelief::NoRecord));
+        assert_eq!(believe(None, None), Err(Disbelief::NoRecord));
+        assert_eq!(believe(known(8, true), None), Err(Disbelief::OtherServer));
     }
 
     proptest! {

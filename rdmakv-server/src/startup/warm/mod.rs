@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use rdmakv_proto::clock;
 
 use super::flash::{OnFlash, RunningFlash};
+use crate::fabric::incarnation;
 use crate::fabric::predecessor::Predecessor;
 use crate::log;
 use crate::session::{Shards, Shared};
@@ -88,7 +89,7 @@ pub(super) fn reread(bytes: &[u8]) -> Option<Vec<u8>> {
 }
 
 impl Warm {
-    /// Locks FILE, and judges what FILE.meta says. Nothing is changed. What is believed has the seed of hashes.
+    /// Locks FILE, and judges what FILE.meta says. Nothing is changed. The seed of hashes is that of FILE.meta if it is believed.
     ///
     /// # Errors
     ///
@@ -132,7 +133,7 @@ impl Warm {
             std::thread::sleep(Duration::from_millis(100));
             self.now.clock = clock::now();
         }
-        meta.believe(self.file.stop, &self.now, record)?;
+        meta.believe(self.file.stop, &self.now, record, incarnation::record_of)?;
         if meta.shards.len() == shards { Ok(meta) } else { Err(Disbelief::Damaged) }
     }
 
