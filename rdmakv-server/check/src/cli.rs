@@ -29,6 +29,7 @@ const EXAMPLES: &str = "Examples:
   rdmakv-check --operations 10000000                 ten million
   rdmakv-check --kill-server-every 2 --seed 7        many restarts, other random numbers
   rdmakv-check --transports tcp,shm,iwarp            over fabrics too, on the same keys
+  rdmakv-check --flash 64 --large --cold 150         more than memory holds: some values come from flash
   rdmakv-check faults                                are faults found that are put in on purpose?
   rdmakv-check --at 127.0.0.1:11211 --flush-every 0  a memcached that runs already
 
@@ -40,8 +41,10 @@ enum Command {
     ///
     /// A replacement that is seen before what it replaces is dead; an item that is dead only after the reply; a server
     /// that does not wait for the leases of the one before; a chunk that is reused while it is leased, which the sum in each
-    /// item hides, and which shows as torn values once clients do not look at the sum. Runs without any fault are
-    /// between them. To be called in the repository: it runs cargo.
+    /// item hides, and which shows as torn values once clients do not look at the sum.
+    ///
+    /// Of flash: a record whose sum is not compared. An old value that stays where an item is written or ends. A read that is believed
+    /// though the item ended meanwhile. Runs without any fault are between them. To be called in the repository: it runs cargo.
     Faults(Faults),
     /// A client process of a run
     #[command(hide = true)]

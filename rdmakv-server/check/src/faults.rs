@@ -74,6 +74,23 @@ const RESTARTS: &[&str] = &[
     "--kill-client-every=0",
 ];
 
+/// More than memory holds. Half of the values are too small for flash.
+const FLASH: &[&str] = &[
+    "--transports=tcp,shm",
+    "--large",
+    "--memory=8",
+    "--flash=64",
+    "--cold=150",
+    "--warm-changes=300",
+    "--readers=0",
+    "--gets=50",
+    "--server-argument=-o",
+    "--server-argument=ext_item_size=75000",
+    "--flush-every=0",
+    "--kill-server-every=0",
+    "--kill-client-every=0",
+];
+
 const CASES: &[Case] = &[
     Case { server: None, client: None, finds: &[], arguments: FABRICS },
     Case { server: None, client: None, finds: &[], arguments: RESTARTS },
@@ -83,6 +100,12 @@ const CASES: &[Case] = &[
     Case { server: None, client: Some("believes-the-dead"), finds: ORDER, arguments: RESTARTS },
     Case { server: Some("reuse-early"), client: None, finds: &[], arguments: CHURN },
     Case { server: Some("reuse-early"), client: Some("no-crc"), finds: &["torn value"], arguments: CHURN },
+    Case { server: None, client: None, finds: &[], arguments: FLASH },
+    Case { server: Some("flash-damage"), client: None, finds: &[], arguments: FLASH },
+    Case { server: Some("flash-no-crc"), client: None, finds: &["torn value"], arguments: FLASH },
+    Case { server: Some("flash-kept-at-overwrite"), client: None, finds: ORDER, arguments: FLASH },
+    Case { server: Some("flash-kept-at-end"), client: None, finds: ORDER, arguments: FLASH },
+    Case { server: Some("flash-load-not-orphaned"), client: None, finds: ORDER, arguments: FLASH },
 ];
 
 impl Case {

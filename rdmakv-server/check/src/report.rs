@@ -100,6 +100,9 @@ fn table(run: &Run, text: &mut String) {
         run.evicted,
         run.expired
     );
+    if run.from_flash > 0 {
+        let _ = writeln!(text, "{} values came back from flash, likewise", run.from_flash);
+    }
     let mut kinds: BTreeMap<String, u32> = BTreeMap::new();
     run.findings.wrong.iter().for_each(|finding| *kinds.entry(finding.violation.kind.to_string()).or_default() += 1);
     let kinds: Vec<String> = kinds.iter().map(|(kind, count)| format!("{kind}: {count}")).collect();

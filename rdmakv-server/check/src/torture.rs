@@ -50,6 +50,9 @@ pub struct Plan {
     /// Memory of the server, in megabytes
     #[arg(short = 'm', long, default_value_t = 8, value_name = "MB")]
     pub memory: u32,
+    /// Flash of the server, in megabytes; 0 is none
+    #[arg(long, default_value_t = 0, value_name = "MB")]
+    pub flash: u32,
     /// Seconds from one kill -9 of the server to the next, or operations as in 2000op; 0 is never
     #[arg(long, default_value = "10", value_name = "SECONDS|Nop", value_parser = every)]
     pub kill_server_every: Every,
@@ -156,6 +159,8 @@ pub struct Run {
     pub evicted: u64,
     /// See `evicted`.
     pub expired: u64,
+    /// Values that came back from flash, likewise.
+    pub from_flash: u64,
     /// How long clients worked.
     pub worked: Duration,
     /// How long the judging took.
@@ -190,7 +195,7 @@ pub fn run(plan: &Plan) -> io::Result<Run> {
     let mut torture = Torture::start(plan, place.clone())?;
     torture.until_done()?;
     let (worked, threads) = (torture.began.elapsed(), torture.next_thread);
-    let Torture { restarts, killed, evicted, expired, .. } = torture;
+    let Torture { restarts, killed, evicted, expired, from_flash, .. } = torture;
     let judging = Instant::now();
     let evidence = Evidence::gather(&place, 0..threads, plan.habits.keys, restarts.clone())?;
     let count = plan.habits.keys.count();
@@ -200,7 +205,7 @@ pub fn run(plan: &Plan) -> io::Result<Run> {
     });
     drop(progress);
     let judged = judging.elapsed();
-    Ok(Run { evidence, findings, restarts, killed, evicted, expired, worked, judged, began })
+    Ok(Run { evidence, findings, restarts, killed, evicted, expired, from_flash, worked, judged, began })
 }
 
 /// A client process, killed with the run.
@@ -230,6 +235,7 @@ struct Torture<'a> {
     killed: u32,
     evicted: u64,
     expired: u64,
+    from_flash: u64,
     began: Instant,
     random: Pcg64Mcg,
 }
@@ -248,6 +254,7 @@ impl<'a> Torture<'a> {
             killed: 0,
             evicted: 0,
             expired: 0,
+            from_flash: 0,
             began: Instant::now(),
             random: Pcg64Mcg::seed_from_u64(plan.habits.seed),
         };
@@ -273,6 +280,10 @@ impl<'a> Torture<'a> {
         // Pages are as large as the largest item: with small ones memory is full soon.
         let memory = self.plan.memory.to_string();
         arguments.extend(["-t", "4", "-I", "128k", "-m", &memory].map(str::to_owned));
+        if self.plan.flash > 0 {
+            let file = self.place.directory().join("flash");
+            arguments.extend(["--flash".into(), format!("{}:{}m", file.display(), self.plan.flash)]);
+        }
         arguments.extend(self.plan.server_argument.iter().cloned());
         // Each sees another environment than the one before, as from a login and from cron.
         let elsewhere = self.place.directory().join(format!("environment-{}", self.restarts.len()));
@@ -430,6 +441,7 @@ impl<'a> Torture<'a> {
         let count = |name| statistics.iter().find(|(given, _)| given == name).map_or(0, |(_, count)| *count);
         self.evicted += count("evictions");
         self.expired += count("get_expired") + count("crawler_reclaimed");
+        self.from_flash += count("get_extstore");
     }
 
     fn so_far(&self, lines: u64) -> String {

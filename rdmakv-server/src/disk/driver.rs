@@ -104,6 +104,8 @@ impl Inner {
         let Some(running) = locked(&self.running).remove(&done.token) else { return };
         let buffer = done.memory.and_then(super::Memory::into_owned);
         #[cfg(rdmakv_fault_injection)]
+        super::transfer::linger();
+        #[cfg(rdmakv_fault_injection)]
         let buffer = buffer.map(|mut buffer| {
             buffer.damage();
             buffer

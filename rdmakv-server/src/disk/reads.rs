@@ -110,6 +110,8 @@ impl WorkerReads {
             let Some((shard, load)) = running.remove(&token) else { continue };
             let buffer = memory.and_then(Memory::into_owned);
             #[cfg(rdmakv_fault_injection)]
+            super::transfer::linger();
+            #[cfg(rdmakv_fault_injection)]
             let buffer = buffer.map(|mut buffer| {
                 buffer.damage();
                 buffer

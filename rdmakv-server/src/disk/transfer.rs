@@ -46,6 +46,15 @@ impl Owned {
     }
 }
 
+/// With faults that show only if an item ends while it is read: reads take longer.
+#[cfg(rdmakv_fault_injection)]
+pub(super) fn linger() {
+    use rdmakv_proto::faults::{Fault, injected};
+    if injected(Fault::FlashLoadNotOrphaned) || injected(Fault::FlashMovesTheDead) {
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+}
+
 #[cfg(rdmakv_fault_injection)]
 impl Owned {
     /// With `flash-damage` and `flash-no-crc`: changes a byte of a value, once in 50 reads.
