@@ -361,9 +361,13 @@ fn dying_server_ends_each_command_with_results() {
         let stages = study["stages"].as_array().unwrap_or_else(|| panic!("{line}: nothing came out; {said}"));
         let last = &stages.last().unwrap()["report"];
         let why = last["ended_early"].as_str().unwrap_or_default();
-        // Our own client puts it in words of its own.
-        let ours = line.contains("client:");
-        assert!(why.contains(if ours { "no connection" } else { "closed the connection" }), "{line}: {last}");
+        // Our own client puts it in words of its own. A SET may have been on its way.
+        let ways: &[_] = if line.contains("client:") {
+            &["no connection", "the outcome is unknown"]
+        } else {
+            &["closed the connection"]
+        };
+        assert!(ways.iter().any(|way| why.contains(way)), "{line}: {last}");
         assert!(number(&last["operations"]) > 0.0, "{line}: {last}");
         assert!(said.contains(why) && log.metadata().unwrap().len() > 0, "{line}: {said}");
     }

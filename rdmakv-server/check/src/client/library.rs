@@ -66,7 +66,11 @@ impl Library {
         match error {
             Error::OutcomeUnknown { .. } => Outcome::Unknown,
             Error::Unreachable { .. } | Error::TimedOut { .. } => Outcome::NotDone,
-            Error::Refused { said, .. } if said.starts_with("SERVER_ERROR out of memory") => Outcome::NotDone,
+            Error::Refused { said, .. }
+                if said.starts_with("SERVER_ERROR out of memory") || said.ends_with("ask again") =>
+            {
+                Outcome::NotDone
+            }
             error => Outcome::Nonsense(error.to_string()),
         }
     }

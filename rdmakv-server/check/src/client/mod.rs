@@ -21,7 +21,7 @@ pub enum Outcome {
     Refused,
     /// There was none.
     Absent,
-    /// It was not done and will not be: there was no memory, or no server to ask.
+    /// It was not done and will not be: there was no memory, the server was busy, or there was none to ask.
     NotDone,
     /// The connection, the server or the patience ended first.
     Unknown,
