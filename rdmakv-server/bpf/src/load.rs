@@ -264,7 +264,7 @@ fn link(program: BorrowedFd<'_>, interface: u32, kind: libbpf_sys::bpf_attach_ty
     Ok(unsafe { OwnedFd::from_raw_fd(link) })
 }
 
-/// Returns the number of the program at an interface's XDP; 0 if there is none.
+/// Returns the number of the program at an interface's XDP, or 0 if no program is there.
 #[expect(unsafe_code, reason = "libbpf's calls that libbpf-rs has no functions for")]
 fn program_at(interface: u32) -> u32 {
     let mut id = 0;

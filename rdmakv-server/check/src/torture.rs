@@ -50,7 +50,7 @@ pub struct Plan {
     /// Memory of the server, in megabytes
     #[arg(short = 'm', long, default_value_t = 8, value_name = "MB")]
     pub memory: u32,
-    /// Flash of the server, in megabytes; 0 is none
+    /// Flash of the server, in megabytes; 0 for no flash
     #[arg(long, default_value_t = 0, value_name = "MB")]
     pub flash: u32,
     /// Seconds from one kill -9 of the server to the next, or operations as in 2000op; 0 is never

@@ -168,7 +168,7 @@ impl Stubs {
 
     /// Sets how many bytes they may take from now on.
     pub(crate) fn set_limit(&mut self, limit: u64) {
-        // The last name of a slot is none.
+        // The last name stands for no slot.
         self.limit = (limit / BLOCK as u64).min((1 << (32 - SLOT_BITS)) - 1) as usize;
     }
     /// Returns whether they take all that they may take.

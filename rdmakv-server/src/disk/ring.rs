@@ -64,7 +64,7 @@ const POLL: u64 = u64::MAX;
 /// The name of the poll that a transfer waits for, in tests of silent devices.
 const GATE: u64 = u64::MAX - 1;
 
-/// Returns the pipe that the tests' environment names: while it is empty, no transfer begins. There is none in release builds.
+/// Returns the pipe that the tests' environment names. While it is empty, no transfer begins. Release builds have no such pipe.
 fn gate() -> Option<File> {
     use std::os::unix::fs::OpenOptionsExt;
     let path = std::env::var_os("RDMAKV_TEST_DEVICE").filter(|_| cfg!(debug_assertions))?;
