@@ -12,7 +12,8 @@
 //! | 28 |     4 | the client's flags                                                | yes        |
 //! | 32 |     4 | CRC32C                                                            |            |
 //! | 36 |     1 | length of the key, 1 to 250                                       | yes        |
-//! | 37 |     3 | class of the chunk's size (one byte), zero                        | no         |
+//! | 37 |     1 | class of the chunk's size                                         | no         |
+//! | 38 |     2 | life of the chunk: how many items began in it, modulo 65,536      | no         |
 //! | 40 |    16 | the store's own: neighbours in the queue, last access, holders, … | no         |
 //! | 56 |       | the key, then the value                                           | yes        |
 //!

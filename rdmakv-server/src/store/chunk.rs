@@ -1,6 +1,6 @@
 //! How an item lies in memory: a header, the key, the value.
 //!
-//! [`item`] describes what readers see of it. Sixteen bytes are the store's own:
+//! [`item`] describes what readers see of it, the life of the chunk included. Sixteen bytes are the store's own:
 //!
 //! | at | bytes | what                                             |
 //! |---:|------:|--------------------------------------------------|
@@ -12,7 +12,7 @@
 //! ([`Slabs::copy`](super::slabs::Slabs::copy)) copies the words of an item, whichever part writes them.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 
 use rdmakv_proto::item::{self, HEADER, MAGIC, State};
 
@@ -66,7 +66,7 @@ struct Header {
     value_len: AtomicU32,
     flags: AtomicU32,
     crc: AtomicU32,
-    /// Length of the key, class.
+    /// Length of the key, class, life.
     shape: AtomicU32,
     prev: AtomicU32,
     next: AtomicU32,
@@ -135,6 +135,11 @@ impl<'a> Chunk<'a> {
     #[inline]
     pub(super) fn class(self) -> usize {
         (self.header.shape.load(Relaxed) >> 8 & 0xff) as usize
+    }
+    /// Returns the number of the chunk's life: how many items began in it, of which it keeps the lowest sixteen bits.
+    #[cfg(test)]
+    pub(super) fn life(self) -> u16 {
+        (self.header.shape.load(Relaxed) >> 16) as u16
     }
     #[inline]
     pub(super) fn value_len(self) -> usize {
@@ -222,15 +227,23 @@ impl<'a> Chunk<'a> {
     pub(super) fn begin(self, incarnation: u32, class: usize, key: usize, value: usize) {
         let first = State::Unpublished as u64 | u64::from(MAGIC) << 16 | u64::from(incarnation) << 32;
         self.header.first.store(first, Release);
+        self.live_again(key as u32 | (class as u32) << 8);
         self.header.value_len.store(value as u32, Relaxed);
-        self.header.shape.store(key as u32 | (class as u32) << 8, Relaxed);
         self.header.own.store(0, Relaxed);
+    }
+    /// Counts another life, of this shape. A reader that sees any part of that item sees that the one before is not alive.
+    #[inline]
+    fn live_again(self, shape: u32) {
+        fence(Release);
+        let life = (self.header.shape.load(Relaxed) & !0xffff).wrapping_add(1 << 16);
+        self.header.shape.store(life | shape & 0xffff, Relaxed);
     }
     /// Starts the life of a copy: unpublished, neither leased nor listed, of the same lengths.
     pub(super) fn begin_copy(self, of: Chunk<'_>) {
         let (to, from) = (self.header, of.header);
         let first = from.first.load(Relaxed) & !(0xff | LEASED | LISTED) | State::Unpublished as u64;
         to.first.store(first, Release);
+        self.live_again(from.shape.load(Relaxed));
         for (to, from) in [(&to.expiry, &from.expiry), (&to.version, &from.version)] {
             to.store(from.load(Relaxed), Relaxed);
         }
@@ -238,7 +251,6 @@ impl<'a> Chunk<'a> {
             (&to.value_len, &from.value_len),
             (&to.flags, &from.flags),
             (&to.crc, &from.crc),
-            (&to.shape, &from.shape),
             (&to.accessed, &from.accessed),
         ] {
             to.store(from.load(Relaxed), Relaxed);

@@ -48,6 +48,31 @@ fn what_was_set_comes_back_with_flags_and_version() {
 }
 
 #[test]
+fn chunk_counts_its_lives() {
+    let mut store = store(4 << 20);
+    let life = |store: &mut Store| {
+        let handle = store.get(b"a", false, NOW).unwrap().handle();
+        (handle.0, store.slabs.chunk(handle.0).life())
+    };
+    let mut lives = HashMap::new();
+    for turn in 0..10_u8 {
+        set(&mut store, b"a", &[turn; 20]);
+        let (id, life) = life(&mut store);
+        assert_eq!(lives.insert(id, life).map_or(1, |before| before + 1), life, "{turn}");
+        let chunk = store.slabs.chunk(id);
+        assert_eq!((chunk.key_len(), chunk.class()), (1, store.class_for(1, 20) - 1));
+    }
+    assert_eq!(lives.len(), 2, "a value and the next take turns in two chunks");
+    // A copy begins a life of its own, whatever that of the other is.
+    let (id, _) = life(&mut store);
+    let class = store.slabs.chunk(id).class();
+    let copy = store.slabs.allocate(class).unwrap();
+    let before = store.slabs.chunk(copy).life();
+    store.slabs.copy(id, copy);
+    assert_eq!((store.slabs.chunk(copy).life(), store.slabs.chunk(copy).value()), (before + 1, &[9; 20][..]));
+}
+
+#[test]
 fn an_item_ends_when_its_time_comes_and_not_before() {
     let mut store = store(4 << 20);
     set_until(&mut store, b"a", b"x", NOW + 10, NOW);
