@@ -31,6 +31,8 @@ pub enum Fault {
     FlashLoadNotOrphaned,
     /// `flash-moves-the-dead`: reclaim writes a record again though its item ended or was flushed meanwhile.
     FlashMovesTheDead,
+    /// `flushed-late`: the kernel's program learns of a flush only with the next one.
+    FlushedLate,
 }
 
 /// Returns whether this fault was chosen.
@@ -63,10 +65,11 @@ pub fn injected(fault: Fault) -> bool {
             "flash-kept-at-end" => Fault::FlashKeptAtEnd,
             "flash-load-not-orphaned" => Fault::FlashLoadNotOrphaned,
             "flash-moves-the-dead" => Fault::FlashMovesTheDead,
+            "flushed-late" => Fault::FlushedLate,
             other => panic!(
                 "RDMAKV_FAULT={other}: one of index-before-dead, reuse-early, no-crc, dead-after-reply, no-restart-wait, \
                  believes-the-dead, flash-damage, flash-no-crc, flash-kept-at-overwrite, flash-kept-at-end, \
-                 flash-load-not-orphaned, flash-moves-the-dead"
+                 flash-load-not-orphaned, flash-moves-the-dead, flushed-late"
             ),
         })
     });

@@ -108,6 +108,14 @@ fn set(request: &Request<'_>, state: &mut State, cx: &mut Context<'_>, out: &mut
     state.fill(body, |no_room| out.bytes.extend_from_slice(refusal(no_room.refused)));
 }
 
+/// Before an answer with these flags: counts the uses in the kernel, if it tells of any.
+#[inline]
+fn learn_hits(store: &mut Store, key: &[u8], flags: &[u8], now: u64) {
+    if store.is_listed_in_kernel() && words(flags).any(|flag| matches!(flag[0], b'h' | b'l')) {
+        store.learn_hits(key, now);
+    }
+}
+
 fn get(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
     let (options, key) = (&request.options, request.key.get());
     let shard = cx.shared.shards.of(key);
@@ -118,6 +126,7 @@ fn get(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
     cx.counts.cmd_get += 1;
     cx.report_get(&store, key);
     let mut won = false;
+    learn_hits(&mut store, key, request.flags, cx.now);
     let there = store.get(key, false, cx.now).is_some();
     cx.shared.prefixes.got(key, there);
     if !there {
@@ -355,6 +364,7 @@ pub(super) fn debug(key: &Key, cx: &mut Context<'_>, out: &mut Out) {
     if !is_here(&mut store, shard, key.get(), cx, out) {
         return;
     }
+    learn_hits(&mut store, key.get(), b"h", cx.now);
     let Some(item) = store.get(key.get(), false, cx.now) else {
         return out.bytes.extend_from_slice(b"EN\r\n");
     };

@@ -1,7 +1,7 @@
 //! How items end: deleted, flushed, expired or driven out.
 
 use super::chunk::{self, Id};
-use super::{Deleted, Keep, Store};
+use super::{Deleted, Keep, Store, eviction};
 use rdmakv_proto::faults::{Fault, injected};
 
 impl Store {
@@ -55,9 +55,14 @@ impl Store {
     /// Everything stored so far is gone, now or when a command or [`tick`](Self::tick) comes at that time.
     pub fn flush(&mut self, at: Option<u64>, now: u64) {
         if let Some(at) = at.filter(|&at| at > now) {
-            return self.versions.flush_later(at);
+            self.versions.flush_later(at);
+            return self.table.kernel().map_or((), |kernel| kernel.flush_at(at));
         }
-        if self.versions.flush() {
+        let any_chosen = self.versions.flush();
+        if let Some(kernel) = self.table.kernel().filter(|_| !injected(Fault::FlushedLate)) {
+            kernel.flushed(self.versions.latest());
+        }
+        if any_chosen {
             self.end_chosen(now);
         }
         if let Some(tier) = &mut self.tier {
@@ -80,6 +85,7 @@ impl Store {
 
     /// Takes out an item that is over.
     pub(super) fn reclaim(&mut self, id: Id, now: u64) {
+        self.learn_hits_of(id, now);
         let chunk = self.slabs.chunk(id);
         let counters = &mut self.counts.classes[chunk.class()];
         counters.reclaimed += 1;
@@ -118,7 +124,10 @@ impl Store {
             return;
         }
         self.slabs.kill(id);
-        self.table.unlist(&self.slabs, id);
+        let hits = self.table.unlist(&self.slabs, id);
+        if hits > 0 {
+            eviction::touched(self.slabs.chunk(id), hits);
+        }
     }
 
     /// Frees the chunk of an item that is dead, or has the last holder free it.

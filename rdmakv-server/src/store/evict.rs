@@ -1,11 +1,19 @@
 //! Memory for a new item: from a free chunk, from an item that has to leave, or from another class's page.
 
-use super::Store;
 use super::chunk::{self, Id};
 use super::leases::{WHEN_SHORT, nanos};
+use super::slabs::Slabs;
+use super::table::TableWriter;
+use super::{Store, eviction};
 
 /// Pages that may drain at once before no more are asked for.
 pub(super) const DRAINING: u32 = 8;
+
+fn learn_hits(slabs: &Slabs, table: &TableWriter, id: Id, now: u64) {
+    for _ in 0..table.hits(slabs, id) {
+        eviction::touch(slabs.chunk(id), now);
+    }
+}
 
 impl Store {
     /// Returns a chunk of the class for a new item, if there is room or some can be made.
@@ -42,7 +50,7 @@ impl Store {
         let mut revoked = false;
         // Each round frees a chunk, unless its page drains or leaves the class; so a few rounds suffice.
         for _ in 0..8 {
-            match self.victim(class) {
+            match self.victim(class, now) {
                 Some(id) => self.evict(id, now),
                 None if !revoked && self.leases.living(class) > 0 => {
                     self.revoke(class, now);
@@ -69,12 +77,24 @@ impl Store {
     }
 
     /// Returns the next of the class to go, if there is one that nothing holds or leases.
-    fn victim(&mut self, class: usize) -> Option<Id> {
+    fn victim(&mut self, class: usize, now: u64) -> Option<Id> {
         // Where all are leased, there is no need to look at each.
         if u64::from(self.leases.living(class)) >= self.eviction.queued(class) {
             return None;
         }
-        self.eviction.victim(&self.slabs, class, &mut self.counts.classes[class])
+        self.next_victim(class, now)
+    }
+
+    /// Returns the next of the class to go, if there is one that nothing holds.
+    pub(super) fn next_victim(&mut self, class: usize, now: u64) -> Option<Id> {
+        let (slabs, table) = (&self.slabs, &self.table);
+        let learn = |id| learn_hits(slabs, table, id, now);
+        self.eviction.victim(slabs, class, &mut self.counts.classes[class], learn)
+    }
+
+    /// Counts uses of an item that the store has not seen: those in the kernel.
+    pub(super) fn learn_hits_of(&self, id: Id, now: u64) {
+        learn_hits(&self.slabs, &self.table, id, now);
     }
 
     /// When nothing unleased is left in a class: one of its oldest items is dead from then on, so that it is not leased again and

@@ -82,7 +82,7 @@ impl Store {
 
     /// With `reuse-early`: a listed item dies, and its entry stays for a while though the chunk is free. Returns whether it is so.
     pub(super) fn stays_listed(&mut self, id: Id) -> bool {
-        let stays = injected(Fault::ReuseEarly) && self.slabs.chunk(id).marked(LISTED);
+        let stays = injected(Fault::ReuseEarly) && self.slabs.chunk(id).marked(LISTED) && !self.table.lists_all();
         if stays {
             self.slabs.kill(id);
             let entry = self.table.listed(&self.slabs, id);

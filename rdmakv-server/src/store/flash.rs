@@ -488,6 +488,9 @@ impl Store {
         self.index.insert(&self.slabs, hash, id);
         self.eviction.admit(&self.slabs, id, hash);
         self.slabs.publish(id);
+        if self.table.lists_all() {
+            self.table.list(&self.slabs, id);
+        }
         if let Some(tier) = &mut self.tier {
             tier.promoted += 1;
         }

@@ -18,7 +18,7 @@
 //! | Eviction    | `eviction/`   | queues of items, ghosts, which class gives up a page             |
 //! | Leases      | `leases/`     | until when clients may read without asking; fabrics that are told |
 //! | Versions    | `versions.rs` | versions, incarnation, flushes                                   |
-//! | TableWriter | `table.rs`    | the store's entries in the GET table                             |
+//! | TableWriter | `table.rs`    | the store's entries in the GET table, or in that of the kernel (`kernel.rs`) |
 //!
 //! What takes several parts is an operation of the store: `find.rs`, `put.rs`, `end.rs`, `evict.rs`, `moves.rs`, `walk.rs`. `flash.rs`
 //! is for the second tier, `warm.rs` for the next run, and `one_sided.rs` for fabrics. One order is kept wherever an item ends: it is dead and its entry taken out, then leases
@@ -50,6 +50,9 @@ mod flash;
 #[cfg(test)]
 mod flash_tests;
 mod index;
+mod kernel;
+#[cfg(test)]
+mod kernel_tests;
 mod leases;
 #[cfg(test)]
 mod leases_model;
@@ -88,6 +91,7 @@ pub use arithmetic::Sum;
 pub use config::Config;
 pub use find::{Found, Handle, View};
 pub use flash::{Kept, Load, Recall, Waiter};
+pub use kernel::KernelTable;
 pub use leases::{Exposure, NoLease, Replacement};
 pub use moves::NoMove;
 pub use rdmakv_proto::commands::Mode;

@@ -30,6 +30,7 @@ impl Store {
                 self.reclaim(id, now);
                 continue;
             }
+            self.learn_hits_of(id, now);
             // A leased chunk is read, though the store does not see it.
             let chunk = self.slabs.chunk(id);
             let asked_for = chunk.frequency() > 0 || chunk.queue() == MAIN || chunk.marked(LEASED);
@@ -44,7 +45,7 @@ impl Store {
         if asked_for
             && !self.slabs.is_pinned(id)
             && !self.slabs.has_free(class)
-            && let Some(victim) = self.eviction.victim(&self.slabs, class, &mut self.counts.classes[class])
+            && let Some(victim) = self.next_victim(class, now)
         {
             self.counts.whole.move_evictions += 1;
             self.evict(victim, now);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::chunk::Id;
 use super::eviction::{self, MOST_FREQUENT};
+use super::kernel::{Kernel, KernelTable};
 use super::leases::{AT_A_GRANT, Exposure, NoLease};
 use super::{ChunkRef, Extent, GetTable, Handle, Store};
 
@@ -113,6 +114,43 @@ impl Store {
     /// Lists items in this table from now on. The store's memory begins at this place, in bytes.
     pub fn list_in(&mut self, table: Arc<GetTable>, base: u64) {
         self.table.attach(table, base);
+    }
+
+    /// Lists all items for the kernel's program from now on. The store is this shard, and its memory begins at this place, in bytes.
+    ///
+    /// # Panics
+    ///
+    /// If the store is not empty.
+    pub fn list_in_kernel(&mut self, table: Arc<dyn KernelTable>, base: u64, shard: usize) {
+        assert!(self.is_empty(), "items that are there already would not be listed");
+        self.slabs.report_to(table.clone());
+        self.table.attach_kernel(Kernel::new(table, base, shard));
+    }
+
+    /// Returns whether items are listed for the kernel's program.
+    #[inline]
+    pub fn is_listed_in_kernel(&self) -> bool {
+        self.table.lists_all()
+    }
+
+    /// Before the uses of this key's item are looked at: counts those that the kernel's program saw.
+    #[inline]
+    pub fn learn_hits(&mut self, key: &[u8], now: u64) {
+        if self.table.lists_all()
+            && let Some(id) = self.index.find(&self.slabs, self.index.hash(key), key)
+        {
+            self.learn_hits_of(id, now);
+        }
+    }
+
+    /// Lists the key's item again, if there is one that others displaced in the kernel's table.
+    pub fn list_again(&mut self, key: &[u8], now: u64) {
+        if self.table.lists_all()
+            && let Some(id) = self.index.find(&self.slabs, self.index.hash(key), key)
+            && !self.is_over(id, now)
+        {
+            self.table.list(&self.slabs, id);
+        }
     }
 
     /// Lists an item just looked at, unless it is listed; returns whether it is now.

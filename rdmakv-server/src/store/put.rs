@@ -164,7 +164,7 @@ impl Store {
         let (leased, over) = (self.slabs.chunk(new).marked(chunk::LEASED), self.is_over(new, now));
         if leased && over {
             self.reclaim(new, now);
-        } else if was_listed && !over {
+        } else if (was_listed || self.table.lists_all()) && !over {
             self.table.list(&self.slabs, new);
         }
         // Its page began to drain while the chunk was not published.

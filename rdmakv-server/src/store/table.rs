@@ -1,4 +1,5 @@
-//! The store's side of the [GET table](rdmakv_proto::gets): which items are listed there.
+//! The store's side of the [GET table](rdmakv_proto::gets): which items are listed there. A server has either that, or the table of the
+//! kernel's program (`kernel.rs`), which lists all that it may answer.
 //!
 //! An item is listed when a client that reads the table asks for it ([`Store::list`](super::Store::list)). Its key's next values are listed as they come, until
 //! one goes and none follows. A table that is never read that way costs nothing.
@@ -13,6 +14,7 @@ use std::sync::atomic::{AtomicU64, fence};
 
 use super::arena::{Arena, Memory};
 use super::chunk::{CHOSEN, Id, LISTED};
+use super::kernel::Kernel;
 use super::slabs::Slabs;
 use rdmakv_proto::gets::{BUCKET, Entry, HEAD, Hasher, SLOTS, bucket};
 
@@ -138,26 +140,57 @@ impl GetTable {
 
 /// A table, and the place of the store's memory among the memory that the table describes.
 #[derive(Debug)]
-struct Listing {
+struct Clients {
     table: Arc<GetTable>,
     base: u64,
 }
 
-/// The one writer of a store's entries in a GET table, if there is a table.
+/// The readers of a table.
+#[derive(Debug, Default)]
+enum Listing {
+    #[default]
+    None,
+    /// Clients that share memory.
+    Clients(Clients),
+    /// The kernel's program.
+    Kernel(Kernel),
+}
+
+/// The one writer of a store's entries in a table, if there is a table.
 #[derive(Debug, Default)]
 pub(super) struct TableWriter {
-    listing: Option<Listing>,
+    listing: Listing,
     closed: bool,
 }
 
 impl TableWriter {
     /// Lists items in this table from now on. The store's memory begins at this place, in bytes.
     pub(super) fn attach(&mut self, table: Arc<GetTable>, base: u64) {
-        self.listing = Some(Listing { table, base });
+        self.listing = Listing::Clients(Clients { table, base });
+    }
+
+    /// Lists items for the kernel's program from now on.
+    pub(super) fn attach_kernel(&mut self, kernel: Kernel) {
+        self.listing = Listing::Kernel(kernel);
+    }
+
+    fn clients(&self) -> Option<&Clients> {
+        if let Listing::Clients(clients) = &self.listing { Some(clients) } else { None }
+    }
+
+    /// Returns the kernel's part, if items are listed there.
+    pub(super) fn kernel(&self) -> Option<&Kernel> {
+        if let Listing::Kernel(kernel) = &self.listing { Some(kernel) } else { None }
+    }
+
+    /// Returns whether items are listed as soon as they are alive, and not when a client asks.
+    #[inline]
+    pub(super) fn lists_all(&self) -> bool {
+        matches!(self.listing, Listing::Kernel(_))
     }
 
     fn entry(&self, slabs: &Slabs, id: Id) -> Option<(&GetTable, u64, Entry)> {
-        let Listing { table, base } = self.listing.as_ref()?;
+        let Clients { table, base } = self.clients()?;
         let chunk = slabs.chunk(id);
         let hash = table.hasher.hash(chunk.key());
         let entry = Entry::new(hash, base + id.at() as u64, chunk.size() as u64, chunk.version())?;
@@ -166,6 +199,9 @@ impl TableWriter {
 
     /// Lists an item that is alive; returns whether it is listed now.
     pub(super) fn list(&self, slabs: &Slabs, id: Id) -> bool {
+        if let Listing::Kernel(kernel) = &self.listing {
+            return !self.closed && kernel.list(slabs, id);
+        }
         // A version that a client chose may come again, and then an entry does not tell one item from another.
         if self.closed || slabs.chunk(id).marked(CHOSEN) {
             return false;
@@ -178,13 +214,26 @@ impl TableWriter {
         true
     }
 
-    /// Takes out the entry of an item that is dead.
-    pub(super) fn unlist(&self, slabs: &Slabs, id: Id) {
-        if slabs.chunk(id).marked(LISTED)
-            && let Some((table, hash, entry)) = self.entry(slabs, id)
-        {
+    /// Takes out the entry of an item that is dead; returns hits of it that the store has not seen.
+    #[inline]
+    pub(super) fn unlist(&self, slabs: &Slabs, id: Id) -> u32 {
+        if slabs.chunk(id).marked(LISTED) { self.remove(slabs, id) } else { 0 }
+    }
+
+    fn remove(&self, slabs: &Slabs, id: Id) -> u32 {
+        if let Listing::Kernel(kernel) = &self.listing {
+            return kernel.unlist(slabs, id);
+        }
+        if let Some((table, hash, entry)) = self.entry(slabs, id) {
             table.remove(hash, entry);
         }
+        0
+    }
+
+    /// Returns hits of an item that the store has not seen.
+    #[inline]
+    pub(super) fn hits(&self, slabs: &Slabs, id: Id) -> u32 {
+        self.kernel().filter(|_| slabs.chunk(id).marked(LISTED)).map_or(0, |kernel| kernel.hits(slabs, id))
     }
 
     /// Returns an item's hash and entry.
@@ -196,15 +245,15 @@ impl TableWriter {
     /// Takes an entry out.
     #[cfg(rdmakv_fault_injection)]
     pub(super) fn take_out(&self, (hash, entry): (u64, Entry)) {
-        if let Some(Listing { table, .. }) = &self.listing {
+        if let Some(Clients { table, .. }) = self.clients() {
             table.remove(hash, entry);
         }
     }
 
     /// Takes out all entries, those of other stores too.
     pub(super) fn clear(&self) {
-        if let Some(listing) = &self.listing {
-            listing.table.clear();
+        if let Some(clients) = self.clients() {
+            clients.table.clear();
         }
     }
 
@@ -216,7 +265,7 @@ impl TableWriter {
 
     /// Whether every entry of this store's memory names the item that is there, and that item is alive; returns which does not.
     pub(super) fn check(&self, slabs: &Slabs, is_alive: impl Fn(Id) -> bool) -> Result<(), String> {
-        let Some(Listing { table, base }) = &self.listing else { return Ok(()) };
+        let Some(Clients { table, base }) = self.clients() else { return Ok(()) };
         let end = base + slabs.memory().1 as u64;
         for slot in 0..table.buckets as usize * SLOTS {
             let word = table.memory.word64(HEAD as usize + slot * 8).load(Acquire);
@@ -273,7 +322,7 @@ mod tests {
 
     /// Returns the table's places of the key's item: all entries.
     fn found(store: &Store, key: &[u8]) -> Vec<Entry> {
-        let Listing { table, .. } = store.table.listing.as_ref().unwrap();
+        let Clients { table, .. } = store.table.clients().unwrap();
         let hash = table.hasher.hash(key);
         let words = table.slots(hash).map(|slot| slot.load(Relaxed));
         words.into_iter().filter_map(Entry::of).filter(|entry| entry.may_be(hash)).collect()

@@ -16,6 +16,7 @@ impl Store {
             if self.is_alive(id) {
                 let counters = &mut self.counts.classes[self.slabs.chunk(id).class()];
                 counters.crawler_checked += 1;
+                self.learn_hits_of(id, now);
                 if self.is_over(id, now) {
                     self.counts.classes[self.slabs.chunk(id).class()].crawler_reclaimed += 1;
                     self.reclaim(id, now);

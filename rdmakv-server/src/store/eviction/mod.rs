@@ -37,6 +37,12 @@ pub(super) fn touch(chunk: Chunk<'_>, now: u64) {
     chunk.mark(FETCHED);
 }
 
+/// Counts uses of the item at times that are not known.
+pub(super) fn touched(chunk: Chunk<'_>, uses: u32) {
+    chunk.set_frequency((chunk.frequency() + uses).min(MOST_FREQUENT));
+    chunk.mark(FETCHED);
+}
+
 impl Eviction {
     pub(super) fn new(classes: usize) -> Self {
         Self { queues: vec![Queues::new(); classes], ghosts: Ghosts::new(classes), balance: Balance::new(classes) }
@@ -72,9 +78,16 @@ impl Eviction {
         self.queues[slabs.chunk(id).class()].remove(slabs, id);
     }
 
-    /// Returns the next of the class to go, if there is one that nothing holds. The moves of its search are counted.
-    pub(super) fn victim(&mut self, slabs: &Slabs, class: usize, counters: &mut ClassCounters) -> Option<Id> {
-        self.queues[class].victim(slabs, counters)
+    /// Returns the next of the class to go, if there is one that nothing holds. The moves of its search are counted. `learn` counts uses of
+    /// an item that the store has not seen yet.
+    pub(super) fn victim(
+        &mut self,
+        slabs: &Slabs,
+        class: usize,
+        counters: &mut ClassCounters,
+        learn: impl Fn(Id),
+    ) -> Option<Id> {
+        self.queues[class].victim(slabs, counters, learn)
     }
 
     /// Remembers that an item is driven out, of a store with so many; it is in its queue still.

@@ -92,7 +92,9 @@ impl Queues {
 
     /// Returns the next to go, moving on those that earned it. Chunks that are held are passed over. `None` after a
     /// bounded number of steps without one.
-    pub(super) fn victim(&mut self, slabs: &Slabs, counters: &mut ClassCounters) -> Option<Id> {
+    ///
+    /// `learn` is called for each that may go: it counts uses that were not seen yet.
+    pub(super) fn victim(&mut self, slabs: &Slabs, counters: &mut ClassCounters, learn: impl Fn(Id)) -> Option<Id> {
         // Each step moves a chunk or finds one; none passes more often than a chunk's counter allows, unless held.
         let most = 4 * (self.len(SMALL) + self.len(MAIN)).min(1024) + 4;
         for _ in 0..most {
@@ -100,6 +102,9 @@ impl Queues {
             let from = if small > 0 && small * 10 >= small + self.len(MAIN) { SMALL } else { MAIN };
             let id = self.oldest(from).or_else(|| self.oldest(SMALL))?;
             let chunk = slabs.chunk(id);
+            if chunk.frequency() == 0 {
+                learn(id);
+            }
             let frequency = chunk.frequency();
             if chunk.holders() > 0 {
                 self.remove(slabs, id);

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use super::arena::{Arena, Backing, Memory};
 use super::chunk::{self, Chunk, Id};
 use super::config::Config;
+use super::kernel::KernelTable;
 use rdmakv_proto::item::{HEADER, KEY_MAX, State};
 
 pub use lend::{ChunkRef, ChunkWriter};
@@ -70,6 +71,28 @@ pub struct Place {
     slot: u32,
 }
 
+/// How many pages of which size a configuration makes.
+pub(super) struct Pages {
+    /// Bytes of a page.
+    pub(super) page: usize,
+    limit: usize,
+    extra: usize,
+    /// Pages at most.
+    pub(super) most: usize,
+    sizes: Vec<usize>,
+}
+
+impl Pages {
+    pub(super) fn of(config: &Config) -> Self {
+        let page = config.item_max.next_multiple_of(4096).clamp(1 << 20, 1 << 30);
+        let limit = (config.memory / page).max(2);
+        let sizes = classes::sizes(page, config.least, config.factor);
+        let extra = (config.extra / page).min(sizes.len());
+        let most = (config.memory_max / page).max(limit) + extra;
+        Self { page, limit, extra, most, sizes }
+    }
+}
+
 /// The arena, its pages and their classes.
 #[derive(Debug)]
 pub(super) struct Slabs {
@@ -95,16 +118,14 @@ pub(super) struct Slabs {
     extra: usize,
     extra_given: usize,
     crawler: Place,
+    /// Learns of pages that leave their class.
+    kernel: Option<Arc<dyn KernelTable>>,
 }
 
 impl Slabs {
     /// Makes empty slabs, in memory from `make` if there is one: it is told how many bytes it takes.
     pub(super) fn new(config: &Config, make: Option<impl FnOnce(usize) -> io::Result<Memory>>) -> io::Result<Self> {
-        let page = config.item_max.next_multiple_of(4096).clamp(1 << 20, 1 << 30);
-        let limit = (config.memory / page).max(2);
-        let sizes = classes::sizes(page, config.least, config.factor);
-        let extra = (config.extra / page).min(sizes.len());
-        let most = (config.memory_max / page).max(limit) + extra;
+        let Pages { page, limit, extra, most, sizes } = Pages::of(config);
         if most * page / 8 >= u32::MAX as usize {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
@@ -135,10 +156,15 @@ impl Slabs {
             extra,
             extra_given: 0,
             crawler: Place::default(),
+            kernel: None,
             sizes,
         })
     }
 
+    /// Reports pages that leave their class to this table from now on.
+    pub(super) fn report_to(&mut self, kernel: Arc<dyn KernelTable>) {
+        self.kernel = Some(kernel);
+    }
     /// Returns what backs the memory.
     pub(super) fn backing(&self) -> Backing {
         self.arena.backing()
@@ -558,6 +584,9 @@ impl Slabs {
         }
         *entry = NO_CLASS;
         self.pool.push(page as u32);
+        if let Some(kernel) = &self.kernel {
+            kernel.page_left();
+        }
     }
 
     fn list(&mut self, page: usize) {
