@@ -100,6 +100,7 @@ fn check(store: &Store, table: &Exact, classes: &mut Classes, now: u64) {
         }
     }
     table.with(|state| {
+        assert_eq!(state.flush_at, store.versions.continuation().flush_at.unwrap_or(0));
         for (place, (key, _)) in &state.entries {
             let id = Id::of((place - BASE) as usize);
             let (name, over) = wanted.remove(place).expect("an entry without an item that lives and fits");
@@ -244,6 +245,22 @@ fn pages_that_change_class_are_reported() {
         }
     }
     assert!(table.with(|state| state.pages_left) > 0 && store.report(NOW).counters.slabs_moved > 0);
+}
+
+#[test]
+fn items_that_move_stay_listed() {
+    let (mut store, table) = store(8 << 20);
+    let mut classes = Classes::new();
+    for number in 0..6_000_u32 {
+        set(&mut store, &number.to_le_bytes(), &[1; 600], 0, Terms::default(), NOW);
+    }
+    for number in 0..3_000_u32 {
+        store.delete(&(number * 2).to_le_bytes(), None, NOW);
+    }
+    let class = store.class_for(4, 600) - 1;
+    store.reassign(Some(class), class + 3, NOW).unwrap();
+    assert!(store.report(NOW).counters.rescues > 100);
+    check(&store, &table, &mut classes, NOW);
 }
 
 /// Items that the kernel's program alone answers, and more others than memory has room for.
