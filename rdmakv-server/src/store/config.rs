@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use super::slabs::Pages;
-
 /// How a store is made.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -33,14 +31,6 @@ pub struct Config {
     pub lease: Duration,
     /// Which incarnation of the server this is; every header carries it.
     pub incarnation: u32,
-}
-
-impl Config {
-    /// Returns the bytes of a page, and those of all pages: the memory that a store of this configuration takes.
-    pub fn pages(&self) -> (usize, usize) {
-        let pages = Pages::of(self);
-        (pages.page, pages.page * pages.most)
-    }
 }
 
 impl Default for Config {

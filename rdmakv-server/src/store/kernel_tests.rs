@@ -9,7 +9,7 @@ use super::chunk::{CHOSEN, Id, STALE};
 use super::*;
 
 const NOW: u64 = 1_000_000;
-/// Where the store's memory begins.
+/// The begin of the store's memory.
 const BASE: u64 = 1 << 30;
 const SHARD: usize = 3;
 

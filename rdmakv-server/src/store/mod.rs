@@ -18,7 +18,7 @@
 //! | Eviction    | `eviction/`   | queues of items, ghosts, which class gives up a page             |
 //! | Leases      | `leases/`     | until when clients may read without asking; fabrics that are told |
 //! | Versions    | `versions.rs` | versions, incarnation, flushes                                   |
-//! | TableWriter | `table.rs`    | the store's entries in the GET table, or in that of the kernel (`kernel.rs`) |
+//! | TableWriter | `table.rs`    | the store's entries in the GET table, or in that of the kernel (`kernel_list.rs`) |
 //!
 //! What takes several parts is an operation of the store: `find.rs`, `put.rs`, `end.rs`, `evict.rs`, `moves.rs`, `walk.rs`. `flash.rs`
 //! is for the second tier, `warm.rs` for the next run, and `one_sided.rs` for fabrics. One order is kept wherever an item ends: it is dead and its entry taken out, then leases
@@ -51,6 +51,7 @@ mod flash;
 mod flash_tests;
 mod index;
 mod kernel;
+mod kernel_list;
 #[cfg(test)]
 mod kernel_tests;
 mod leases;
@@ -78,7 +79,7 @@ use counters::Counts;
 use eviction::Eviction;
 use index::ItemIndex;
 use leases::{AT_A_TICK, Leases, nanos};
-use slabs::Slabs;
+use slabs::{Pages, Slabs};
 use table::TableWriter;
 use versions::Versions;
 
@@ -168,6 +169,12 @@ impl Store {
             undone: Default::default(),
             slabs,
         })
+    }
+
+    /// Returns the bytes of a page, and those of the memory that a store of this configuration takes.
+    pub fn layout(config: &Config) -> (usize, usize) {
+        let pages = Pages::of(config);
+        (pages.page, pages.page * pages.most)
     }
 
     /// Returns what stands behind the memory.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::chunk::Id;
 use super::eviction::{self, MOST_FREQUENT};
-use super::kernel::{Kernel, KernelTable};
+use super::kernel::KernelTable;
+use super::kernel_list::KernelList;
 use super::leases::{AT_A_GRANT, Exposure, NoLease};
 use super::{ChunkRef, Extent, GetTable, Handle, Store};
 
@@ -124,7 +125,7 @@ impl Store {
     pub fn list_in_kernel(&mut self, table: Arc<dyn KernelTable>, base: u64, shard: usize) {
         assert!(self.is_empty(), "items that are there already would not be listed");
         self.slabs.report_to(table.clone());
-        self.table.attach_kernel(Kernel::new(table, base, shard));
+        self.table.attach_kernel(KernelList::new(table, base, shard));
     }
 
     /// Returns whether items are listed for the kernel's program.

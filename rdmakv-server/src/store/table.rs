@@ -1,5 +1,5 @@
 //! The store's side of the [GET table](rdmakv_proto::gets): which items are listed there. A server has either that, or the table of the
-//! kernel's program (`kernel.rs`), which lists all that it may answer.
+//! kernel's program (`kernel_list.rs`), which lists all that it may answer.
 //!
 //! An item is listed when a client that reads the table asks for it ([`Store::list`](super::Store::list)). Its key's next values are listed as they come, until
 //! one goes and none follows. A table that is never read that way costs nothing.
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, fence};
 
 use super::arena::{Arena, Memory};
 use super::chunk::{CHOSEN, Id, LISTED};
-use super::kernel::Kernel;
+use super::kernel_list::KernelList;
 use super::slabs::Slabs;
 use rdmakv_proto::gets::{BUCKET, Entry, HEAD, Hasher, SLOTS, bucket};
 
@@ -153,7 +153,7 @@ enum Listing {
     /// Clients that share memory.
     Clients(Clients),
     /// The kernel's program.
-    Kernel(Kernel),
+    Kernel(KernelList),
 }
 
 /// The one writer of a store's entries in a table, if there is a table.
@@ -170,7 +170,7 @@ impl TableWriter {
     }
 
     /// Lists items for the kernel's program from now on.
-    pub(super) fn attach_kernel(&mut self, kernel: Kernel) {
+    pub(super) fn attach_kernel(&mut self, kernel: KernelList) {
         self.listing = Listing::Kernel(kernel);
     }
 
@@ -179,7 +179,7 @@ impl TableWriter {
     }
 
     /// Returns the kernel's part, if items are listed there.
-    pub(super) fn kernel(&self) -> Option<&Kernel> {
+    pub(super) fn kernel(&self) -> Option<&KernelList> {
         if let Listing::Kernel(kernel) = &self.listing { Some(kernel) } else { None }
     }
 
