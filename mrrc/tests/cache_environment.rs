@@ -125,6 +125,10 @@ fn child_builds_a_cache() {
     let built = match std::env::var(WIDENS).as_deref() {
         Err(_) => built,
         Ok("policy") => built.policy(mrrc::policy::PolicyKind::None),
+        Ok("own policy") => built.policy_from(|params| tracesim_policies::AnyPolicy::Widening.build(params)),
+        Ok("own policy, widen") => {
+            built.policy_from(|params| tracesim_policies::AnyPolicy::Widening.build(params)).widen(true)
+        }
         Ok("both") => built.policy(mrrc::policy::PolicyKind::None).widen(true),
         Ok(_) => built.widen(true),
     };
@@ -291,6 +295,14 @@ fn environment_widens_what_the_cache_owns() {
     assert_eq!(ask(&[("MRRC_WIDEN", "on")]), "built: widened false true");
     assert_eq!(ask(&[(WIDENS, "widen")]), "built: widened true true");
     assert_eq!(ask(&[(WIDENS, "widen"), ("MRRC_WIDEN", "off")]), "built: widened false false");
+}
+
+#[test]
+fn policy_that_widens_promises_nothing() {
+    let ask = |variables: &[(&str, &str)]| build_with(&[&[(NEIGHBOURS, "1")], variables].concat());
+    assert_eq!(ask(&[(WIDENS, "own policy")]), "built: widened false true");
+    assert_eq!(ask(&[(WIDENS, "own policy"), ("MRRC_WIDEN", "on")]), "built: widened false true");
+    assert_eq!(ask(&[(WIDENS, "own policy, widen")]), "built: widened true true");
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! given where even the best saves little, or where there is too little to go by.
 
 use crate::footprint::Footprint;
+use crate::replayer::remote_requests;
 use crate::row::{DeregCost, Row};
 use crate::simulate::{Recency, ReplayError, Watch, replay};
 use crate::sizes::Capacity;
@@ -44,6 +45,8 @@ pub const LEAST_REQUESTS: u64 = 300;
 const STEADY: f64 = 0.25;
 /// The default policy stands if it saves so nearly what the best does.
 const AS_GOOD: f64 = 0.01;
+/// Widening pays from this share of the cost with the cache: it pins pages that nothing asked for.
+const WIDENING_PAYS: f64 = 0.05;
 
 /// The advice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -85,6 +88,8 @@ pub struct Advice {
     pub policy: Option<&'static str>,
     /// Its cost, in microseconds.
     pub total_us: f64,
+    /// Its cost with widening (`MRRC_WIDEN`), in microseconds; none where the policy cannot, or the trace has no addresses.
+    pub widened_us: Option<f64>,
     /// The cost without a cache.
     pub none_us: f64,
     /// The cost where everything stays.
@@ -104,6 +109,11 @@ impl Advice {
     pub fn is_steady(&self) -> bool {
         let [first, second] = self.halves;
         (first - second).abs() <= STEADY
+    }
+
+    /// Returns whether widening would save enough to be tried.
+    pub fn widening_pays(&self) -> bool {
+        self.widened_us.is_some_and(|widened_us| widened_us <= self.total_us * (1.0 - WIDENING_PAYS))
     }
 
     /// Returns the line that was chosen.
@@ -153,11 +163,12 @@ impl Advice {
             chosen: None,
             policy: None,
             total_us: none_us,
+            widened_us: None,
             none_us,
             infinite_us: cost_of(Cell::Infinite),
             best,
             halves: [0.0; 2],
-            remote_requests: remote_requests(trace),
+            remote_requests: trace.processes.iter().map(remote_requests).sum(),
             lines,
         };
         let enough = |line: &Line| line.policy.is_some() && line.saved >= best * (1.0 - question.within);
@@ -171,7 +182,13 @@ impl Advice {
             let row = default.filter(|of| none_us - us(of) >= (none_us - best) * (1.0 - AS_GOOD));
             advice.total_us = row.map_or(best, |of| us(of));
             advice.policy = row.map_or(advice.lines[chosen].policy, |of| named(&of.row.policy));
-            advice.halves = halves(question, trace, advice.policy, advice.lines[chosen].capacity_pages, watch)?;
+            let capacity = advice.lines[chosen].capacity_pages;
+            let policy = advice.policy.and_then(|name| name.parse().ok()).unwrap_or_default();
+            advice.halves = halves(question, trace, policy, capacity, watch)?;
+            let config = Config { widen: Some(true), ..Config::new(capacity) };
+            if !trace.summary.is_laid_out && config.can_widen(&*policy.build(&config.params())) {
+                advice.widened_us = Some(cost(question, trace, policy, &config, watch)?);
+            }
             advice.chosen = Some(chosen);
         }
         Ok(advice)
@@ -234,15 +251,28 @@ fn sweep(question: &Question, sizes: &[u64]) -> Sweep {
     }
 }
 
+/// Returns the cost of a trace to its end, in microseconds.
+fn cost(
+    question: &Question,
+    trace: &Trace,
+    policy: PolicyKind,
+    config: &Config,
+    watch: &Watch<'_>,
+) -> Result<f64, ReplayError> {
+    let config = Config { cost: question.cost, ..config.clone() };
+    let counted = replay(trace, &policy.into(), &config, Recency::Deferred, Some(watch))?;
+    let rest = rest_us(&question.cost, counted.counters.reg_pages, counted.counters.dereg_pages);
+    Ok(counted.cost(&question.cost, DeregCost::Batch).total_us() + rest)
+}
+
 /// Returns the choice's saving in each half, as shares.
 fn halves(
     question: &Question,
     trace: &Trace,
-    policy: Option<&'static str>,
+    policy: PolicyKind,
     capacity: u64,
     watch: &Watch<'_>,
 ) -> Result<[f64; 2], ReplayError> {
-    let policy = policy.and_then(|name| name.parse().ok()).unwrap_or_default();
     let mut saved = [0.0; 2];
     for (half, saved) in saved.iter_mut().enumerate() {
         let part = |process: &Process| {
@@ -251,22 +281,11 @@ fn halves(
             Process { steps: process.steps.range(places).collect() }
         };
         let half = Trace { processes: trace.processes.iter().map(part).collect(), ..Trace::default() };
-        let cost = |policy: PolicyKind, capacity| {
-            let config = Config { cost: question.cost, ..Config::new(capacity) };
-            let counted = replay(&half, &policy.into(), &config, Recency::Deferred, Some(watch))?;
-            let rest = rest_us(&question.cost, counted.counters.reg_pages, counted.counters.dereg_pages);
-            Ok::<f64, ReplayError>(counted.cost(&question.cost, DeregCost::Batch).total_us() + rest)
-        };
+        let cost = |policy, capacity| cost(question, &half, policy, &Config::new(capacity), watch);
         let none = cost(PolicyKind::None, 1)?;
         *saved = if none > 0.0 { 1.0 - cost(policy, capacity)? / none } else { 0.0 };
     }
     Ok(saved)
-}
-
-fn remote_requests(trace: &Trace) -> u64 {
-    let steps = trace.processes.iter().flat_map(|process| &process.steps);
-    let asks = |step: &traces::Step| matches!(step.kind(), traces::Kind::Request | traces::Kind::Acquire);
-    steps.filter(asks).filter(|step| step.access().is_remote()).count() as u64
 }
 
 #[cfg(test)]
@@ -346,6 +365,20 @@ mod tests {
         for line in &advice.lines {
             assert_eq!(line.refused == 0, line.capacity_pages >= 64, "{line:?}");
         }
+    }
+
+    #[test]
+    fn widening_is_advised_where_it_pays() {
+        let scan = |n: u64| step(Kind::Request, n % 3000, 1);
+        let pays = advice((0..20_000).map(scan).collect());
+        assert!(pays.widening_pays(), "{pays:?}");
+        // Neighbours that nothing asks for.
+        let apart = advice((0..20_000_u64).map(|n| step(Kind::Request, n % 3000 * 64, 1)).collect());
+        assert!(apart.choice().is_some() && apart.widened_us.is_some() && !apart.widening_pays(), "{apart:?}");
+        // As for peers: a cache would not widen them.
+        let remote = |n: u64| Step::new(Kind::Request, PageRange::new(n % 3000, 1).unwrap(), Access::all(), false);
+        let peers = advice((0..20_000).map(remote).collect());
+        assert_eq!(peers.widened_us, Some(peers.total_us));
     }
 
     #[test]

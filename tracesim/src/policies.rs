@@ -106,6 +106,20 @@ impl PolicyEntry {
         self.build(params).scheme()
     }
 
+    /// Returns whether a cache with this policy widens requests.
+    pub fn widens(&self, config: &Config) -> bool {
+        config.widen.unwrap_or_else(|| {
+            let policy = self.build(&config.params());
+            policy.scheme().widens && config.can_widen(&policy)
+        })
+    }
+
+    /// Returns the name in results: with `+widen` where the configuration makes the policy widen, which by itself does not.
+    pub(crate) fn label(&self, config: &Config) -> String {
+        let is_made_to = config.widen == Some(true) && !self.scheme(&config.params()).widens;
+        format!("{}{}", self.name, if is_made_to { "+widen" } else { "" })
+    }
+
     /// Returns a core with a new policy.
     ///
     /// # Errors

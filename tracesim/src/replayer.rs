@@ -4,16 +4,16 @@
 //! invalidate. Nothing is flushed at the end.
 
 use crate::deferred::DeferredTouches;
-use mrrc_core::core::Request;
+use mrrc_core::core::{NoHolders, Request};
 use mrrc_core::cost::Linear;
 use mrrc_core::policy::Policy;
-use mrrc_core::{Config, ConfigError, Core, Cost, Counters, Outcome, PageRange, Part, RegionId};
+use mrrc_core::{Access, AllInUse, Config, ConfigError, Core, Cost, Counters, Outcome, PageRange, Part, RegionId};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use traces::{Kind, Process, StepIter};
+use traces::{Kind, Process, Step, StepIter};
 
 /// When the core hears of hits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -120,7 +120,8 @@ pub(crate) fn replay_with<P: Policy>(
     let max_touches = policy.max_touches();
     let core = Core::with_policy(config, policy)?;
     let deferred = (recency == Recency::Deferred).then(|| Deferred::new(max_touches));
-    let mut replayer = Replayer::new(core, deferred);
+    let tells_rights = core.scheme().widens && remote_requests(process) > 0;
+    let mut replayer = Replayer::new(core, deferred, tells_rights);
     let mut at = 0;
     while at < steps.len() {
         let begun = at;
@@ -128,7 +129,7 @@ pub(crate) fn replay_with<P: Policy>(
         while at < until {
             let mut next = steps.range(at..until);
             while let Some(step) = next.next() {
-                if step.is_single_request() {
+                if step.is_single_request() && !tells_rights {
                     replayer.request(step.range());
                     at += 1;
                 } else {
@@ -151,6 +152,18 @@ pub(crate) fn replay_with<P: Policy>(
     Ok(replayer.replayed())
 }
 
+/// Returns how many requests of a process give peers rights.
+pub(crate) fn remote_requests(process: &Process) -> u64 {
+    let asks = |step: &Step| matches!(step.kind(), Kind::Request | Kind::Acquire) && step.access().is_remote();
+    process.steps.iter().filter(asks).count() as u64
+}
+
+/// Returns the rights by which a cache that widens tells a request for peers from one for local use. More are not told apart:
+/// regions are not registered again for a right that they lack.
+pub(crate) fn rights_of(asked: Access) -> Access {
+    if asked.is_remote() { Access::LOCAL | Access::REMOTE } else { Access::LOCAL }
+}
+
 /// The ranges of an event.
 type Ranges = SmallVec<[PageRange; 1]>;
 
@@ -162,6 +175,9 @@ struct Replayer<P> {
     core: Core<P>,
     /// The deferred touches, if the core hears of hits later.
     deferred: Option<Deferred>,
+    /// Whether requests for peers are told from those for local use: only where the core widens. Those for peers are not widened, and
+    /// not served by pages that are registered for local use.
+    tells_rights: bool,
     /// Acquires in use by their ranges, the last one last.
     open: FxHashMap<Ranges, Vec<Held>>,
     in_use: usize,
@@ -183,8 +199,9 @@ impl Deferred {
 }
 
 impl<P: Policy> Replayer<P> {
-    fn new(core: Core<P>, deferred: Option<Deferred>) -> Self {
-        Self { core, deferred, open: FxHashMap::default(), in_use: 0, unmatched_releases: 0, refused_pages: 0 }
+    fn new(core: Core<P>, deferred: Option<Deferred>, tells_rights: bool) -> Self {
+        let open = FxHashMap::default();
+        Self { core, deferred, tells_rights, open, in_use: 0, unmatched_releases: 0, refused_pages: 0 }
     }
 
     /// One range, released at once. The core counts a request without room as refused, and that is all.
@@ -193,7 +210,7 @@ impl<P: Policy> Replayer<P> {
         let refused = if self.deferred.is_none() {
             self.core.request(asked).is_err()
         } else {
-            self.hit_deferred(asked).is_none() && self.missed_deferred(asked).is_none()
+            self.hit_deferred(asked, None).is_none() && self.missed_deferred(asked, None).is_none()
         };
         if refused {
             self.refuse(asked);
@@ -206,9 +223,10 @@ impl<P: Policy> Replayer<P> {
     }
 
     /// Counts and marks the region that serves the range by itself, if there is one.
-    fn hit_deferred(&mut self, asked: PageRange) -> Option<RegionId> {
+    #[inline(always)]
+    fn hit_deferred(&mut self, asked: PageRange, rights: Option<Access>) -> Option<RegionId> {
         let Deferred { marks, hits, .. } = self.deferred.as_mut()?;
-        let id = self.core.find(asked)?;
+        let id = rights.map_or_else(|| self.core.find(asked), |rights| self.core.find_with(asked, rights))?;
         marks.mark(id);
         let exact = self.core.range_of(id) == Some(asked);
         let kind = if exact { &mut hits.exact } else { &mut hits.subset };
@@ -221,9 +239,10 @@ impl<P: Policy> Replayer<P> {
     }
 
     /// Asks for what no region serves by itself.
-    fn missed_deferred(&mut self, asked: PageRange) -> Option<&Outcome> {
+    #[inline(always)]
+    fn missed_deferred(&mut self, asked: PageRange, rights: Option<Access>) -> Option<&Outcome> {
         let Deferred { marks, .. } = self.deferred.as_mut()?;
-        let request = Request { mapping: PageRange::EVERYTHING, ..Request::new(asked) };
+        let request = Request::within_all(asked, rights.unwrap_or(Access::LOCAL_READ));
         let outcome = self.core.request_with(&request, marks).ok()?;
         marks.forget(outcome.batches());
         Some(outcome)
@@ -241,9 +260,10 @@ impl<P: Policy> Replayer<P> {
             }
         }
         let len = ranges.len();
+        let rights = self.tells_rights.then(|| rights_of(first.access()));
         match first.kind() {
-            Kind::Request => _ = self.ask(&ranges),
-            Kind::Acquire => self.acquire(ranges)?,
+            Kind::Request => _ = self.ask(&ranges, rights),
+            Kind::Acquire => self.acquire(ranges, rights)?,
             Kind::Release => self.release(&ranges),
             Kind::Invalidate => self.invalidate(&ranges),
         }
@@ -251,15 +271,19 @@ impl<P: Policy> Replayer<P> {
     }
 
     /// Ranges asked for together; the regions that serve them.
-    fn ask(&mut self, ranges: &[PageRange]) -> Held {
+    fn ask(&mut self, ranges: &[PageRange], rights: Option<Access>) -> Held {
         let regions_of = |outcome: &Outcome| -> Held { outcome.parts().iter().filter_map(Part::region).collect() };
         if let &[asked] = ranges {
             let served = if self.deferred.is_none() {
-                self.core.request(asked).ok().map(regions_of)
-            } else if let Some(id) = self.hit_deferred(asked) {
+                let answer = match rights {
+                    None => self.core.request(asked),
+                    Some(rights) => self.core.request_with(&Request::within_all(asked, rights), &mut NoHolders),
+                };
+                answer.ok().map(regions_of)
+            } else if let Some(id) = self.hit_deferred(asked, rights) {
                 Some(smallvec::smallvec![id])
             } else {
-                self.missed_deferred(asked).map(regions_of)
+                self.missed_deferred(asked, rights).map(regions_of)
             };
             if served.is_none() {
                 self.refuse(asked);
@@ -269,21 +293,25 @@ impl<P: Policy> Replayer<P> {
         self.apply_touches();
         let mut served = Held::new();
         let mut refused = 0_u64;
-        self.core.request_list(ranges, |range, answer| match answer {
+        let each = |range: PageRange, answer: Result<&Outcome, AllInUse>| match answer {
             Ok(outcome) => served.extend(regions_of(outcome)),
             Err(_) => refused = refused.saturating_add(range.pages()),
-        });
+        };
+        match rights {
+            None => self.core.request_list(ranges, each),
+            Some(rights) => self.core.request_list_with(ranges, rights, each),
+        };
         self.refused_pages = self.refused_pages.saturating_add(refused);
         // A later range of the list can have replaced what served an earlier one.
         served.retain(|id| self.core.range_of(*id).is_some());
         served
     }
 
-    fn acquire(&mut self, ranges: Ranges) -> Result<(), ReplayError> {
+    fn acquire(&mut self, ranges: Ranges, rights: Option<Access>) -> Result<(), ReplayError> {
         if self.in_use >= MOST_IN_USE {
             return Err(ReplayError::TooManyInUse);
         }
-        let held = self.ask(&ranges);
+        let held = self.ask(&ranges, rights);
         held.iter().for_each(|&id| self.core.hold(id));
         self.in_use += held.len().max(1);
         self.open.entry(ranges).or_default().push(held);

@@ -91,9 +91,11 @@ impl Sweep {
     /// The policy and the reason.
     pub fn check(&self) -> Result<(), (PolicyEntry, ConfigError)> {
         let config = Config { capacity: 1, ..self.base.clone() };
-        let check = |policy: &PolicyEntry| match policy.core(&config) {
-            Ok(_) => Ok(()),
-            Err(error) => Err((policy.clone(), error)),
+        let check = |policy: &PolicyEntry| {
+            let widens = policy.scheme(&config.params()).widens && config.widen != Some(false);
+            // A cache would quietly stay exact, which is not the policy of that name.
+            let config = Config { widen: if widens { Some(true) } else { config.widen }, ..config.clone() };
+            policy.core(&config).map(drop).map_err(|error| (policy.clone(), error))
         };
         self.policies.iter().try_for_each(check)
     }
@@ -164,20 +166,21 @@ impl Sweep {
         let base = self.base.clone();
         let (name, policy, config) = match cell {
             Cell::NoCache => {
-                (PolicyKind::None.name(), &PolicyKind::None.into(), Config { capacity: 1, widen: None, ..base })
+                let none = PolicyKind::None;
+                (none.name().to_owned(), &none.into(), Config { capacity: 1, widen: None, ..base })
             }
             Cell::Infinite => {
-                let capacity = PageRange::EVERYTHING.pages();
-                (INFINITE, &PolicyKind::PinDown.into(), Config { capacity, max_regions: None, widen: None, ..base })
+                let config = Config { capacity: PageRange::EVERYTHING.pages(), max_regions: None, widen: None, ..base };
+                (INFINITE.to_owned(), &PolicyKind::PinDown.into(), config)
             }
             Cell::At { policy, .. } => {
                 let policy = &self.policies[policy];
-                (policy.name(), policy, Config { capacity: capacity_pages, ..base })
+                (policy.label(&base), policy, Config { capacity: capacity_pages, ..base })
             }
         };
         let replayed = replay(trace, policy, &config, self.recency, Some(watch))?;
         let Config { resort, evict, .. } = config;
-        let label = Label { trace: &trace.name, policy: name, capacity_pages, resort, evict };
+        let label = Label { trace: &trace.name, policy: &name, capacity_pages, resort, evict };
         let mut row = Row::new(&label, &replayed, &self.base.cost, self.dereg);
         row.processes = Some(trace.processes.len()).filter(|&processes| processes > 1);
         let scheme = policy.scheme(&config.params());

@@ -71,6 +71,26 @@ fn real_pins_match_simulation_that_widens() {
 }
 
 #[test]
+fn real_cache_widens_no_requests_for_peers() {
+    let folder = folder();
+    let file = path(&folder, "x.reg");
+    for (rights, every) in [("rwRW", 1), ("rw", 1), ("rwR", 3)] {
+        // A scan of single pages; every so many runs of them are for peers.
+        let line = |n: u64| {
+            let rights = if (n / 8).is_multiple_of(every) { rights } else { "rw" };
+            format!("{n},request,0,0,{:#x},4096,{rights}", 0x5000_0000 + n % 1500 * 4096)
+        };
+        std::fs::write(&file, recording((0..12_000).map(line))).unwrap();
+        let Some(result) = replayed(&file, &["-c", "512p", "-p", "probation", "--widen"]) else { return };
+        assert!(result["difference"].as_f64().unwrap().abs() <= 0.1, "{rights}: {result}");
+        assert_eq!(result["policy"], "probation+widen");
+        // Each request is for one page.
+        let [pages, registrations] = ["reg_pages", "registrations"].map(|what| number(&result["cached"], what));
+        assert_eq!(pages == registrations, rights == "rwRW", "{rights}: {result}");
+    }
+}
+
+#[test]
 fn held_stays_and_changed_is_registered_anew() {
     let folder = folder();
     let file = path(&folder, "x.reg");

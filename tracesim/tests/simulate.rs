@@ -1,11 +1,12 @@
 //! The replayer: in use until released, one cache a process, hits told at once or later.
 
+use mrrc_core::core::{NoHolders, Request};
 use mrrc_core::policy::Overlap;
 use mrrc_core::{Access, Config, PageRange};
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use traces::{Kind, Process, Step, Trace};
-use tracesim::policies::builtin;
+use tracesim::policies::{PolicyEntry, builtin};
 use tracesim::simulate::{Recency, ReplayError, Replayed, Watch, replay};
 
 fn step(kind: Kind, (start, pages): (u64, u64), goes_on: bool) -> Step {
@@ -22,6 +23,41 @@ fn counted(trace: &Trace, policy: &str, capacity: u64, recency: Recency) -> Repl
 }
 
 const BOTH: [Recency; 2] = [Recency::Exact, Recency::Deferred];
+
+/// Returns a scan of single pages, again and again, with these rights in turn: widening pays.
+fn scan(rights: &[Access]) -> Trace {
+    let one = |n: usize| {
+        let page = PageRange::new(n as u64 % 3000, 1).unwrap();
+        Step::new(Kind::Request, page, rights[n / 8 % rights.len()], false)
+    };
+    Trace { processes: vec![Process { steps: (0..20_000).map(one).collect() }], ..Trace::default() }
+}
+
+#[test]
+fn requests_for_peers_are_not_widened() {
+    let peers = scan(&[Access::LOCAL | Access::REMOTE_READ]);
+    let local = scan(&[Access::LOCAL]);
+    for recency in BOTH {
+        let [exact, widened] = ["probation", "widening"].map(|policy| counted(&peers, policy, 1024, recency));
+        assert_eq!(exact, widened, "{recency:?}");
+        assert_eq!(counted(&local, "probation", 1024, recency), exact, "{recency:?}: rights change nothing there");
+        let pays = counted(&local, "widening", 1024, recency).counters;
+        assert!(pays.regs * 3 < exact.counters.regs, "{recency:?}: {} of {}", pays.regs, exact.counters.regs);
+    }
+}
+
+#[test]
+fn lists_for_peers_are_not_widened() {
+    for (access, widens) in [(Access::LOCAL, true), (Access::LOCAL | Access::REMOTE_WRITE, false)] {
+        let one = |n: u64| Step::new(Kind::Request, PageRange::new(n % 3000, 1).unwrap(), access, n.is_multiple_of(2));
+        let steps = (0..20_000).map(one).collect();
+        let trace = Trace { processes: vec![Process { steps }], ..Trace::default() };
+        for recency in BOTH {
+            let c = counted(&trace, "widening", 1024, recency).counters;
+            assert_eq!(c.reg_pages > c.pages, widens, "{recency:?} {access}: {} of {}", c.reg_pages, c.pages);
+        }
+    }
+}
 
 #[test]
 fn what_is_in_use_does_not_leave_before_its_release() {
@@ -174,6 +210,22 @@ proptest! {
                 prop_assert_eq!(exact, deferred, "{} {:?}", policy, overlap);
             }
         }
+    }
+
+    /// As a cache asks its core, whose requests have rights.
+    #[test]
+    fn widening_tells_rights_as_a_cache_does(
+        rights in prop::collection::vec(prop_oneof![Just(Access::LOCAL), Just(Access::LOCAL | Access::REMOTE)], 1..9),
+        capacity in 100u64..2000,
+    ) {
+        let trace = scan(&rights);
+        let config = Config::new(capacity);
+        let mut core = "widening".parse::<PolicyEntry>().unwrap().core(&config).unwrap();
+        for step in &trace.processes[0].steps {
+            let request = Request { access: step.access(), mapping: PageRange::EVERYTHING, ..Request::new(step.range()) };
+            core.request_with(&request, &mut NoHolders).unwrap();
+        }
+        prop_assert_eq!(counted(&trace, "widening", capacity, Recency::Exact).counters, core.counters());
     }
 
     #[test]

@@ -62,7 +62,11 @@ pub(crate) struct Choices {
     /// References back that lru-k looks
     #[arg(long, value_name = "K", default_value_t = 2, value_parser = whole::<u32>(1..=u64::from(u32::MAX)))]
     lru_k: u32,
-    /// Register more than requested where that was seen to pay, whatever the policy; widening does so by itself
+    /// Register more than requested where that was seen to pay; policy widening does so by itself
+    ///
+    /// As MRRC_WIDEN=on in a cache. Results are named POLICY+widen. A policy that cannot is refused: those that cache pages, buckets
+    /// or groups, that keep all or nothing, or that do not split at overlaps. Requests that give rights to peers are not widened,
+    /// nor traces without addresses. A trace does not tell where mappings end: a cache widens less there.
     #[arg(long)]
     widen: bool,
 }
@@ -175,6 +179,13 @@ impl Choices {
             }
         }
         Ok(sweep)
+    }
+
+    /// Returns whether the user asked for widening: by the option, or by the name of a policy.
+    pub(crate) fn asks_to_widen(&self, chosen: &[Chosen]) -> bool {
+        let base = self.config();
+        let names = |chosen: &Chosen| chosen.is_named && chosen.policies.iter().any(|policy| policy.widens(&base));
+        self.widen || chosen.iter().any(names)
     }
 
     fn config(&self) -> Config {

@@ -11,6 +11,7 @@ use super::report::{ReportFile, origin};
 use super::run::run;
 use super::source::{Source, name, present};
 use super::whole::whole;
+use super::widening;
 use crate::policies::builtin;
 use crate::report::comparison;
 use crate::row::{Row, level};
@@ -197,6 +198,7 @@ impl Compare {
     ) -> Result<(), Failure> {
         let path = &self.traces[at];
         let (trace, footprint) = self.source.load(path)?;
+        widening::tell(sweep, self.choices.asks_to_widen(&self.policy), &trace);
         let checksum = if self.shard.is_some() { shard::checksum(&trace) } else { String::new() };
         let (numbers, mine): (Vec<usize>, Vec<Cell>) = cells.iter().copied().unzip();
         let finished = run(sweep, &trace, &footprint, &mine)?;
@@ -227,7 +229,7 @@ impl Compare {
         let cost = sweep.base.cost;
         Described {
             traces: self.traces.iter().map(|path| name(path)).collect(),
-            policies: sweep.policies.iter().map(ToString::to_string).collect(),
+            policies: sweep.policies.iter().map(|policy| policy.label(&sweep.base)).collect(),
             capacities: sweep.capacities.iter().map(ToString::to_string).collect(),
             cells_each: sweep.cells().len(),
             cost: [cost.reg_page, cost.reg_call, cost.dereg_page, cost.dereg_call],

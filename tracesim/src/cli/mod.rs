@@ -31,6 +31,7 @@ mod run;
 mod source;
 mod table;
 mod whole;
+mod widening;
 
 use crate::policies::{PolicyEntry, builtin_and};
 use choices::chosen_of;

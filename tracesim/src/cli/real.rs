@@ -8,7 +8,7 @@ use std::path::Path;
 
 /// One policy at one capacity, with real pins.
 #[cfg(not(all(feature = "mrrc", target_os = "linux")))]
-pub(super) fn run(_: &Sweep, _: &Source, _: &Path, _: &Form, _: f64) -> Result<(), Failure> {
+pub(super) fn run(_: &Sweep, _: bool, _: &Source, _: &Path, _: &Form, _: f64) -> Result<(), Failure> {
     Err(Failure::work(
         "replay --real: this build has no io_uring: build it with the feature mrrc and run it on Linux, 5.19 or later",
     ))
@@ -24,6 +24,7 @@ mod on_linux {
     use crate::cli::interrupt;
     use crate::cli::progress::Progress;
     use crate::cli::table::{Side, bytes, ms, pages, percent, table};
+    use crate::cli::widening;
     use crate::policies::PolicyEntry;
     use crate::real::{Counted, Outcome, RealError, Spent, run as pin};
     use crate::simulate::{ReplayError, Watch};
@@ -33,6 +34,7 @@ mod on_linux {
 
     pub(in crate::cli) fn run(
         sweep: &Sweep,
+        is_asked: bool,
         source: &Source,
         file: &Path,
         form: &Form,
@@ -46,6 +48,7 @@ mod on_linux {
         }
         let mut out = form.open(&[file.to_owned()])?;
         let (trace, footprint) = source.load(file)?;
+        widening::tell(sweep, is_asked, &trace);
         let capacity = capacity.pages(footprint.largest_process_pages);
         let config = Config { capacity, ..sweep.base.clone() };
         let outcome = {
@@ -92,7 +95,7 @@ mod on_linux {
             counts("predicted", predicted),
             counts("measured", measured),
         ];
-        let mut text = format!("policy {}, capacity {}{each}\n\n", policy, pages(config.capacity));
+        let mut text = format!("policy {}, capacity {}{each}\n\n", policy.label(config), pages(config.capacity));
         text += &table(&[Side::Left, Side::Right], &header, rows);
         text += &format!(
             "\ndifference of the avoided: {:+.1} % (measured over predicted)\n\n",
@@ -137,7 +140,7 @@ mod on_linux {
     #[derive(Serialize)]
     struct Json {
         trace: String,
-        policy: &'static str,
+        policy: String,
         capacity_pages: u64,
         requests: u64,
         predicted_registrations: u64,
@@ -157,7 +160,7 @@ mod on_linux {
             let Outcome { requests, predicted, measured, cached, without, pinned_kib } = *outcome;
             Self {
                 trace: trace.name.clone(),
-                policy: policy.name(),
+                policy: policy.label(config),
                 capacity_pages: config.capacity,
                 requests,
                 predicted_registrations: predicted.registrations,

@@ -9,6 +9,7 @@ use super::interrupt;
 use super::run::run;
 use super::source::{ABOUT_TRACES, Source};
 use super::table::{Side, ms, or_dash, percent, table};
+use super::widening;
 use crate::footprint::Footprint;
 use crate::policies::{PolicyEntry, builtin};
 use crate::row::{Row, level};
@@ -73,10 +74,12 @@ impl Replay {
     pub(crate) fn run(&self) -> Result<(), Failure> {
         let sweep = self.choices.sweep(&self.policy, &self.capacity, false)?;
         if self.real.is_some() {
-            return super::real::run(&sweep, &self.source, &self.trace, &self.form, self.tolerance);
+            let is_asked = self.choices.asks_to_widen(&self.policy);
+            return super::real::run(&sweep, is_asked, &self.source, &self.trace, &self.form, self.tolerance);
         }
         let mut out = self.form.open(std::slice::from_ref(&self.trace))?;
         let trace = self.source.load_trace(&self.trace)?;
+        widening::tell(&sweep, self.choices.asks_to_widen(&self.policy), &trace);
         // It takes a pass over the trace.
         let is_needed = self.form.is_table() || self.capacity.iter().any(Capacity::is_share);
         let footprint = if is_needed { Footprint::of(&trace) } else { Footprint::default() };

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! One process of the trace after the other. The memory is there before the clock runs, as a program's buffers are; what the trace invalidates is unmapped and mapped anew. A request
-//! that the cache refuses is registered for itself, as the shim does. The rights are local, whatever the trace says: an io_uring has no peers.
+//! that the cache refuses is registered for itself, as the shim does. Registrations are local, whatever the trace says:
+//! an io_uring has no peers. A cache that widens is told which requests are for peers, as in the simulation: it does not widen them.
 
 mod layout;
 mod pinned;
@@ -182,8 +183,7 @@ fn one(process: &Process, policy: &PolicyEntry, config: &Config, watch: &Watch<'
     if let Some(may) = limits.pages.filter(|&may| config.capacity > may) {
         return Err(RealError::Capacity { pages: config.capacity, may });
     }
-    let widens = config.widen.unwrap_or_else(|| policy.build(&config.params()).scheme().widens);
-    let (mut memory, steps) = Memory::of(process, if widens { BLOCK } else { 1 })?;
+    let (mut memory, steps) = Memory::of(process, if policy.widens(config) { BLOCK } else { 1 })?;
     // The simulated cache must not hold more than the table can.
     let least = |set: Option<u64>, limit: Option<u64>| [set, limit].into_iter().flatten().min();
     let config = Config {

@@ -4,6 +4,7 @@ use super::layout::Memory;
 use super::timed::{Spent, Timed};
 use super::{Counted, RealError};
 use crate::policies::PolicyEntry;
+use crate::replayer::rights_of;
 use crate::simulate::{ReplayError, Watch};
 use io_uring::IoUring;
 use mrrc::cache::{AcquireError, Cache, Lease};
@@ -46,8 +47,8 @@ type Ranges = SmallVec<[PageRange; 1]>;
 
 /// The handling of each event of a process.
 trait Take {
-    fn request(&mut self, ranges: &[PageRange]) -> Result<(), RealError>;
-    fn acquire(&mut self, ranges: Ranges) -> Result<(), RealError>;
+    fn request(&mut self, ranges: &[PageRange], access: Access) -> Result<(), RealError>;
+    fn acquire(&mut self, ranges: Ranges, access: Access) -> Result<(), RealError>;
     fn release(&mut self, ranges: &Ranges) -> Result<(), RealError>;
     fn change(&mut self, range: PageRange, memory: &mut Memory) -> Result<(), RealError>;
 }
@@ -59,8 +60,8 @@ fn go(steps: &[Step], memory: &mut Memory, watch: &Watch<'_>, take: &mut impl Ta
         let len = (steps[at..].iter().take_while(|step| step.goes_on()).count() + 1).min(steps.len() - at);
         let ranges: Ranges = steps[at..at + len].iter().map(|step| step.range()).collect();
         match first.kind() {
-            Kind::Request => take.request(&ranges)?,
-            Kind::Acquire => take.acquire(ranges)?,
+            Kind::Request => take.request(&ranges, first.access())?,
+            Kind::Acquire => take.acquire(ranges, first.access())?,
             Kind::Release => take.release(&ranges)?,
             Kind::Invalidate => ranges.iter().try_for_each(|&range| take.change(range, memory))?,
         }
@@ -91,9 +92,12 @@ pub(crate) fn cached(
 ) -> Result<(Counted, Spent, u64), RealError> {
     let Ring { table, _ring } = ring;
     let clock = Arc::clone(&table.clock);
+    let widens = policy.widens(config);
     let cache = Cache::builder(table)
         .capacity_pages(config.capacity)
         .config(config.clone())
+        // Changes are bracketed below.
+        .widen(widens)
         .policy_from({
             let policy = policy.clone();
             move |params| policy.build(params)
@@ -102,7 +106,9 @@ pub(crate) fn cached(
         .background(false)
         .ignore_environment()
         .build()?;
-    let mut through = Cached { cache, open: FxHashMap::default(), refused: 0, refused_pages: 0 };
+    // As the simulation: only a cache that widens has to tell requests for peers from others.
+    let tells_rights = widens && steps.iter().any(|step| step.access().is_remote());
+    let mut through = Cached { cache, tells_rights, open: FxHashMap::default(), refused: 0, refused_pages: 0 };
     go(steps, memory, watch, &mut through)?;
     // A cache has only put off the deregistration of what it keeps.
     through.cache.flush().map_err(AcquireError::from)?;
@@ -126,6 +132,8 @@ enum Held {
 
 struct Cached {
     cache: Cache<Table>,
+    /// Whether requests for peers are made with their rights. The registrations are local all the same.
+    tells_rights: bool,
     /// The leases in use, the last of each last.
     open: FxHashMap<Ranges, Vec<Held>>,
     /// Requests that found everything in use, and their pages.
@@ -134,7 +142,8 @@ struct Cached {
 }
 
 impl Cached {
-    fn ask(&mut self, ranges: &[PageRange]) -> Result<Held, RealError> {
+    fn ask(&mut self, ranges: &[PageRange], access: Access) -> Result<Held, RealError> {
+        let rights = if self.tells_rights { rights_of(access) } else { Access::LOCAL };
         let asked = |range: &PageRange| ((range.start() * PAGE) as *const u8, (range.pages() * PAGE) as usize);
         #[expect(unsafe_code, reason = "memory is registered")]
         // SAFETY: the memory is mapped for longer than the cache lives; no transfer is made, so nothing uses a key. Changes are
@@ -143,11 +152,11 @@ impl Cached {
             match ranges {
                 [one] => {
                     let (address, bytes) = asked(one);
-                    self.cache.acquire(address, bytes, Access::LOCAL).map(|lease| vec![lease])
+                    self.cache.acquire(address, bytes, rights).map(|lease| vec![lease])
                 }
                 several => {
                     let buffers: Vec<_> = several.iter().map(asked).collect();
-                    self.cache.acquire_list(&buffers, Access::LOCAL)
+                    self.cache.acquire_list(&buffers, rights)
                 }
             }
         };
@@ -172,13 +181,13 @@ impl Cached {
 }
 
 impl Take for Cached {
-    fn request(&mut self, ranges: &[PageRange]) -> Result<(), RealError> {
-        let held = self.ask(ranges)?;
+    fn request(&mut self, ranges: &[PageRange], access: Access) -> Result<(), RealError> {
+        let held = self.ask(ranges, access)?;
         self.end(held)
     }
 
-    fn acquire(&mut self, ranges: Ranges) -> Result<(), RealError> {
-        let held = self.ask(&ranges)?;
+    fn acquire(&mut self, ranges: Ranges, access: Access) -> Result<(), RealError> {
+        let held = self.ask(&ranges, access)?;
         self.open.entry(ranges).or_default().push(held);
         Ok(())
     }
@@ -244,11 +253,11 @@ struct Alone {
 }
 
 impl Take for Alone {
-    fn request(&mut self, ranges: &[PageRange]) -> Result<(), RealError> {
+    fn request(&mut self, ranges: &[PageRange], _: Access) -> Result<(), RealError> {
         deregister(&self.table, register(&self.table, ranges)?)
     }
 
-    fn acquire(&mut self, ranges: Ranges) -> Result<(), RealError> {
+    fn acquire(&mut self, ranges: Ranges, _: Access) -> Result<(), RealError> {
         let buffers = register(&self.table, &ranges)?;
         self.open.entry(ranges).or_default().push(buffers);
         Ok(())

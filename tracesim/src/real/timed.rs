@@ -1,4 +1,5 @@
-//! A registrar that tells how long it took, and looks at what the kernel says is pinned when that is more than ever.
+//! A registrar that tells how long it took, and looks at what the kernel says is pinned when that is more than ever. It takes requests
+//! for peers, and grants them the local rights that there are.
 
 use super::status;
 use mrrc::registrar::{Limits, Registered, Registrar};
@@ -91,18 +92,26 @@ pub(crate) struct Timed<R> {
     pub(crate) clock: std::sync::Arc<Clock>,
 }
 
+impl<R: Registrar> Timed<R> {
+    /// Returns the rights that are granted of these. None of the trace's peers is there.
+    fn granted(&self, asked: Access) -> Access {
+        asked & self.inner.rights()
+    }
+}
+
 fn since(begun: Instant) -> u64 {
     begun.elapsed().as_nanos() as u64
 }
 
 #[expect(unsafe_code, reason = "promises what the trait asks for")]
-// SAFETY: everything is handed on to a registrar as it came, and so are its answers.
+// SAFETY: the inner registrar keeps the contract, and its answers are returned as they are. It is asked for the same ranges and
+// for no right that was not asked for.
 unsafe impl<R: Registrar> Registrar for Timed<R> {
     type Registration = R::Registration;
 
     fn register(&self, range: PageRange, access: Access) -> io::Result<R::Registration> {
         let begun = Instant::now();
-        let registration = self.inner.register(range, access);
+        let registration = self.inner.register(range, self.granted(access));
         self.clock.reg_ns.fetch_add(since(begun), Ordering::Relaxed);
         if registration.is_ok() {
             self.clock.registrations.fetch_add(1, Ordering::Relaxed);
@@ -114,11 +123,11 @@ unsafe impl<R: Registrar> Registrar for Timed<R> {
     }
 
     fn probe(&self, range: PageRange, access: Access) -> io::Result<()> {
-        self.inner.probe(range, access)
+        self.inner.probe(range, self.granted(access))
     }
 
     fn examine(&self, range: PageRange, access: Access) -> io::Result<()> {
-        self.inner.examine(range, access)
+        self.inner.examine(range, self.granted(access))
     }
 
     fn deregister(&self, batch: &mut Vec<Registered<R::Registration>>) -> io::Result<()> {
@@ -142,7 +151,7 @@ unsafe impl<R: Registrar> Registrar for Timed<R> {
     }
 
     fn rights(&self) -> Access {
-        self.inner.rights()
+        Access::all()
     }
 
     fn name(&self) -> &'static str {

@@ -52,6 +52,12 @@ impl Request {
             mapping: range,
         }
     }
+
+    /// Returns a request with rights, where nothing is known of mappings: for local use it may be widened into all pages around it.
+    pub fn within_all(range: PageRange, access: Access) -> Self {
+        let mapping = if access.is_remote() { range } else { PageRange::EVERYTHING };
+        Self { access, mapping, ..Self::new(range) }
+    }
 }
 
 /// The holders of regions without the core's knowledge.

@@ -221,6 +221,25 @@ impl<P: Policy> Core<P> {
     pub fn request_list(
         &mut self,
         asked: &[PageRange],
+        answer: impl FnMut(PageRange, Result<&Outcome, AllInUse>),
+    ) -> &Leavers {
+        self.request_each(asked, None, answer)
+    }
+
+    /// As [`Core::request_list`], with rights. Ranges for local use may be widened into all pages around them.
+    pub fn request_list_with(
+        &mut self,
+        asked: &[PageRange],
+        access: Access,
+        answer: impl FnMut(PageRange, Result<&Outcome, AllInUse>),
+    ) -> &Leavers {
+        self.request_each(asked, Some(access), answer)
+    }
+
+    fn request_each(
+        &mut self,
+        asked: &[PageRange],
+        access: Option<Access>,
         mut answer: impl FnMut(PageRange, Result<&Outcome, AllInUse>),
     ) -> &Leavers {
         let mut held = Vec::new();
@@ -228,10 +247,10 @@ impl<P: Policy> Core<P> {
         // A region that spans a group serves no member that is matched exactly.
         let groups = self.scheme().groups && self.scheme().matching == Matching::Contain;
         for &range in asked {
-            if groups && self.find(range).is_none() {
+            if groups && access.map_or_else(|| self.find(range), |access| self.find_with(range, access)).is_none() {
                 missed.push(range);
             } else {
-                answer(range, self.request(range));
+                answer(range, self.request_one(range, access));
                 self.hold_answer(&mut held);
             }
         }
@@ -242,14 +261,24 @@ impl<P: Policy> Core<P> {
             let (members, others) = rest.split_at(group_len(rest, &self.cost, self.group_extra, most_pages));
             rest = others;
             if let [_] = members {
-                answer(first, self.request(first));
+                answer(first, self.request_one(first, access));
             } else {
                 let span = members.iter().fold(first, |span, &member| span.hull(member));
-                answer(span, self.request_group(&Request::new(span), members, &mut NoHolders));
+                let exact = Request::new(span);
+                let request = Request { access: access.unwrap_or(exact.access), ..exact };
+                answer(span, self.request_group(&request, members, &mut NoHolders));
             }
             self.hold_answer(&mut held);
         }
         self.collect_leavers(|contents| held.into_iter().for_each(|id| contents.release(id)))
+    }
+
+    /// One range of a list.
+    fn request_one(&mut self, range: PageRange, access: Option<Access>) -> Result<&Outcome, AllInUse> {
+        match access {
+            None => self.request(range),
+            Some(access) => self.request_with(&Request::within_all(range, access), &mut NoHolders),
+        }
     }
 
     fn hold_answer(&mut self, held: &mut Vec<RegionId>) {

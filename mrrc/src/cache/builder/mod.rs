@@ -129,6 +129,9 @@ impl<R: Registrar> Builder<R> {
 
     /// Sets an eviction policy of another crate: of `tracesim-policies`, or your own. `MRRC_POLICY` in the environment wins over it.
     ///
+    /// A policy whose scheme widens does so as the variable `MRRC_WIDEN` would: with [`Explicit`](crate::invalidation::Explicit) in arenas
+    /// alone. Only [`Builder::widen`] promises that changes around what is acquired are reported.
+    ///
     /// ```
     /// use mrrc::{Cache, policy::sieve::Sieve};
     /// # use mrrc::{invalidation::Explicit, testing::NoopRegistrar};
@@ -210,7 +213,8 @@ impl<R: Registrar> Builder<R> {
     /// **With [`Explicit`](crate::invalidation::Explicit)** the promise of [`Cache::acquire`] is larger with this. A change of *any*
     /// memory in the mappings of acquired buffers lies between [`Cache::begin_change`] and the end of its guard.
     /// [`Cache::invalidate`] before the change is not enough: a request for a neighbour may register the memory again before it
-    /// changes. Variable `MRRC_WIDEN` makes no program promise that: there it widens arenas only, which are the cache's own.
+    /// changes. Neither variable `MRRC_WIDEN` nor a policy that widens by itself is that promise: there they widen arenas only, which
+    /// are the cache's own.
     pub fn widen(mut self, on: bool) -> Self {
         self.settings.widen = Some(on);
         self
@@ -316,7 +320,7 @@ impl<R: Registrar> Builder<R> {
         effective.background = background;
         effective.vouched = vouched;
         if core.scheme().widens {
-            effective.widening = strength::widening(promises, settings.widen, vouched);
+            effective.widening = strength::widening(promises, vouched);
         }
         let barrier = if settings.fence { Barrier::Fence } else { Barrier::choose() };
         let times = settings.histograms.then(|| Box::new(Times::new()));

@@ -89,10 +89,10 @@ pub(super) fn grace(program: Option<Duration>, environment: Option<Duration>) ->
 }
 
 /// Returns the requests that may be widened, where the policy is. A monitor that vouches hears of changes to their surroundings, and
-/// a program that asked for widening reports them. Another program, for which only the environment did (`set` is what was set
-/// last), reports those of what it acquires.
-pub(super) fn widening(program_asked: bool, set: Option<bool>, vouched: bool) -> Widening {
-    if vouched || program_asked || set.is_none() { Widening::All } else { Widening::Owned }
+/// a program that asked for widening reports them. Another program reports those of what it acquires, whether the environment asked or
+/// its policy widens by itself.
+pub(super) fn widening(program_asked: bool, vouched: bool) -> Widening {
+    if vouched || program_asked { Widening::All } else { Widening::Owned }
 }
 
 /// The program's settings, apart from those that the environment sets after it.
@@ -150,9 +150,9 @@ mod tests {
         assert!(asked(&mut settings));
         settings.widen = Some(false);
         assert!(!asked(&mut settings));
-        assert_eq!(widening(false, Some(true), false), Widening::Owned);
-        // The monitor hears of changes, the program asked, or its own policy widens.
-        let others = [(false, Some(true), true), (true, Some(true), false), (false, None, false)];
-        assert!(others.iter().all(|&(asked, set, vouched)| widening(asked, set, vouched) == Widening::All));
+        assert_eq!(widening(false, false), Widening::Owned);
+        // The monitor hears of changes, or the program asked.
+        let others = [(false, true), (true, false), (true, true)];
+        assert!(others.iter().all(|&(asked, vouched)| widening(asked, vouched) == Widening::All));
     }
 }
