@@ -27,7 +27,6 @@ struct Span {
 }
 
 /// The notes of policies on a region.
-#[derive(Default)]
 struct Notes {
     /// The number of holds, and in the bits above it the rights.
     held: Cell<u32>,
@@ -47,7 +46,7 @@ pub struct Region<'a> {
     pub count: &'a Cell<u32>,
     /// A place in an order: a recency stamp, an entry number.
     pub order: &'a Cell<u64>,
-    /// The benefit of the region: an eviction factor, a priority.
+    /// The benefit of the region: an eviction factor, a priority. At first it is -0.
     pub weight: &'a Cell<f64>,
 }
 
@@ -132,6 +131,19 @@ const MARK_MASK: u64 = 0xff << MARK_SHIFT;
 const HOLDS_BITS: u32 = 27;
 const HOLDS_MASK: u32 = (1 << HOLDS_BITS) - 1;
 const _: () = assert!(Access::all().bits() as u32 <= u32::MAX >> HOLDS_BITS);
+
+impl Notes {
+    fn new(access: Access) -> Self {
+        let held = Cell::new(u32::from(access.bits()) << HOLDS_BITS);
+        // The sign tells `Winners` that it is no member.
+        Self { held, count: Cell::new(0), order: Cell::new(0), weight: Cell::new(-0.0) }
+    }
+
+    #[inline(always)]
+    fn rank(&self) -> (f64, u64) {
+        (self.weight.get(), self.order.get())
+    }
+}
 
 impl Span {
     fn of(range: PageRange, state: RegionState) -> Self {
@@ -302,6 +314,24 @@ impl Regions {
         (id.index() < self.spans.len()).then(|| self.get(id))
     }
 
+    /// Returns the number of places of slots, taken and free.
+    pub(crate) fn places(&self) -> usize {
+        self.notes.len()
+    }
+
+    /// Returns weight and order of a region.
+    #[inline(always)]
+    pub(crate) fn rank(&self, id: RegionId) -> (f64, u64) {
+        self.notes[id.index()].rank()
+    }
+
+    /// Returns the same of the slots from this place on, if there are so many.
+    #[inline(always)]
+    pub(crate) fn ranks<const N: usize>(&self, first: usize) -> Option<[(f64, u64); N]> {
+        let notes: &[Notes; N] = self.notes.get(first..)?.first_chunk()?;
+        Some(notes.each_ref().map(Notes::rank))
+    }
+
     /// Returns the number of pages of a region.
     #[inline]
     pub fn pages(&self, id: RegionId) -> u64 {
@@ -349,15 +379,14 @@ impl Regions {
 
     /// Gives a region a slot and a name.
     pub(crate) fn insert_with(&mut self, range: PageRange, access: Access, state: RegionState) -> RegionId {
-        let notes = || Notes { held: Cell::new(u32::from(access.bits()) << HOLDS_BITS), ..Notes::default() };
         if let Some(id) = self.free.pop() {
             self.spans[id.index()] = Span::of(range, state);
-            self.notes[id.index()] = notes();
+            self.notes[id.index()] = Notes::new(access);
             return id;
         }
         let id = RegionId::of_index(self.spans.len());
         grow::push_within(&mut self.spans, Span::of(range, state), self.limit);
-        grow::push_within(&mut self.notes, notes(), self.limit);
+        grow::push_within(&mut self.notes, Notes::new(access), self.limit);
         self.lists.add_row(self.limit);
         id
     }

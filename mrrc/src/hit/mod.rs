@@ -38,7 +38,7 @@ use crate::core::Core;
 use crate::driver::IndexReader;
 use crate::range::PageRange;
 use crate::regions::RegionId;
-use crate::shim::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use crate::shim::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use barrier::Barrier;
 use gate::Gate;
 pub(crate) use hold::HoldRef;
@@ -48,8 +48,8 @@ use slots::{Block, Blocks, Slot};
 use std::io;
 use std::sync::Arc;
 
-/// Regions with marks that share a sign that there are some.
-const GROUP: usize = 64;
+/// Regions with marks that share a sign that there are some. Each is looked at where there are any, so there are few.
+const GROUP: usize = 16;
 
 /// The tables that hits read, and that the state of the cache is published in.
 ///
@@ -69,7 +69,7 @@ pub(crate) struct HitTables<T> {
     /// Whether rights for peers were ever asked for.
     has_remote: AtomicBool,
     /// Whether a region of each group has marks.
-    signs: Box<[AtomicU32]>,
+    signs: Box<[AtomicU8]>,
     pub(crate) blocks: Arc<Blocks>,
     /// The layers above those of `readers`, where regions may overlap. Not on the plain way of a hit.
     layers: [Box<[IndexReader]>; 2],
@@ -164,7 +164,7 @@ impl<T> HitTables<T> {
             most_touches: core.max_touches(),
             barrier,
             has_remote: AtomicBool::new(false),
-            signs: (0..regions.div_ceil(GROUP)).map(|_| AtomicU32::new(0)).collect(),
+            signs: (0..regions.div_ceil(GROUP)).map(|_| AtomicU8::new(0)).collect(),
             blocks,
             layers: core.share_layers(),
         })
@@ -198,9 +198,10 @@ impl<T> HitTables<T> {
                 continue;
             }
             let first = group * GROUP;
-            for id in (first..(first + GROUP).min(regions)).map(RegionId::of_index) {
-                for _ in 0..self.records[id].take_touched() {
-                    touched.push(id);
+            let records = self.records.range(RegionId::of_index(first), GROUP.min(regions - first));
+            for (record, nth) in records.iter().zip(first..) {
+                for _ in 0..record.take_touched() {
+                    touched.push(RegionId::of_index(nth));
                 }
             }
         }

@@ -95,8 +95,10 @@ impl<T> Record<T> {
     }
 
     /// Takes the marks away.
+    #[inline]
     pub(crate) fn take_touched(&self) -> u32 {
-        self.touched.swap(0, Ordering::Relaxed)
+        // Mostly there are none, and to swap takes several times as long as to look.
+        if self.touched.load(Ordering::Relaxed) == 0 { 0 } else { self.touched.swap(0, Ordering::Relaxed) }
     }
 
     /// Leases that are counted here because they found no slot.
@@ -208,6 +210,13 @@ impl<T> Records<T> {
     #[inline(always)]
     pub(crate) fn get(&self, id: RegionId) -> Option<&Record<T>> {
         self.named(id.raw())
+    }
+
+    /// Returns the records of this region and of those after it, so many.
+    #[inline]
+    pub(crate) fn range(&self, first: RegionId, count: usize) -> &[Record<T>] {
+        let first = first.raw() as usize;
+        &self.0[first..first + count]
     }
 
     /// Returns the record of a name, which may be 0.

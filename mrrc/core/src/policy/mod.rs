@@ -38,7 +38,7 @@ mod frequency_table;
 mod parameters;
 mod params;
 mod resorting;
-mod shadow_cache;
+mod shadow_caches;
 
 pub use kind::{PolicyKind, UnknownPolicy};
 pub use params::PolicyParams;

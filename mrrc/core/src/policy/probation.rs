@@ -25,7 +25,7 @@
 //!
 //! **Parameters.** How many newcomers deserve trust, and how much uses tell, depends on the workload: a web server's
 //! log wants one in ten, a disk behind no other cache all of them. Three sets of parameters (`parameters.rs`) are simulated all the time on a
-//! sample of the ranges (some 200 regions each, `shadow_cache.rs`), and the cache takes the one that lately cost least there. So
+//! sample of the ranges (some 200 regions each, `shadow_caches.rs`), and the cache takes the one that lately cost least there. So
 //! the share of the cache that newcomers have, which corresponds to the paper's frequent section, follows the workload.
 //!
 //! **Batches.** A batch of `k` regions pays `b'` once, and keeps `k / 2` places empty on average. An empty place costs
@@ -45,7 +45,7 @@
 use super::frequency_table::{FrequencyTable, name_of};
 use super::parameters::{CHOICES, MAX_TOUCHES, Parameters};
 use super::parts::{Ordered, Ranking, Winners};
-use super::shadow_cache::ShadowCache;
+use super::shadow_caches::ShadowCaches;
 use super::{Need, Policy};
 use crate::cost::Linear;
 use crate::policy::PolicyParams;
@@ -86,8 +86,8 @@ pub struct Probation<R = Ordered> {
     full: bool,
     /// Regions at the last run of *full*.
     regions: usize,
-    /// One for each set of parameters; empty until the cache is full.
-    shadows: Vec<ShadowCache>,
+    /// One for each set of parameters; none until the cache is full.
+    shadows: Option<Box<ShadowCaches<{ CHOICES.len() }>>>,
     /// One range in 2 to this power is in the sample.
     sample_bits: u32,
 }
@@ -126,7 +126,7 @@ impl<R: Ranking> Probation<R> {
             entered: 0,
             full: false,
             regions: 0,
-            shadows: Vec::new(),
+            shadows: None,
             sample_bits: 0,
         }
     }
@@ -144,12 +144,11 @@ impl<R: Ranking> Probation<R> {
     /// A range of the sample was asked for: the shadows play it, and the cheapest choice is taken.
     #[inline(never)]
     fn play(&mut self, name: u64, pages: u64) {
-        for shadow in &mut self.shadows {
-            shadow.ask(name, pages, &self.cost);
-        }
-        let costs = || self.shadows.iter().map(ShadowCache::cost).enumerate();
-        if let Some((best, cost)) = costs().min_by(|a, b| a.1.total_cmp(&b.1))
-            && cost < CLEARLY * self.shadows[self.taken].cost()
+        let Some(shadows) = &mut self.shadows else { return };
+        shadows.ask(name, pages, &self.cost);
+        let costs = shadows.costs();
+        if let Some((best, &cost)) = costs.iter().enumerate().min_by(|a, b| a.1.total_cmp(b.1))
+            && cost < CLEARLY * costs[self.taken]
         {
             self.taken = best;
         }
@@ -170,21 +169,19 @@ impl<R: Ranking> Probation<R> {
             }
         }
         sample.sort_unstable();
-        let before: Vec<f64> = self.shadows.iter().map(ShadowCache::cost).collect();
-        self.shadows = self.choices.iter().map(|choice| ShadowCache::new(choice.clone(), capacity)).collect();
-        for (number, shadow) in self.shadows.iter_mut().enumerate() {
-            for &(_, name, id) in &sample {
-                let region = regions.get(id);
-                shadow.open_with(name, region.pages(), region.count.get(), &self.cost);
-            }
-            shadow.carry_over(before.get(number).copied().unwrap_or(0.0));
+        let mut shadows = ShadowCaches::new(&self.choices, capacity);
+        for (_, name, id) in sample {
+            let region = regions.get(id);
+            shadows.open_with(name, region.pages(), region.count.get(), &self.cost);
         }
+        shadows.carry_over(self.shadows.as_ref().map_or_else(Default::default, |before| before.costs()));
+        self.shadows = Some(Box::new(shadows));
     }
 
     /// Returns whether the shadows have far more or far fewer regions than they should.
     fn sample_is_unfit(&self) -> bool {
         let sampled = self.regions >> self.sample_bits;
-        self.shadows.is_empty() || sampled > 8 * SAMPLE || sampled < SAMPLE / 4 && self.sample_bits > 0
+        self.shadows.is_none() || sampled > 8 * SAMPLE || sampled < SAMPLE / 4 && self.sample_bits > 0
     }
 }
 
@@ -207,7 +204,7 @@ impl<R: Ranking> Policy for Probation<R> {
         self.clock = self.clock.max(self.left.min(self.clock + benefit));
         self.left = 0.0;
         let benefit = self.clock + benefit;
-        if !self.shadows.is_empty() && self.is_sampled(name) {
+        if self.shadows.is_some() && self.is_sampled(name) {
             region.set_mark(region.mark() | SAMPLED);
             self.play(name, pages);
         }
@@ -261,7 +258,8 @@ impl<R: Ranking> Policy for Probation<R> {
     fn victim(&mut self, regions: &mut Regions) -> Option<RegionId> {
         let id = self.benefit.take_idle(regions)?;
         let region = regions.get(id);
-        self.left = self.left.max(region.weight.get());
+        // The sign is the ranking's.
+        self.left = self.left.max(region.weight.get().abs());
         if region.count.get() > 1 {
             self.frequencies.insert(name_of(region.range()), region.count.get());
         }
@@ -271,7 +269,7 @@ impl<R: Ranking> Policy for Probation<R> {
     fn put_back(&mut self, regions: &mut Regions, id: RegionId) {
         let region = regions.get(id);
         // It stays, so the clock does not rise for it, and it is none of the evicted.
-        self.left = self.left.min(region.weight.get());
+        self.left = self.left.min(region.weight.get().abs());
         self.frequencies.forget(name_of(region.range()));
         self.benefit.put_back(regions, id);
     }
@@ -279,8 +277,7 @@ impl<R: Ranking> Policy for Probation<R> {
     fn memory(&self) -> usize {
         self.benefit.memory()
             + self.frequencies.memory()
-            + self.shadows.capacity() * size_of::<ShadowCache>()
-            + self.shadows.iter().map(ShadowCache::memory).sum::<usize>()
+            + self.shadows.as_ref().map_or(0, |shadows| size_of_val(&**shadows) + shadows.memory())
     }
 }
 
@@ -412,7 +409,7 @@ mod tests {
             let policy = core.policy();
             assert!((SAMPLE / 4..=8 * SAMPLE).contains(&sampled(policy)), "{pages} pages: {}", sampled(policy));
             assert!(policy.sample_bits.abs_diff(bits) <= 3, "{pages} pages: 1 in 2^{}", policy.sample_bits);
-            let shadows: usize = policy.shadows.iter().map(ShadowCache::memory).sum();
+            let shadows = policy.shadows.as_ref().map_or(0, |shadows| shadows.memory());
             assert!(shadows < 400 << 10, "{shadows} bytes");
         }
     }
@@ -452,7 +449,7 @@ mod tests {
             assert_eq!(heap.used_pages(), lean.used_pages());
         }
         assert_eq!(heap.counters(), lean.counters());
-        assert!(heap.counters().evicted > 1000 && heap.policy().shadows.len() == 3);
+        assert!(heap.counters().evicted > 1000 && heap.policy().shadows.is_some());
         assert!(lean.policy().benefit.memory() < heap.policy().benefit.memory() / 8);
     }
 

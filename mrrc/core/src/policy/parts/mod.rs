@@ -11,7 +11,7 @@
 //! | [`Listed`] | the same [`Stack`], without a word for each region; a hit writes more | `order` |
 //! | [`Queue`] | first in, first out, or by last use; knows its pages | `mark`, `weight` |
 //! | [`Ordered`] | by a value that only rises; hits do not touch the heap | `weight`, `order` |
-//! | [`Winners`] | the same [`Ranking`], in a byte for each region; hits may write more | `weight`, `order`, `mark` |
+//! | [`Winners`] | the same [`Ranking`], in a byte for each region; hits may write more | `weight`, `order` |
 //! | [`Ghosts`] | ranges that were evicted lately, with what the policy remembers of them | none |
 
 mod ghosts;

@@ -5,7 +5,8 @@ use super::Ordered;
 use crate::regions::{RegionId, Regions};
 
 /// Regions by (value, last reference). Uses [`Region::weight`](crate::Region::weight) for the value, which is never negative, and
-/// [`Region::order`](crate::Region::order) for the number of the reference.
+/// [`Region::order`](crate::Region::order) for the number of the reference. The sign of the weight of a region that is not ordered here
+/// means nothing.
 pub trait Ranking: Default {
     /// Takes in a region that is not ordered here.
     fn insert(&mut self, regions: &mut Regions, id: RegionId, value: f64);
@@ -57,8 +58,8 @@ impl Ranking for Ordered {
 }
 
 /// Regions by value as a tournament: names in groups of eight, of which the smallest region meets that of the next group, and so on.
-/// A region that rises and has won nothing changes nothing. Uses the uppermost bit of [`Region::mark`](crate::Region::mark) for whether a
-/// region is in it.
+/// A region that rises and has won nothing changes nothing. The weight of a region that is not in it has a minus sign, as that of a new
+/// region has. So it loses to every member, and a group is played without a look at anything else.
 #[derive(Debug, Default)]
 pub struct Winners {
     references: u64,
@@ -69,32 +70,69 @@ pub struct Winners {
 /// Regions of a group: their notes lie side by side.
 const GROUP: usize = 8;
 
-/// The mark of the members.
-const MEMBER: u8 = 0x80;
+/// The keys of members are smaller than this.
+const NO_MEMBER: u128 = 1 << 127;
 
-fn set_member(regions: &Regions, id: RegionId, is_member: bool) {
-    let region = regions.get(id);
-    region.set_mark(region.mark() & !MEMBER | if is_member { MEMBER } else { 0 });
+/// A region that plays: sorted by value, then by reference, of which no two regions have the same.
+#[derive(Clone, Copy)]
+struct Player {
+    key: u128,
+    /// The raw name, or 0.
+    name: u32,
 }
 
-/// Sorts by value, then by reference, of which no two regions have the same. Positive floats sort as their bits do.
-fn key(regions: &Regions, id: RegionId) -> u128 {
-    let region = regions.get(id);
-    u128::from(region.weight.get().to_bits()) << 64 | u128::from(region.order.get())
-}
+impl Player {
+    /// Loses to every member.
+    const NONE: Self = Self { key: NO_MEMBER, name: 0 };
 
-fn smaller(regions: &Regions, a: Option<RegionId>, b: Option<RegionId>) -> Option<RegionId> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(if key(regions, a) < key(regions, b) { a } else { b }),
-        _ => a.or(b),
+    /// Positive floats sort as their bits do, and those with a minus sign come after them.
+    #[inline(always)]
+    fn new((weight, reference): (f64, u64), name: u32) -> Self {
+        Self { key: u128::from(weight.to_bits()) << 64 | u128::from(reference), name }
+    }
+
+    #[inline(always)]
+    fn of(regions: &Regions, id: RegionId) -> Self {
+        Self::new(regions.rank(id), id.raw())
+    }
+
+    /// Returns the region of a node.
+    #[inline(always)]
+    fn at(regions: &Regions, node: Option<RegionId>) -> Self {
+        node.map_or(Self::NONE, |id| Self::of(regions, id))
+    }
+
+    /// Returns the winner of the two. By masks: nothing tells a processor beforehand which it is.
+    #[inline(always)]
+    fn or(self, other: Self) -> Self {
+        let mask = u128::from(other.key < self.key).wrapping_neg();
+        let name = self.name ^ (self.name ^ other.name) & mask as u32;
+        Self { key: self.key ^ (self.key ^ other.key) & mask, name }
+    }
+
+    /// Returns itself if it is a member.
+    #[inline(always)]
+    fn member(self) -> Self {
+        if self.key < NO_MEMBER { self } else { Self::NONE }
+    }
+
+    #[inline(always)]
+    fn id(self) -> Option<RegionId> {
+        RegionId::from_raw(self.name)
     }
 }
 
 /// Returns the smallest member of a group.
-fn winner_of(regions: &Regions, group: usize) -> Option<RegionId> {
-    let ids = (GROUP * group..GROUP * (group + 1)).map(RegionId::of_index);
-    let members = ids.filter(|&id| regions.find(id).is_some_and(|region| region.mark() & MEMBER != 0));
-    members.min_by_key(|&id| key(regions, id))
+#[inline]
+fn winner_of(regions: &Regions, group: usize) -> Player {
+    let first = GROUP * group;
+    let name = |nth: usize| (first + nth) as u32 + 1;
+    let Some(ranks) = regions.ranks::<GROUP>(first) else {
+        let names = (first..regions.places()).map(RegionId::of_index);
+        return names.map(|id| Player::of(regions, id)).fold(Player::NONE, Player::or).member();
+    };
+    let [a, b, c, d, e, f, g, h] = std::array::from_fn(|nth| Player::new(ranks[nth], name(nth)));
+    (a.or(b).or(c.or(d))).or(e.or(f).or(g.or(h))).member()
 }
 
 impl Winners {
@@ -121,22 +159,28 @@ impl Winners {
         let groups = group + group / 4 + 8;
         self.nodes = vec![None; 2 * groups];
         for group in 0..groups {
-            self.nodes[groups + group] = winner_of(regions, group);
+            self.nodes[groups + group] = winner_of(regions, group).id();
         }
         for node in (1..groups).rev() {
-            self.nodes[node] = smaller(regions, self.nodes[2 * node], self.nodes[2 * node + 1]);
+            let [a, b] = [2 * node, 2 * node + 1].map(|node| Player::at(regions, self.nodes[node]));
+            self.nodes[node] = a.or(b).id();
         }
     }
 
     /// A region has left, or is larger than before: what it won is played again.
+    #[inline]
     fn replay(&mut self, regions: &Regions, id: RegionId) {
         let mut node = self.node_of(id);
         if self.nodes[node] != Some(id) {
             return;
         }
-        self.nodes[node] = winner_of(regions, id.index() / GROUP);
-        while node > 1 && self.nodes[node / 2] == Some(id) {
-            self.nodes[node / 2] = smaller(regions, self.nodes[node], self.nodes[node ^ 1]);
+        let mut winner = winner_of(regions, id.index() / GROUP);
+        loop {
+            self.nodes[node] = winner.id();
+            if node <= 1 || self.nodes[node / 2] != Some(id) {
+                return;
+            }
+            winner = winner.or(Player::at(regions, self.nodes[node ^ 1]));
             node /= 2;
         }
     }
@@ -156,20 +200,22 @@ impl Ranking for Winners {
     }
 
     fn put_back(&mut self, regions: &mut Regions, id: RegionId) {
-        set_member(regions, id, true);
+        let region = regions.get(id);
+        region.weight.set(region.weight.get().abs());
         let group = id.index() / GROUP;
         if group >= self.groups() {
             return self.grow(regions, group);
         }
-        let mut node = self.node_of(id);
-        while node > 0 && smaller(regions, self.nodes[node], Some(id)) == Some(id) {
+        let (mut node, key) = (self.node_of(id), Player::of(regions, id).key);
+        while node > 0 && key < Player::at(regions, self.nodes[node]).key {
             self.nodes[node] = Some(id);
             node /= 2;
         }
     }
 
     fn remove(&mut self, regions: &mut Regions, id: RegionId) {
-        set_member(regions, id, false);
+        let region = regions.get(id);
+        region.weight.set(-region.weight.get().abs());
         self.replay(regions, id);
     }
 
@@ -265,7 +311,7 @@ mod tests {
         assert!(regions.memory() - lists <= 40 * 10_000 * 9 / 8 + 8192, "{}", regions.memory());
         let mut last = 0.0;
         while let Some(id) = winners.take_idle(&mut regions) {
-            let value = regions.get(id).weight.get();
+            let value = regions.get(id).weight.get().abs();
             assert!(value >= last);
             last = value;
         }
