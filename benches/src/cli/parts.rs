@@ -163,7 +163,7 @@ pub(super) fn fabric(fabric: &Fabric) -> Result<(), Stop> {
         (false, _) => format!("This process on CPU {near}, the other on CPU {far}."),
     };
     let setting = Setting { near, far, rounds, whole, quick: fabric.common.quick };
-    run("fabric", &fabric.common, &setting, fabric::parts(), &[place])
+    run("fabric", &fabric.common, &setting, fabric::parts(), &[&[place], &fabric::about()[..]].concat())
 }
 
 pub(super) fn handshake(handshake: &Handshake) -> Result<(), Stop> {

@@ -125,6 +125,11 @@ impl Row {
             .filter(|ratio| ratio.is_finite())
     }
 
+    /// Returns [`ratio`](Self::ratio), or its inverse where more is better: below 1 ours is better.
+    pub(super) fn times(&self) -> Option<f64> {
+        self.ratio().map(|ratio| if self.unit.rises() { 1.0 / ratio } else { ratio }).filter(|times| times.is_finite())
+    }
+
     /// How ours stands to the peer; none where there is no peer, or nothing to be told by.
     pub fn standing(&self) -> Option<Standing> {
         let peer = self.peer.filter(|_| self.told_apart)?;

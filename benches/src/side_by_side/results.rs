@@ -128,6 +128,10 @@ pub fn markdown(
     for part in parts {
         writeln!(out, "- {}", text(&in_a_line(part)))?;
     }
+    writeln!(
+        out,
+        "\nTimes are ours / peer, and of rates peer / ours: below 1 is better. Even is the same in every digit that is shown."
+    )?;
     for part in parts.iter().filter(|part| !part.whole) {
         writeln!(out, "\n**`{}` was not measured to its end.**", part.head.part)?;
     }
@@ -176,6 +180,23 @@ fn section(out: &mut impl Write, text: &str) -> io::Result<()> {
     }
 }
 
+/// The rows that the line of each part begins with: the part, the row and its meaning to users.
+const HEADLINES: [(&str, &str, &str); 13] = [
+    ("cache", "hit/stride/1000/1-thread", "a hit among 1,000 regions"),
+    ("cache", "hit/irregular/100000/1-thread", "among 100,000 irregular ones"),
+    ("cache", "churn/1000-of-2000", "a miss with its eviction"),
+    ("sim", "sim/pindown/command", "CPU of a replay by `pindown`"),
+    ("sim", "sim/gdsf/command", "by `gdsf`"),
+    ("fabric", "shm/read/1KiB/p50", "a read of 1 KiB over shm"),
+    ("fabric", "iwarp/crc/read/1KiB", "over iWARP with CRCs"),
+    ("fabric", "iwarp/crc/write/1MiB", "a write of 1 MiB"),
+    ("handshake", "shm/nic/1MiB/cold/p50", "1 MiB over shm, registered at both ends"),
+    ("handshake", "shm/nic/4MiB/warm/p50", "4 MiB, registered before"),
+    ("kv", "paper/full/1KiB/tcp/cpu", "CPU of a GET of 1 KiB over TCP"),
+    ("kv", "paper/full/1KiB/iwarp/cpu", "over iWARP"),
+    ("kv", "paper/full/1KiB/iwarp/p50", "its latency there"),
+];
+
 /// Returns how a part fares, in a line.
 fn in_a_line(part: &Kept) -> String {
     let of = |standing| part.rows.iter().filter(|row| row.row.standing() == Some(standing)).count();
@@ -183,9 +204,17 @@ fn in_a_line(part: &Kept) -> String {
     let overlap = of(Standing::Overlap);
     let peer = part.head.about.iter().find_map(|line| line.strip_prefix("peer: "));
     let peer = peer.map(|peer| format!(" (peer: {})", peer.split(':').next().unwrap_or(peer))).unwrap_or_default();
+    let effect = |&(_, name, meaning): &(&str, &str, &str)| {
+        let row = &part.rows.iter().find(|row| row.row.name == name)?.row;
+        row.times().map(|times| format!("{meaning} {times:.2} ×"))
+    };
+    let effects: Vec<String> = HEADLINES.iter().filter(|(of, ..)| *of == part.head.part).filter_map(effect).collect();
+    let effects = if effects.is_empty() { String::new() } else { format!(" {}.", effects.join(", ")) };
+    let rows = |count: usize| if count == 1 { "1 row".to_owned() } else { format!("{count} rows") };
     format!(
-        "**{}**{peer}: ahead in {ahead} rows, even in {even}, behind in {behind}; in {overlap} the rounds overlap.",
-        part.head.part
+        "**{}**{peer}:{effects} Ahead in {}, even in {even}, behind in {behind}; in {overlap} the rounds overlap.",
+        part.head.part,
+        rows(ahead)
     )
 }
 
@@ -242,11 +271,31 @@ mod tests {
         markdown(&mut page, "side-by-side", &kept.head.host, &[], parts, &Others::default()).unwrap();
         let page = String::from_utf8(page).unwrap();
         let (losses, rest) = page.split_once("## `side-by-side cache`").unwrap();
-        assert!(losses.starts_with("# Results\n\n- **cache** (peer: &lt;none>): ahead in 1 rows"), "{page}");
+        assert!(losses.starts_with("# Results\n\n- **cache** (peer: &lt;none>): Ahead in 1 row, even in 0"), "{page}");
         assert!(losses.contains("2026-01-31") && losses.contains("In 1 of 2 rows"), "{page}");
         assert!(losses.contains("| `miss` | 9.0 |") && !losses.contains("`hit`"), "{page}");
         assert!(rest.contains("Hits:") && rest.matches("Misses:").count() == 1 && rest.contains("&lt;none>"), "{page}");
         assert!(rest.contains("| `hit` | 1.0 | (2.0) | 4.0 |  | ns | 0.25 |  |"), "{page}");
+    }
+
+    #[test]
+    fn lines_begin_with_effects() {
+        let mut kept = Kept::read(&saved(), true).unwrap().unwrap();
+        let row = |name: &str, ours: f64, peer: f64, unit| Titled {
+            title: "t".into(),
+            row: Row::new(name, Figure::once(ours), Some(Figure::once(peer)), unit),
+        };
+        kept.rows.push(row("churn/1000-of-2000", 522.0, 160.0, Unit::Nanos));
+        // That of another part.
+        kept.rows.push(row("sim/gdsf/command", 6.0, 2.0, Unit::Millions));
+        let line = in_a_line(&kept);
+        assert!(
+            line.starts_with("**cache** (peer: <none>): a miss with its eviction 3.26 ×. Ahead in 2 rows"),
+            "{line}"
+        );
+        kept.head.part = "sim".into();
+        // A rate: three times as much takes a third.
+        assert!(in_a_line(&kept).contains(": by `gdsf` 0.33 ×. Ahead"), "{}", in_a_line(&kept));
     }
 
     #[test]

@@ -124,7 +124,10 @@ pub fn parts(write: bool) -> Vec<Part> {
     parts
 }
 
-/// Returns the costs of the two models' registrations, a line each.
+/// Returns what ours and the peer are, and the costs of the two models' registrations, a line each.
 pub fn about() -> Vec<String> {
-    COSTS.iter().map(|(name, cost)| format!("{name}: {cost}, spent computing, at the side that registers")).collect()
+    let contestants =
+        ["ours: FRRWP: both ends register at once", "peer: the traditional process: one end registers after the other"];
+    let costs = COSTS.iter().map(|(name, cost)| format!("{name}: {cost}, spent computing, at the side that registers"));
+    contestants.map(String::from).into_iter().chain(costs).collect()
 }
