@@ -449,6 +449,35 @@ fn failed_widening_is_followed_by_the_request() {
     world.finish();
 }
 
+/// A part that another request failed to register is planned again as it is: its surroundings were looked at long ago.
+#[test]
+fn part_planned_again_is_not_widened() {
+    let ask = |start, pages, begins| Ask { start, pages, access: Access::LOCAL, begins };
+    let mut world = World::new(usize::MAX, true, vec![(1, vec![ask(18, 1, true)]), (2, vec![ask(17, 2, false)])]);
+    let step = |world: &mut World, nth, fault| {
+        world.act(Act::Effect(nth, fault));
+        world.act(Act::Advance(nth));
+    };
+    let ranges = |world: &World| {
+        let mut ranges: Vec<_> = world.live.values().map(|(range, _)| (range.start(), range.pages())).collect();
+        ranges.sort_unstable();
+        ranges
+    };
+    // What is begun is not widened. The other request waits for it, and widens what it registers itself.
+    step(&mut world, 0, Fault::None);
+    while !matches!(world.tasks[1].next, Next::Effect(Step::Wait(_))) {
+        step(&mut world, 1, Fault::None);
+    }
+    assert_eq!(ranges(&world), [(16, 2)]);
+    step(&mut world, 0, Fault::BadAddress);
+    while world.granted == 0 {
+        step(&mut world, 1, Fault::None);
+    }
+    assert_eq!(ranges(&world), [(16, 2), (18, 1)]);
+    assert_eq!(world.cache.counters().widened, 1);
+    world.finish();
+}
+
 /// Nothing leaves for surroundings that the registrar refuses, nor for a request that it refuses.
 #[test]
 fn refused_surroundings_evict_nothing() {
