@@ -15,6 +15,7 @@
 //! # Features
 //!
 //! * `tls`, by default: TLS by rustls over ring; a C compiler builds it.
+//! * `bpf`: GETs over UDP answered in the kernel (`--xdp`); see [`rdmakv-bpf`]. Linux, with clang, libelf and zlib to build it.
 //! * `verbs`, `verbs-linked`: RDMA devices; see [`frrwp`]'s features of these names.
 //!
 //! # Beside this crate
@@ -22,6 +23,7 @@
 //! [`rdmakv-client`] is its client, [`rdmakv-bench`] makes load for it, [`rdmakv-check`] proves its answers, [`benches`] measures it beside memcached.
 //! Memory is registered through [`mrrc`], and the fabrics are [`frrwp`]'s.
 //!
+//! [`rdmakv-bpf`]: ../rdmakv_bpf/index.html
 //! [`rdmakv-client`]: ../rdmakv_client/index.html
 //! [`rdmakv-bench`]: ../rdmakv_bench/index.html
 //! [`rdmakv-check`]: ../rdmakv_check/index.html
@@ -32,6 +34,7 @@
 pub mod disk;
 pub mod fabric;
 mod http;
+mod kernel;
 pub mod log;
 pub mod metrics;
 mod net;

@@ -56,7 +56,7 @@ struct scratch {
     u32 shape;
     u32 length;
     u32 waiting; /* requests that XDP had no room for, and tcx has not seen yet */
-    u32 unused;
+    u32 incarnation;
 };
 
 /* Why a packet is not answered. */
@@ -414,7 +414,7 @@ FUNCTION int take_item(struct scratch *s, u64 place)
     BARRIER(s);
     u64 first = LOAD(u64, item + ITEM_FIRST);
     BARRIER(s);
-    u64 alive = ITEM_ALIVE | (u64)ITEM_MAGIC << 16 | (u64)settings.incarnation << 32;
+    u64 alive = ITEM_ALIVE | (u64)ITEM_MAGIC << 16 | (u64)s->incarnation << 32;
     if ((first & ~(ITEM_MARKS & ~ITEM_STALE)) != alive) return CHANGED;
     u64 version = LOAD(u64, item + ITEM_VERSION);
     BARRIER(s);
@@ -447,7 +447,7 @@ FUNCTION int still(struct scratch *s, u64 place)
     BARRIER(s);
 #if GETS_FAULT != 1
     u64 first = LOAD(u64, item + ITEM_FIRST);
-    u64 alive = ITEM_ALIVE | (u64)ITEM_MAGIC << 16 | (u64)settings.incarnation << 32;
+    u64 alive = ITEM_ALIVE | (u64)ITEM_MAGIC << 16 | (u64)s->incarnation << 32;
     if ((first & ~(ITEM_MARKS & ~ITEM_STALE)) != alive) return 0;
     BARRIER(s);
     if (LOAD(u64, item + ITEM_VERSION) != s->version) return 0;
@@ -476,6 +476,7 @@ FUNCTION int find(struct scratch *s)
     u64 epoch = LOAD(u64, &h->epoch);
     if (!(epoch & 1)) return UNKNOWN;
     s->epoch = epoch;
+    s->incarnation = LOAD(u64, &h->incarnation);
     BARRIER(s);
     if (!tag) tag = 1;
     for (u32 i = 0; i < SLOTS; i++) {

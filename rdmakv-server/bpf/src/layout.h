@@ -40,7 +40,8 @@ struct shard {
 };
 struct head {
     u64 epoch; /* the lowest bit: answer; the rest counts pages that left their class */
-    u64 unused[7];
+    u64 incarnation;
+    u64 unused[6];
     struct shard shard[SHARDS];
 };
 
@@ -68,10 +69,10 @@ struct settings {
     u64 bucket_mask; /* buckets less one */
     u64 secret[2];
     u64 clock; /* what the boot clock lacks to the server's, in nanoseconds */
-    u32 incarnation;
     u32 without_cas;
     u32 only_tcx;
     u32 mtu;
+    u32 unused;
     u16 port; /* as in the packet */
     u8 mac[6];
     u32 own4_count, own6_count, from4_count, from6_count;

@@ -3,6 +3,7 @@
 //! | map | at | bytes | what |
 //! | --- | ---: | ---: | --- |
 //! | `head` | 0 | 8 | epoch: lowest bit 1 = answer; the rest counts pages that left their class |
+//! | | 8 | 8 | the server's incarnation; it is there before the epoch is odd |
 //! | | 64 + 16s | 8 | of shard s: items up to this version are gone |
 //! | | 72 + 16s | 8 | of shard s: when a flush is due, in Unix seconds; 0 is never |
 //! | `gets`, a bucket of 64 | 0 | 56 | seven slots: place in units of 8 bytes (low 32 bits), tag (high 32, never 0); 0 is empty |
@@ -127,8 +128,6 @@ pub struct Settings {
     pub secret: [u64; 2],
     /// Nanoseconds from the boot clock to the clock that items expire by.
     pub clock: u64,
-    /// The server's incarnation.
-    pub incarnation: u32,
     /// `gets` answers 0 for a version.
     pub without_cas: bool,
     /// There is no program at XDP.
@@ -184,7 +183,7 @@ impl Settings {
         for word in [self.value_size, self.memory, self.shard_size, self.buckets - 1, secret0, secret1, self.clock] {
             bytes.extend_from_slice(&word.to_le_bytes());
         }
-        for word in [self.incarnation, u32::from(self.without_cas), u32::from(self.only_tcx), self.mtu] {
+        for word in [u32::from(self.without_cas), u32::from(self.only_tcx), self.mtu, 0] {
             bytes.extend_from_slice(&word.to_le_bytes());
         }
         bytes.extend_from_slice(&self.port.to_be_bytes());
@@ -259,7 +258,6 @@ mod tests {
             buckets: 64,
             secret: [1, 2],
             clock: 3,
-            incarnation: 4,
             without_cas: true,
             only_tcx: false,
             mtu: 1500,

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use items::{INCARNATION, Item, SECRET, Writer};
+use items::{Item, SECRET, Writer};
 use rdmakv_bpf::layout::{Network, Settings};
 use rdmakv_bpf::load::{Cause, Gets, OBJECT, missing_capabilities};
 
@@ -34,7 +34,6 @@ fn settings(only_tcx: bool) -> Settings {
         buckets: 1024,
         secret: SECRET,
         clock: 0,
-        incarnation: INCARNATION,
         without_cas: false,
         only_tcx,
         mtu: 1500,

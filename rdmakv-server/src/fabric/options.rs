@@ -163,6 +163,11 @@ impl Plan {
         }
     }
 
+    /// Returns whether clients or devices read the items' memory by themselves.
+    pub(crate) fn shares_memory(&self) -> bool {
+        self.places.iter().any(|place| !matches!(place, Place::Iwarp(_)))
+    }
+
     /// Returns the lines of `stats settings`.
     pub(crate) fn list(&self) -> Vec<(&'static str, String)> {
         if self.places.is_empty() {

@@ -57,6 +57,7 @@ pub(super) fn text(now: &Snapshot, shared: &Shared) -> String {
     memory(&mut text, now);
     classes(&mut text, now);
     flash(&mut text, now);
+    kernel(&mut text, now);
     fabrics(&mut text, now, shared);
     latencies(&mut text, shared);
     text.0
@@ -192,6 +193,24 @@ fn classes(text: &mut Text, now: &Snapshot) {
             family.one(&format!("class=\"{number}\""), of(class));
         }
     }
+}
+
+fn kernel(text: &mut Text, now: &Snapshot) {
+    let Some(counts) = &now.kernel else { return };
+    text.counter("kernel_gets_total", "GETs over UDP that the kernel answered; gets_total has them too.", counts.gets);
+    text.counters(
+        "kernel_passed_total",
+        "GETs over UDP that the kernel passed to the server, by why.",
+        "reason",
+        &[
+            ("unknown", counts.passed_unknown),
+            ("changed", counts.passed_changed),
+            ("over", counts.passed_over),
+            ("room", counts.passed_room),
+        ],
+    );
+    let help = "Items that the kernel forgot for others, until they are asked for again.";
+    text.counter("kernel_displaced_total", help, counts.displaced);
 }
 
 fn flash(text: &mut Text, now: &Snapshot) {

@@ -7,6 +7,7 @@
 mod define;
 mod fabric;
 mod flash;
+mod kernel;
 mod latencies;
 mod session;
 mod store;
@@ -14,6 +15,7 @@ mod store;
 pub use fabric::{FabricCounts, FabricGauges, Report, Reported, by_name};
 pub(crate) use fabric::{add, count};
 pub use flash::{FlashCounts, FlashGauges};
+pub use kernel::{KernelCounts, KernelReported};
 pub use latencies::{Asked, BUCKETS, Latencies, Measured, Sampler, below_micros, end_of};
 pub use session::Counts;
 pub use store::{ClassCounters, Counters};

@@ -111,6 +111,7 @@ impl Datagrams {
             self.out.clear(&cx.shared.shards);
         }
         self.collect(cx);
+        self.list_again(cx);
         self.send(asked, cx);
         self.shrink();
     }
@@ -125,6 +126,16 @@ impl Datagrams {
                 self.answer.extend_from_slice(slice);
             }
             self.out.advance(self.answer.len() - before, &cx.shared.shards);
+        }
+    }
+
+    /// Has the kernel answer from now on for the first item of an answer, which it had no place for.
+    fn list_again(&self, cx: &Context<'_>) {
+        if cx.shared.kernel.get().is_some()
+            && let Some(rest) = self.answer.strip_prefix(b"VALUE ")
+            && let Some(key) = rest.split(|&byte| byte == b' ').next()
+        {
+            cx.shared.shards.with(key).list_again(key, cx.now);
         }
     }
 

@@ -177,6 +177,11 @@ impl Listeners {
         Ok(listeners)
     }
 
+    /// Returns the addresses of the sockets for datagrams.
+    pub(crate) fn datagram_addresses(&self) -> Vec<SocketAddr> {
+        self.datagrams.iter().filter_map(|socket| socket.local_addr().ok()).collect()
+    }
+
     /// Writes the ports to this file, a line each, by memcached's names. A regular file appears whole; a device or a pipe is
     /// written to, and never replaced, nor waited for.
     fn write_ports(&self, file: &Path) -> Result<(), String> {

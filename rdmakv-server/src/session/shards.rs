@@ -48,13 +48,7 @@ impl Shards {
         threads: usize,
         mut make: Option<impl FnMut(usize) -> io::Result<Memory>>,
     ) -> io::Result<Self> {
-        let count = Self::number(config, threads);
-        let each = Config {
-            memory: config.memory / count,
-            memory_max: config.memory_max / count,
-            extra: config.extra / count,
-            ..config.clone()
-        };
+        let (count, each) = Self::parts(config, threads);
         let stores = (0..count)
             .map(|at| {
                 // Another seed, or all keys of a shard would have hashes alike.
@@ -68,6 +62,26 @@ impl Shards {
             })
             .collect::<io::Result<_>>()?;
         Ok(Self { stores, hasher: FixedState::with_seed(config.seed) })
+    }
+
+    /// Returns the number of shards, and the configuration of each.
+    fn parts(config: &Config, threads: usize) -> (usize, Config) {
+        let count = Self::number(config, threads);
+        let each = Config {
+            memory: config.memory / count,
+            memory_max: config.memory_max / count,
+            extra: config.extra / count,
+            ..config.clone()
+        };
+        (count, each)
+    }
+
+    /// Returns how many shards a configuration makes, the bytes of their pages, and the bytes of each one's memory.
+    #[cfg_attr(not(feature = "bpf"), expect(dead_code, reason = "memory is planned for the kernel's program alone"))]
+    pub(crate) fn plan(config: &Config, threads: usize) -> (usize, usize, usize) {
+        let (count, each) = Self::parts(config, threads);
+        let (page, bytes) = Store::layout(&each);
+        (count, page, bytes)
     }
 
     /// Returns how many a configuration makes.

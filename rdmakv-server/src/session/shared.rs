@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use super::flash::place;
 use super::{Bell, Peers, Prefixes, Reads, Settings, Shards, Tls, Watchers};
 use crate::log::Log;
-use crate::metrics::{Counts, Latencies, Reported};
+use crate::metrics::{Counts, KernelReported, Latencies, Reported};
 use crate::store::Waiter;
 
 /// The shared state of all sessions.
@@ -67,6 +67,8 @@ pub struct Shared {
     pub tls: Option<Tls>,
     /// Fabrics, to report on.
     pub fabrics: OnceLock<Vec<Arc<dyn Reported>>>,
+    /// The programs in the kernel, if there are any.
+    pub kernel: OnceLock<Arc<dyn KernelReported>>,
     /// The driver of flash, if there is any.
     pub reads: OnceLock<Arc<dyn Reads>>,
     /// One for each worker and each connection over a fabric, by the number of its counts.
@@ -106,6 +108,7 @@ impl Shared {
             latencies: (0..settings.threads).map(|_| Latencies::default()).collect(),
             tls: None,
             fabrics: OnceLock::new(),
+            kernel: OnceLock::new(),
             reads: OnceLock::new(),
             bells: (0..workers).map(|_| Bell::default()).collect(),
             settings,

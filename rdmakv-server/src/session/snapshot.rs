@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::Shared;
 use crate::metrics::{
-    Asked, ClassCounters, Counters, Counts, FabricGauges, FlashCounts, FlashGauges, Latencies, Measured, Reported,
+    Asked, ClassCounters, Counters, Counts, FabricGauges, FlashCounts, FlashGauges, KernelCounts, Latencies, Measured,
+    Reported,
 };
 use crate::store::{ClassReport, Report};
 
@@ -37,6 +38,8 @@ pub(crate) struct Snapshot {
     pub(crate) leased_dead_bytes: u64,
     /// The second tier, if there is one.
     pub(crate) flash: Option<(FlashCounts, FlashGauges)>,
+    /// GETs that the kernel answered, if any are.
+    pub(crate) kernel: Option<KernelCounts>,
     pub(crate) limit: u64,
     pub(crate) connections: u64,
     /// Connections over fabrics, and GETs that clients read there by themselves, as far as the server has heard.
@@ -62,13 +65,14 @@ impl Snapshot {
         for report in &reports {
             whole.add(&report.counters);
         }
+        let kernel = shared.kernel.get().map(|kernel| kernel.counts());
         let sum = |of: fn(&Report) -> u64| reports.iter().map(of).sum::<u64>();
         let fabrics = shared.fabrics.get().map_or(&[][..], Vec::as_slice);
         let of_fabrics: Vec<FabricGauges> = fabrics.iter().map(|fabric| fabric.gauges()).collect();
         let gauges = |of: fn(&FabricGauges) -> u64| of_fabrics.iter().map(of).sum::<u64>();
         Self {
             now,
-            counts: counts(shared),
+            counts: counts(shared, kernel.as_ref()),
             whole,
             totals,
             items: sum(|report| report.items),
@@ -81,7 +85,8 @@ impl Snapshot {
             leased: sum(|report| report.leased),
             leased_dead: sum(|report| report.leased_dead),
             leased_dead_bytes: sum(|report| report.leased_dead_bytes),
-            classes: classes(&reports),
+            classes: classes(&reports, kernel.as_ref()),
+            kernel,
             flash: flash(&reports),
             limit: shared.limit.load(Relaxed),
             connections: shared.connections.load(Relaxed).max(0) as u64,
@@ -124,8 +129,20 @@ fn flash(reports: &[Report]) -> Option<(FlashCounts, FlashGauges)> {
     })
 }
 
+/// All workers' counts since the last reset, and the kernel's.
+fn counts(shared: &Shared, kernel: Option<&KernelCounts>) -> Counts {
+    let mut counts = of_workers(shared);
+    if let Some(kernel) = kernel {
+        counts.cmd_get += kernel.gets;
+        counts.get_hits += kernel.gets;
+        counts.bytes_read += kernel.bytes_in;
+        counts.bytes_written += kernel.bytes_out;
+    }
+    counts
+}
+
 /// All workers' counts since the last reset.
-pub(super) fn counts(shared: &Shared) -> Counts {
+pub(super) fn of_workers(shared: &Shared) -> Counts {
     let mut sum = Counts::default();
     for worker in &shared.counts {
         if let Ok(counts) = worker.lock() {
@@ -135,8 +152,8 @@ pub(super) fn counts(shared: &Shared) -> Counts {
     shared.baseline.lock().map_or(sum, |baseline| sum.since(&baseline))
 }
 
-/// All shards' classes, by number from one.
-pub(super) fn classes(reports: &[Report]) -> BTreeMap<usize, ClassReport> {
+/// All shards' classes, by number from one, with the kernel's hits.
+pub(super) fn classes(reports: &[Report], kernel: Option<&KernelCounts>) -> BTreeMap<usize, ClassReport> {
     let mut sums = BTreeMap::new();
     for class in reports.iter().flat_map(|report| &report.classes) {
         sums.entry(class.class + 1)
@@ -151,6 +168,12 @@ pub(super) fn classes(reports: &[Report]) -> BTreeMap<usize, ClassReport> {
                 sum.counters.add(&class.counters);
             })
             .or_insert_with(|| class.clone());
+    }
+    let of_kernel = kernel.map_or(&[][..], |kernel| &kernel.classes);
+    for (class, hits) in of_kernel.iter().enumerate() {
+        if let Some(class) = sums.get_mut(&(class + 1)) {
+            class.counters.get_hits += hits;
+        }
     }
     sums
 }

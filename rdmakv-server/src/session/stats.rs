@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::snapshot::{Snapshot, classes, counts};
+use super::snapshot::{Snapshot, classes, of_workers};
 use super::{Context, Out, ProtocolMode, READ_BUFFER, RESERVED, VERSION};
-use crate::metrics::by_name;
+use crate::metrics::{KernelCounts, by_name};
 use crate::store::Report;
 use rdmakv_proto::commands::{number32, words};
 
@@ -42,7 +42,7 @@ pub(super) fn run(what: &[u8], cx: &mut Context<'_>, emit: &mut Emit<'_>) -> Res
         Some(b"sizes_enable" | b"sizes_disable") => emit("sizes_status", "enabled"),
         Some(b"conns") => cx.shared.peers.list(cx.peer, cx.now, emit),
         Some(b"reset") => {
-            let now = counts(cx.shared);
+            let now = of_workers(cx.shared);
             if let Ok(mut baseline) = cx.shared.baseline.lock() {
                 baseline.add(&now);
             }
@@ -52,6 +52,7 @@ pub(super) fn run(what: &[u8], cx: &mut Context<'_>, emit: &mut Emit<'_>) -> Res
             cx.shared.rejected_connections.store(0, Relaxed);
             cx.shared.listen_disabled.store(0, Relaxed);
             cx.shared.fabrics.get().into_iter().flatten().for_each(|fabric| fabric.counts().reset());
+            cx.shared.kernel.get().into_iter().for_each(|kernel| kernel.reset());
             cx.shared.shards.each(crate::store::Store::reset_counters);
             return Ok("RESET");
         }
@@ -74,6 +75,10 @@ pub(super) fn run(what: &[u8], cx: &mut Context<'_>, emit: &mut Emit<'_>) -> Res
         Some(_) => return Err("ERROR"),
     }
     Ok("END")
+}
+
+fn kernel(cx: &Context<'_>) -> Option<KernelCounts> {
+    cx.shared.kernel.get().map(|kernel| kernel.counts())
 }
 
 fn reports(cx: &Context<'_>) -> Vec<Report> {
@@ -197,6 +202,9 @@ fn general(cx: &Context<'_>, emit: &mut Emit<'_>) {
             put(name, value);
         }
     }
+    for (name, value) in now.kernel.iter().flat_map(KernelCounts::list) {
+        put(name, value);
+    }
     if let Some(tls) = &shared.tls {
         put("ssl_handshake_errors", tls.handshake_errors.load(Relaxed));
         put("ssl_handshakes", tls.handshakes.load(Relaxed));
@@ -218,7 +226,7 @@ fn usage() -> (String, String) {
 }
 
 fn items(cx: &Context<'_>, emit: &mut Emit<'_>) {
-    for (number, class) in classes(&reports(cx)) {
+    for (number, class) in classes(&reports(cx), kernel(cx).as_ref()) {
         let counted = &class.counters;
         for (name, value) in [
             ("number", class.small + class.main),
@@ -260,7 +268,7 @@ fn items(cx: &Context<'_>, emit: &mut Emit<'_>) {
 
 fn slabs(cx: &Context<'_>, emit: &mut Emit<'_>) {
     let reports = reports(cx);
-    let classes = classes(&reports);
+    let classes = classes(&reports, kernel(cx).as_ref());
     for (number, class) in &classes {
         let (counted, chunks) = (&class.counters, u64::from(class.pages) * u64::from(class.a_page));
         for (name, value) in [
@@ -360,6 +368,9 @@ fn settings(cx: &Context<'_>, emit: &mut Emit<'_>) {
         ("rdmakv_version", env!("CARGO_PKG_VERSION")),
     ] {
         emit(name, value);
+    }
+    if let Some(kernel) = cx.shared.kernel.get() {
+        emit("xdp", &kernel.interfaces());
     }
     for (name, value) in settings.tls.iter().chain(&settings.fabrics) {
         emit(name, value);

@@ -10,6 +10,7 @@ use super::process;
 use super::{extended, users};
 use crate::fabric::options;
 use crate::http::Hosts;
+use crate::kernel;
 use crate::net::listen::{Encryption, Place};
 use crate::net::tls::{Certificates, Options};
 use crate::session::{ProtocolMode, Settings};
@@ -145,6 +146,8 @@ pub(super) struct Flags {
     flash: Vec<String>,
     #[command(flatten)]
     fabrics: options::FabricFlags,
+    #[command(flatten)]
+    kernel: kernel::options::KernelFlags,
 }
 
 const EXAMPLES: &str = "\
@@ -300,8 +303,24 @@ impl Flags {
         let fabrics = self.fabrics.plan(options::Server {
             memory: memory as u64,
             item: self.item,
-            has_port: self.port() != 0 && self.socket.is_none(),
+            // The memory that the kernel reads is not shared with clients.
+            has_port: self.port() != 0 && self.socket.is_none() && !self.kernel.is_wanted(),
         })?;
+        let kernel = self.kernel.plan(kernel::options::Server {
+            memory: memory as u64,
+            item: self.item,
+            has_datagrams: self.udp_port != 0 && self.socket.is_none(),
+            has_users: users.is_some(),
+            encrypts: self.tls,
+            binary_only: self.protocol == ProtocolMode::Binary,
+            keeps_memory: self.memory_file.is_some(),
+            shares_memory: fabrics.shares_memory(),
+        })?;
+        let memory_max = match kernel {
+            // It is memory from the start, and not address space.
+            Some(_) => memory,
+            None => process::address_space(memory, self.lock_memory),
+        };
         let mut plan = Plan {
             settings: Settings {
                 maxbytes: memory as u64,
@@ -339,7 +358,7 @@ impl Flags {
             },
             store: Config {
                 memory,
-                memory_max: process::address_space(memory, self.lock_memory),
+                memory_max,
                 extra: Config::default().extra,
                 item_max: self.item,
                 factor: self.factor,
@@ -352,6 +371,7 @@ impl Flags {
                 lease: fabrics.lease,
             },
             fabrics,
+            kernel,
             flash: FlashPlan::default(),
             memory_file: self.memory_file.as_ref().map(PathBuf::from),
             places,

@@ -69,6 +69,7 @@ fn tick(shared: &Shared, now: u64) {
             }
         }
     }
+    shared.kernel.get().into_iter().for_each(|kernel| kernel.look());
     // A round that was asked for meanwhile comes next second.
     if crawl && !shared.crawl_now.load(Relaxed) {
         shared.crawling.store(false, Relaxed);

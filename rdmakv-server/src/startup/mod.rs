@@ -33,6 +33,7 @@ use rdmakv_proto::clock;
 
 use crate::fabric::open::{Opened, Running};
 use crate::http::{self, Hosts};
+use crate::kernel::{self, Kernel};
 use crate::log;
 use crate::net::listen::{self, Listeners};
 use crate::net::tls::Certificates;
@@ -153,8 +154,16 @@ fn as_user(
     background: Option<Background>,
     activated: bool,
 ) -> Result<(), String> {
+    // It takes privileges, which end here.
+    let kernel = match plan.kernel.take() {
+        Some(wanted) => Some(attach(&wanted, &plan, &mut listeners)?),
+        None => None,
+    };
     if let Some(user) = plan.user.take().filter(|_| process::is_root()) {
         process::become_user(&user).map_err(|error| format!("-u: {error}"))?;
+    }
+    if kernel.is_some() && !process::is_root() {
+        process::drop_capabilities().map_err(|error| format!("--xdp: giving up capabilities: {error}"))?;
     }
     if let Some(path) = plan.settings.socket.clone().filter(|_| !activated) {
         listeners.unix(&path, &plan.settings)?;
@@ -178,17 +187,24 @@ fn as_user(
         }
         None => None,
     };
-    let shards = match fabrics.memory() {
-        Some(memory) => Shards::with_memory(&plan.store, threads, memory),
-        None => Shards::new(&plan.store, threads),
+    let shards = match (&kernel, fabrics.memory()) {
+        (Some(kernel), _) => Shards::with_memory(&plan.store, threads, kernel.memory()),
+        (None, Some(memory)) => Shards::with_memory(&plan.store, threads, memory),
+        (None, None) => Shards::new(&plan.store, threads),
     };
     let shards = shards.map_err(|error| format!("-m: mapping the arena: {error}"))?;
+    if let Some(kernel) = &kernel {
+        kernel.list(&shards, plan.store.incarnation);
+    }
     if flags.lock_memory {
         process::lock_memory().map_err(|error| format!("-k: {error}; raise ulimit -l"))?;
     }
     let mut shared = Shared::new(shards, plan.settings, clock::now());
     shared.tls = certificates.map(|held| Tls::new(Box::new(move || held.refresh()), clock::now()));
     let shared = Arc::new(shared);
+    if let Some(kernel) = &kernel {
+        let _ = shared.kernel.set(kernel.reported());
+    }
     shared.log.set_level(u32::from(flags.verbose));
     shared.crawler.store(plan.crawler, Relaxed);
     shared.automove.store(plan.automove, Relaxed);
@@ -209,7 +225,8 @@ fn as_user(
     }
     let fabrics = fabrics.start(&shared, threads + 1)?;
     let _ = shared.fabrics.set(fabrics.fabrics().to_vec());
-    let served = serve(&shared, &mut listeners, &signals, (plan.users_file, plan.hosts), background, &fabrics);
+    let answering = (&fabrics, kernel.as_ref());
+    let served = serve(&shared, &mut listeners, &signals, (plan.users_file, plan.hosts), background, answering);
     // Also where it failed.
     shared.stop.store(true, Relaxed);
     let mut saved = Ok(());
@@ -224,9 +241,26 @@ fn as_user(
     served.and(saved)
 }
 
+/// Puts programs at the interfaces.
+fn attach(wanted: &kernel::options::Plan, plan: &Plan, listeners: &mut Listeners) -> Result<Kernel, String> {
+    let kernel = Kernel::attach(
+        wanted,
+        &kernel::Server {
+            store: &plan.store,
+            threads: plan.settings.threads,
+            memory: plan.settings.maxbytes,
+            sockets: listeners.datagram_addresses(),
+            cas: plan.settings.cas,
+        },
+    )?;
+    listeners.said.extend(kernel.said().iter().cloned());
+    Ok(kernel)
+}
+
 /// Returns the backing of the items' memory, for the start-up lines.
-fn backing(backing: Backing) -> &'static str {
+fn backing(backing: Backing, is_kernels: bool) -> &'static str {
     match backing {
+        Backing::Given if is_kernels => "a BPF map",
         Backing::HugePages => "HugePages",
         Backing::Memfd => "Memfd",
         Backing::Anonymous => "Anonymous",
@@ -240,7 +274,7 @@ fn serve(
     signals: &Signals,
     (users, hosts): (Option<String>, Hosts),
     background: Option<Background>,
-    fabrics: &Running,
+    (fabrics, kernel): (&Running, Option<&Kernel>),
 ) -> Result<(), String> {
     let mut workers = Vec::new();
     shared.watchers.set_time(clock::since_1970);
@@ -255,13 +289,16 @@ fn serve(
     let watch =
         listeners.http.take().map(|listener| http::start(listener, shared.clone(), listeners.said.clone(), hosts));
     let watch = watch.transpose().map_err(|error| format!("--http: starting its thread: {error}"))?;
+    if let Some(kernel) = kernel {
+        kernel.answer();
+    }
     // A reader of these lines may connect.
     let settings = &shared.settings;
     let memory = format!("{} MB for items in {} shard(s)", settings.maxbytes >> 20, shared.shards.count());
     let said = format!(
         "{}\n{memory}, {}; {} threads, {} connections; SIGTERM ends it\n",
         listeners.said.join("\n"),
-        backing(shared.shards.at(0).backing()),
+        backing(shared.shards.at(0).backing(), kernel.is_some()),
         settings.threads,
         settings.maxconns
     );
@@ -276,6 +313,10 @@ fn serve(
     activation::ready(&format!("{}; {memory}", listeners.said.join(", ")));
     let served = listeners.serve(shared, &workers).map_err(|error| format!("accepting connections: {error}"));
     activation::stopping();
+    // First: another server may have the interface from now on.
+    if let Some(kernel) = kernel {
+        kernel.end();
+    }
     if is_stopping(shared) {
         listeners.shut();
     } else {

@@ -6,6 +6,7 @@ use super::flash::FlashPlan;
 use super::process::User;
 use crate::fabric::options;
 use crate::http::Hosts;
+use crate::kernel;
 use crate::net::listen::Place;
 use crate::net::tls::{Certificates, Options};
 use crate::session::Settings;
@@ -29,6 +30,8 @@ pub(super) struct Plan {
     /// Names by which requests may ask for it.
     pub(super) hosts: Hosts,
     pub(super) fabrics: options::Plan,
+    /// Interfaces at which the kernel answers.
+    pub(super) kernel: Option<kernel::options::Plan>,
     pub(super) flash: FlashPlan,
     /// The file in which items outlive the server (`-e`).
     pub(super) memory_file: Option<PathBuf>,

@@ -102,6 +102,18 @@ pub(super) fn become_user(user: &User) -> io::Result<()> {
     if done { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Gives up all capabilities that the program's file gave.
+#[cfg(feature = "bpf")]
+pub(super) fn drop_capabilities() -> io::Result<()> {
+    use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+    let none = CapabilitySet::empty();
+    Ok(set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?)
+}
+#[cfg(not(feature = "bpf"))]
+pub(super) fn drop_capabilities() -> io::Result<()> {
+    Ok(())
+}
+
 pub(super) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }

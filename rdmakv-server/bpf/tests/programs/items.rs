@@ -74,6 +74,7 @@ impl Writer {
     }
 
     pub(crate) fn answer(&self, yes: bool) {
+        self.0.head()[1].store(u64::from(INCARNATION), Relaxed);
         let epoch = &self.0.head()[0];
         let now = epoch.load(Relaxed) & !ANSWERING;
         epoch.store(now | u64::from(yes), Release);
