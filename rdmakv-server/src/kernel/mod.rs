@@ -22,6 +22,7 @@ pub(crate) use without::Kernel;
 
 /// The parts of the server that the programs have to know.
 #[derive(Debug)]
+#[cfg_attr(not(feature = "bpf"), expect(dead_code, reason = "nothing is attached"))]
 pub(crate) struct Server<'a> {
     /// The stores, and for how many threads they are made.
     pub(crate) store: &'a crate::store::Config,
