@@ -7,6 +7,7 @@
 use crate::format::Format;
 use crate::formats::{self, oraclegeneral, pages, srt};
 use crate::frames::{BYTE_ORDER_MARK, is_text};
+use crate::number::TOO_LARGE;
 use crate::parser::Outcome;
 use crate::registrations;
 use crate::{Columns, ReadOptions, TraceError};
@@ -54,7 +55,8 @@ pub fn detect(name: &Path, head: &[u8]) -> Result<Guess, TraceError> {
     if first == pages::HEADER {
         return guess(Format::Pages, "by its header");
     }
-    let fitting: Vec<Format> = Format::ALL.into_iter().filter(|&format| fits(format, name, &lines)).collect();
+    let fits: Vec<Fit<'_>> = Format::ALL.into_iter().filter_map(|format| Fit::of(format, name, &lines)).collect();
+    let fitting: Vec<Format> = fits.iter().filter(|fit| fit.is_good()).map(|fit| fit.format).collect();
     match fitting[..] {
         [Format::Objects] if !is_in_order(&lines) => {
             Err(doubtful("it has three numbers a line as `objects` has, but the first is no time".into()))
@@ -67,7 +69,12 @@ pub fn detect(name: &Path, head: &[u8]) -> Result<Guess, TraceError> {
             what: format!("its header names no column like an address: `{}`", shown(first)),
             remedy: crate::columns::remedy(),
         }),
-        [] => Err(doubtful(format!("it fits none of the formats: `{}`", shown(first)))),
+        [] => Err(doubtful(match fits.iter().filter(|fit| fit.good > 0).max_by_key(|fit| fit.good) {
+            Some(Fit { format, first_bad: Some(line), .. }) => {
+                format!("it fits none of the formats; `{format}` comes closest, but for `{}`", shown(line))
+            }
+            _ => format!("it fits none of the formats: `{}`", shown(first)),
+        })),
         _ => {
             let names: Vec<_> = fitting.iter().map(|format| format.name()).collect();
             Err(doubtful(format!("it could be {}", names.join(" or "))))
@@ -96,25 +103,45 @@ fn sample(head: &[u8]) -> Vec<&[u8]> {
     lines.filter(|line| !line.is_empty()).take(SAMPLE).collect()
 }
 
-/// Returns whether nine in ten of the lines make sense.
-fn fits(format: Format, name: &Path, lines: &[&[u8]]) -> bool {
-    // Tables have many meanings; pages have a header.
-    if matches!(format, Format::Csv | Format::Pages | Format::Srt | Format::OracleGeneral | Format::U32 | Format::U64) {
-        return false;
-    }
-    let Some(mut parser) = formats::of(format, &ReadOptions::default(), &name.to_string_lossy()) else { return false };
-    let mut queue = VecDeque::new();
-    let (mut good, mut bad) = (0, 0);
-    for line in lines {
-        match parser.parse(line, &mut queue) {
-            Outcome::Event(_) | Outcome::Queued | Outcome::Noted | Outcome::LeftOut(_) => good += 1,
-            Outcome::Other => {}
-            Outcome::Bad(_) => bad += 1,
-            Outcome::Broken(_) => return false,
+/// How lines read in a format.
+struct Fit<'a> {
+    format: Format,
+    good: usize,
+    bad: usize,
+    /// The first line that makes no sense.
+    first_bad: Option<&'a [u8]>,
+}
+
+impl<'a> Fit<'a> {
+    /// Reads the lines. `None` for formats that are not told by lines: tables have many meanings, and pages have a header.
+    fn of(format: Format, name: &Path, lines: &[&'a [u8]]) -> Option<Self> {
+        use Format::{Csv, OracleGeneral, Pages, Srt, U32, U64};
+        if matches!(format, Csv | Pages | Srt | OracleGeneral | U32 | U64) {
+            return None;
         }
-        queue.clear();
+        let mut parser = formats::of(format, &ReadOptions::default(), &name.to_string_lossy())?;
+        let mut queue = VecDeque::new();
+        let mut fit = Self { format, good: 0, bad: 0, first_bad: None };
+        for line in lines {
+            match parser.parse(line, &mut queue) {
+                Outcome::Event(_) | Outcome::Queued | Outcome::Noted | Outcome::LeftOut(_) => fit.good += 1,
+                // Numbers of any size are of its form: such a line is passed over.
+                Outcome::Other | Outcome::Bad(TOO_LARGE) => {}
+                Outcome::Bad(_) => {
+                    fit.bad += 1;
+                    fit.first_bad.get_or_insert(line);
+                }
+                Outcome::Broken(_) => return None,
+            }
+            queue.clear();
+        }
+        Some(fit)
     }
-    good > 0 && bad * 9 <= good
+
+    /// Returns whether nine in ten of the lines make sense.
+    fn is_good(&self) -> bool {
+        self.good > 0 && self.bad * 9 <= self.good
+    }
 }
 
 /// Returns whether the first numbers of the lines never go down.

@@ -65,10 +65,13 @@ pub(crate) fn is_too_large(text: &[u8]) -> bool {
     !digits.is_empty() && digits.iter().all(is_digit) && either(text).is_none()
 }
 
+/// The error of a number that does not fit.
+pub(crate) const TOO_LARGE: &str = "a number is too large";
+
 /// Returns the error of fields of which one is no number.
 #[cold]
 pub(crate) fn wrong(fields: &[&[u8]]) -> &'static str {
-    if fields.iter().any(|field| is_too_large(field)) { "a number is too large" } else { "a field is no number" }
+    if fields.iter().any(|field| is_too_large(field)) { TOO_LARGE } else { "a field is no number" }
 }
 
 /// Returns a time in units of so many nanoseconds, with a fraction or without: `4540.9` microseconds are 4,540,900. A time

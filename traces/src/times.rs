@@ -28,6 +28,22 @@ impl TimeUnit {
         }
     }
 
+    /// Returns the unit of so many nanoseconds.
+    pub(crate) fn of_nanoseconds(nanoseconds: u64) -> Option<Self> {
+        let all = [Self::Seconds, Self::Milliseconds, Self::Microseconds, Self::Nanoseconds];
+        all.into_iter().find(|unit| unit.nanoseconds() == nanoseconds)
+    }
+
+    /// Returns its name, of several.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Seconds => "seconds",
+            Self::Milliseconds => "milliseconds",
+            Self::Microseconds => "microseconds",
+            Self::Nanoseconds => "nanoseconds",
+        }
+    }
+
     /// Returns the unit in which so large a number is a date: the bounds are the year 5138 in seconds, and 1973 in the others.
     const fn of_magnitude(number: u64) -> Self {
         match number {

@@ -221,11 +221,18 @@ fn an_unknown_header_is_answered_with_the_columns() {
 }
 
 #[test]
+fn number_that_is_too_large_hides_no_format() {
+    let read = crate::detect(Path::new("t"), b"1 10 4096\n2 99999999999999999999 8192\n");
+    assert_eq!(read.map(|guess| guess.format), Ok(Format::Objects));
+}
+
+#[test]
 fn doubtful_content_is_not_guessed_at() {
     for (text, why) in [
         (&b""[..], "it is empty"),
         (b"hello\nworld\n", "it fits none of the formats: `hello`"),
         (b"9 1 1\n1 2 3\n", "the first is no time"),
+        (b"1 10 4096\n2 -9 8192\n", "`objects` comes closest, but for `2 -9 8192`"),
         (b"1,2\n3,4\n", "it fits none of the formats"),
         (b"PK\x03\x04\0\0\0\0", "a zip archive?"),
     ] {

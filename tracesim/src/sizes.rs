@@ -31,6 +31,11 @@ impl Capacity {
         Self { text: format!("{pages}p"), size: Size::Pages(pages) }
     }
 
+    /// Returns whether both are the same size on any trace, however they are written.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.size == other.size
+    }
+
     /// Returns whether it is a share of the footprint.
     pub fn is_share(&self) -> bool {
         matches!(self.size, Size::Percent(_))

@@ -118,8 +118,8 @@ impl Parser for Objects {
     }
 
     fn understood(&self) -> String {
-        let (unit, _) = self.times.unit().unwrap_or_default();
-        self.store.understood(&format!("times in units of {unit} ns"))
+        let unit = self.times.unit().and_then(|(unit, _)| TimeUnit::of_nanoseconds(unit));
+        self.store.understood(&unit.map_or("no times".into(), |unit| format!("times in {}", unit.name())))
     }
 }
 
@@ -170,6 +170,7 @@ impl Store {
 
     pub(crate) fn understood(&self, times: &str) -> String {
         let objects = self.layout.objects();
-        format!("{times}; {objects} objects side by side, each as large as it ever is; to read and to write")
+        let objects = if objects == 1 { "1 object".into() } else { format!("{objects} objects side by side") };
+        format!("{times}; {objects}, each as large as it ever is; to read and to write")
     }
 }

@@ -31,7 +31,7 @@ pub(crate) struct Advise {
     policy: Vec<Chosen>,
     /// Cost of registrations: paper (a card's, of the paper), fmr, io-uring, a,b,a',b' in microseconds, or measured: by
     /// io_uring on this machine
-    #[arg(long, value_name = "MODEL", default_value = "paper", value_parser = costs)]
+    #[arg(long, value_name = "MODEL", default_value = "paper", allow_hyphen_values = true, value_parser = costs)]
     cost: Costs,
     /// Saving that a smaller cache may lack compared with the best of all
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = share)]

@@ -30,7 +30,7 @@ pub(crate) struct Choices {
     matching: Option<MatchRule>,
     /// Cost of registrations: paper, fmr, io-uring, or a,b,a',b' in microseconds (a page, a registration, a page's
     /// deregistration, a batch)
-    #[arg(long, value_name = "MODEL", default_value = "paper", value_parser = cost)]
+    #[arg(long, value_name = "MODEL", default_value = "paper", allow_hyphen_values = true, value_parser = cost)]
     cost: Linear,
     /// Unit that is charged b' when regions are deregistered; region is the paper's formula (1)
     #[arg(long, value_name = "BY", default_value = "batch")]
@@ -146,9 +146,17 @@ impl Choices {
     /// Returns a sweep of these policies. One that cannot be configured so is left out, with a note, unless it was
     /// named.
     pub(crate) fn sweep(&self, chosen: &[Chosen], capacities: &[Capacity], lines: bool) -> Result<Sweep, Failure> {
+        let mut different: Vec<Capacity> = Vec::new();
+        for capacity in capacities {
+            if different.iter().any(|other| other.is_same(capacity)) {
+                note(&format!("capacity {capacity} is named twice: it is taken once"));
+            } else {
+                different.push(capacity.clone());
+            }
+        }
         let mut sweep = Sweep {
             policies: Vec::new(),
-            capacities: capacities.to_vec(),
+            capacities: different,
             lines,
             base: self.config(),
             dereg: match self.dereg_cost {

@@ -35,7 +35,14 @@ pub(crate) struct Compare {
     policy: Vec<Chosen>,
     /// The capacities of each process's cache, with commas: 8192p, 32MiB (or 32M; 32MB is 32,000,000 bytes), or shares of
     /// the footprint
-    #[arg(short, long, value_name = "SIZE", value_delimiter = ',', default_value = "1%,2%,5%,10%,20%,30%,40%,50%")]
+    #[arg(
+        short,
+        long,
+        value_name = "SIZE",
+        value_delimiter = ',',
+        allow_hyphen_values = true,
+        default_value = "1%,2%,5%,10%,20%,30%,40%,50%"
+    )]
     capacity: Vec<Capacity>,
     /// Replays at a time [default: as many as there are processors]
     #[arg(long, value_name = "N", value_parser = whole::<u16>(1..=u64::from(u16::MAX)))]
@@ -115,6 +122,16 @@ impl Compare {
         if self.held_out {
             self.traces.extend(HELD_OUT.map(PathBuf::from));
         }
+        let mut different: Vec<PathBuf> = Vec::new();
+        for trace in std::mem::take(&mut self.traces) {
+            // Standard input is refused below.
+            if different.contains(&trace) && trace.as_os_str() != "-" {
+                note(&format!("{} is named twice: it is taken once", trace.display()));
+            } else {
+                different.push(trace);
+            }
+        }
+        self.traces = different;
         let sweep = self.choices.sweep(&self.policy, &self.capacity, true)?;
         if let Some(threads) = self.threads {
             // More than there are replays would only wait.

@@ -28,7 +28,7 @@ pub(crate) struct Replay {
     policy: Vec<Chosen>,
     /// Pages that may be registered at once in each process's cache: 8192p, 32MiB (or 32M; 32MB is 32,000,000 bytes), or 5%
     /// of the footprint; several with commas
-    #[arg(short, long, value_name = "SIZE", value_delimiter = ',', default_value = "10%")]
+    #[arg(short, long, value_name = "SIZE", value_delimiter = ',', allow_hyphen_values = true, default_value = "10%")]
     capacity: Vec<Capacity>,
     /// Replay through the real cache, with real pins at addresses of this process, and compare what comes of it: one policy
     /// and one capacity

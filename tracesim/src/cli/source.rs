@@ -3,6 +3,7 @@
 use super::failure::{Failure, note};
 use super::interrupt;
 use super::progress::Progress;
+use super::whole::whole;
 use crate::footprint::{Footprint, asked_by};
 use std::io;
 use std::num::NonZeroU64;
@@ -37,10 +38,10 @@ pub(crate) struct Reading {
     #[arg(long)]
     accept_cut: bool,
     /// Split what is larger into requests of so many pages
-    #[arg(long, value_name = "PAGES", conflicts_with = "cut")]
+    #[arg(long, value_name = "PAGES", conflicts_with = "cut", value_parser = whole::<NonZeroU64>(1..=u64::MAX))]
     split: Option<NonZeroU64>,
     /// Cut what is larger off after so many pages
-    #[arg(long, value_name = "PAGES")]
+    #[arg(long, value_name = "PAGES", value_parser = whole::<NonZeroU64>(1..=u64::MAX))]
     cut: Option<NonZeroU64>,
 }
 
