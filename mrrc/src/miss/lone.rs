@@ -45,7 +45,7 @@ pub(crate) fn publish_lone<T>(
     state.stats.attempts += 1;
     let (hold, cached) = gap.set_registered(state, tables, registration, sure);
     if let Some(id) = cached {
-        state.publish(tables, &[id]);
+        state.publish_one(tables, id);
     }
     hold
 }

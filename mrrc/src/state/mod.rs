@@ -149,6 +149,16 @@ impl<T> CacheState<T> {
         ids.iter().for_each(|&id| tables.records[id].show());
     }
 
+    /// As [`CacheState::publish`], of one region.
+    #[inline]
+    pub(crate) fn publish_one(&mut self, tables: &HitTables<T>, id: RegionId) {
+        if self.core.publish_lone(id) {
+            tables.records[id].show();
+        } else {
+            self.publish(tables, &[id]);
+        }
+    }
+
     /// Returns what a request that needs so much waits for, as long as what left is not deregistered.
     pub(crate) fn obstacle(&self, needed: Footprint) -> Obstacle {
         let missing = self.occupancy.shortfall(needed);

@@ -385,6 +385,17 @@ impl<P: Policy> Core<P> {
         self.contents.record().leavers()
     }
 
+    /// As [`Core::publish`], of one region that has nothing in its way. Returns false, and does nothing, where something may be.
+    #[inline]
+    pub fn publish_lone(&mut self, id: RegionId) -> bool {
+        let view = self.contents.view();
+        let is_lone = !view.has_one_key() && !view.lookup.has_replacements();
+        if is_lone {
+            self.contents.publish(id);
+        }
+        is_lone
+    }
+
     /// Takes back a region after its registration failed. It counts as one that was tried and not as one
     /// that left.
     ///

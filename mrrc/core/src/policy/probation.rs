@@ -86,6 +86,8 @@ pub struct Probation<R = Ordered> {
     full: bool,
     /// Regions at the last run of *full*.
     regions: usize,
+    /// The pages of a batch of the cheapest size, for so many regions and these costs; 0 where batches save nothing.
+    batch_pages: u64,
     /// One for each set of parameters; none until the cache is full.
     shadows: Option<Box<ShadowCaches<{ CHOICES.len() }>>>,
     /// One range in 2 to this power is in the sample.
@@ -114,7 +116,7 @@ impl Probation<Winners> {
 
 impl<R: Ranking> Probation<R> {
     fn over(params: &PolicyParams) -> Self {
-        Self {
+        let mut policy = Self {
             benefit: R::default(),
             clock: 0.0,
             left: 0.0,
@@ -126,9 +128,21 @@ impl<R: Ranking> Probation<R> {
             entered: 0,
             full: false,
             regions: 0,
+            batch_pages: 0,
             shadows: None,
             sample_bits: 0,
-        }
+        };
+        policy.set_batch();
+        policy
+    }
+
+    /// Finds the size of batches anew.
+    fn set_batch(&mut self) {
+        let regions = self.regions.max(1) as f64;
+        let pages = (self.capacity as f64 / regions).max(1.0);
+        let saved = self.cost.dereg_call;
+        let batch = || (regions * saved / (EMPTY_PLACE * self.cost.reload(pages as u64))).sqrt().min(regions);
+        self.batch_pages = if saved == 0.0 { 0 } else { (pages * batch()) as u64 };
     }
 
     #[inline]
@@ -229,6 +243,7 @@ impl<R: Ranking> Policy for Probation<R> {
 
     fn costs(&mut self, costs: &Linear) {
         self.cost = *costs;
+        self.set_batch();
     }
 
     /// More uses than these count no more.
@@ -237,7 +252,10 @@ impl<R: Ranking> Policy for Probation<R> {
     }
 
     fn prepare(&mut self, regions: &mut Regions) {
-        self.regions = regions.len();
+        if self.regions != regions.len() {
+            self.regions = regions.len();
+            self.set_batch();
+        }
         self.frequencies.grow(self.regions);
         if self.sample_is_unfit() {
             self.choose_sample(regions);
@@ -245,14 +263,7 @@ impl<R: Ranking> Policy for Probation<R> {
     }
 
     fn batch_size(&self, need: Need) -> Need {
-        let regions = self.regions.max(1) as f64;
-        let pages = (self.capacity as f64 / regions).max(1.0);
-        let saved = self.cost.dereg_call;
-        if saved == 0.0 {
-            return need;
-        }
-        let batch = (regions * saved / (EMPTY_PLACE * self.cost.reload(pages as u64))).sqrt().min(regions);
-        Need { pages: need.pages.max((pages * batch) as u64), regions: need.regions }
+        Need { pages: need.pages.max(self.batch_pages), regions: need.regions }
     }
 
     fn victim(&mut self, regions: &mut Regions) -> Option<RegionId> {
@@ -384,10 +395,10 @@ mod tests {
 
     #[test]
     fn batches_grow_with_root_of_pages_and_savings() {
-        let policy = |regions, dereg_call| Probation {
-            regions,
-            cost: Linear { dereg_call, ..Linear::PAPER },
-            ..Probation::new(&PolicyParams::new(10_000))
+        let policy = |regions, dereg_call| {
+            let mut policy = Probation { regions, ..Probation::new(&PolicyParams::new(10_000)) };
+            policy.costs(&Linear { dereg_call, ..Linear::PAPER });
+            policy
         };
         let pages = |regions, dereg_call| policy(regions, dereg_call).batch_size(Need { pages: 1, regions: 0 }).pages;
         assert_eq!(pages(10_000, 1.10), 96);
