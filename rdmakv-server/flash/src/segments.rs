@@ -28,12 +28,13 @@ pub(crate) struct Segments {
     free: VecDeque<u32>,
     /// Sealed segments, the oldest first; some have been freed since.
     sealed: VecDeque<(u32, u64)>,
+    freed: u64,
 }
 
 impl Segments {
     pub(crate) fn new(count: u32) -> Self {
         let segment = Segment { state: State::Free, sequence: 0, live: 0, records: 0 };
-        Self { all: vec![segment; count as usize], free: (0..count).collect(), sealed: VecDeque::new() }
+        Self { all: vec![segment; count as usize], free: (0..count).collect(), sealed: VecDeque::new(), freed: 0 }
     }
     pub(crate) fn get(&self, number: u32) -> Segment {
         self.all[number as usize]
@@ -43,6 +44,10 @@ impl Segments {
     }
     pub(crate) fn free(&self) -> usize {
         self.free.len()
+    }
+    /// Returns how many were ever freed.
+    pub(crate) fn freed(&self) -> u64 {
+        self.freed
     }
     pub(crate) fn bytes(&self) -> usize {
         self.all.capacity() * size_of::<Segment>() + self.free.capacity() * 4 + self.sealed.capacity() * 16
@@ -95,6 +100,7 @@ impl Segments {
     /// Frees a segment, in which there is nothing.
     pub(crate) fn release(&mut self, number: u32) {
         self.set_state(number, State::Free);
+        self.freed += 1;
         // Of one that is freed early, the entry among the sealed goes when it is met; there are not more of them than segments.
         if self.sealed.len() > self.all.len() {
             let all = &self.all;

@@ -103,6 +103,16 @@ pub(crate) struct Stubs {
     used_blocks: usize,
     /// The block from which the next to give way is looked for.
     hand: usize,
+    /// How many stubs have each coded length, and how many of these are not shadowed.
+    lengths: Box<[(u32, u32); 256]>,
+    away: usize,
+}
+
+/// Writes all but the key.
+fn put(bytes: &mut [u8], stub: Stub) {
+    bytes[..4].copy_from_slice(&stub.place.to_le_bytes());
+    bytes[4..8].copy_from_slice(&stub.expiry.to_le_bytes());
+    (bytes[8], bytes[10], bytes[11]) = (stub.len, stub.version, stub.marks);
 }
 
 fn size(key: usize) -> usize {
@@ -122,12 +132,35 @@ impl Stubs {
             len: 0,
             used_blocks: 0,
             hand: 0,
+            lengths: Box::new([(0, 0); 256]),
+            away: 0,
         };
         stubs.set_limit(limit);
         stubs
     }
     pub(crate) fn len(&self) -> usize {
         self.len
+    }
+    /// Returns how many are not shadowed.
+    pub(crate) fn away(&self) -> usize {
+        self.away
+    }
+    /// Returns each coded length that stubs have, how many have it, and how many of these are not shadowed.
+    pub(crate) fn lengths(&self) -> impl Iterator<Item = (u8, u64, u64)> + '_ {
+        let all = (0..=u8::MAX).zip(self.lengths.iter());
+        all.filter(|(_, of)| of.0 > 0).map(|(code, of)| (code, u64::from(of.0), u64::from(of.1)))
+    }
+    fn count(&mut self, stub: Stub) {
+        let of = &mut self.lengths[usize::from(stub.len)];
+        let is_away = stub.marks & SHADOWED == 0;
+        *of = (of.0 + 1, of.1 + u32::from(is_away));
+        self.away += usize::from(is_away);
+    }
+    fn discount(&mut self, stub: Stub) {
+        let of = &mut self.lengths[usize::from(stub.len)];
+        let is_away = stub.marks & SHADOWED == 0;
+        *of = (of.0 - 1, of.1 - u32::from(is_away));
+        self.away -= usize::from(is_away);
     }
     /// Returns the bytes of all blocks that have stubs.
     pub(crate) fn bytes(&self) -> usize {
@@ -161,9 +194,12 @@ impl Stubs {
     }
     pub(crate) fn set(&mut self, id: Id, stub: Stub) {
         let bytes = self.at_mut(id);
-        bytes[..4].copy_from_slice(&stub.place.to_le_bytes());
-        bytes[4..8].copy_from_slice(&stub.expiry.to_le_bytes());
-        (bytes[8], bytes[10], bytes[11]) = (stub.len, stub.version, stub.marks);
+        let (len, marks) = (bytes[8], bytes[11]);
+        put(bytes, stub);
+        if len != stub.len || (marks ^ stub.marks) & SHADOWED != 0 {
+            self.discount(Stub { len, marks, ..stub });
+            self.count(stub);
+        }
     }
 
     /// Sets how many bytes they may take from now on.
@@ -250,6 +286,7 @@ impl Stubs {
         let next = u16::from_le_bytes([bytes[0], bytes[1]]);
         bytes[9] = key.len() as u8;
         bytes[FIXED..FIXED + key.len()].copy_from_slice(key);
+        put(bytes, stub);
         if block.free == NO_SLOT {
             block.fresh += 1;
         } else {
@@ -260,12 +297,12 @@ impl Stubs {
             self.unlink(at, class);
         }
         self.len += 1;
-        let id = Id::new(at, u32::from(slot));
-        self.set(id, stub);
-        Some(id)
+        self.count(stub);
+        Some(Id::new(at, u32::from(slot)))
     }
 
     pub(crate) fn remove(&mut self, id: Id) {
+        self.discount(self.get(id));
         let (at, extent) = (id.block() as u32, id.block() / self.per);
         let is_leaving = self.extents[extent].as_ref().is_some_and(|extent| extent.is_leaving);
         let block = self.block_mut(at);
@@ -415,6 +452,7 @@ mod tests {
                 }
                 prop_assert_eq!(stubs.len(), model.len());
                 prop_assert!(stubs.bytes() <= 40 * BLOCK);
+                prop_assert_eq!(stubs.away(), model.len());
             }
             for (&number, (id, key)) in &model {
                 prop_assert_eq!(stubs.key(*id), &key[..]);

@@ -21,6 +21,7 @@ use super::ring::{Counts, StartError};
 use super::thread::Disk;
 use super::transfer::{Done, Owned, Transfer};
 use crate::log;
+use crate::metrics::Transferred;
 use crate::session::{Reads, Shared};
 use crate::store::{Kept, Load};
 
@@ -39,6 +40,16 @@ enum Running {
     Load { shard: usize, load: Load },
     Read { shard: usize, ticket: Ticket, len: usize },
     Write { shard: usize, ticket: Ticket },
+}
+
+impl Running {
+    fn kind(&self) -> Transferred {
+        match self {
+            Self::Load { .. } => Transferred::Read,
+            Self::Read { .. } => Transferred::Reclaim,
+            Self::Write { .. } => Transferred::Write,
+        }
+    }
 }
 
 /// An event for the driver's thread.
@@ -102,6 +113,9 @@ impl Inner {
     /// Takes the end of a transfer, on the disk's thread.
     fn end(&self, done: Done) {
         let Some(running) = locked(&self.running).remove(&done.token) else { return };
+        if let Some(shared) = self.shared() {
+            shared.transfers.record_transfer(running.kind(), done.took);
+        }
         let buffer = done.memory.and_then(super::Memory::into_owned);
         #[cfg(rdmakv_fault_injection)]
         super::transfer::linger();

@@ -12,6 +12,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::buffers::Buffers;
 use super::ring::{Ring, StartError};
 use super::transfer::{Done, Memory, Transfer};
+use crate::metrics::Transferred;
 use crate::session::Shared;
 use crate::store::{Load, Waiter};
 
@@ -106,8 +107,9 @@ impl WorkerReads {
         let Self { ring, running, buffers, ended, .. } = self;
         ring.take_ended(&mut |done| ended.push(done));
         let mut waiters = Vec::new();
-        for Done { token, result, memory } in ended.drain(..) {
+        for Done { token, result, memory, took } in ended.drain(..) {
             let Some((shard, load)) = running.remove(&token) else { continue };
+            shared.transfers.record_transfer(Transferred::Read, took);
             let buffer = memory.and_then(Memory::into_owned);
             #[cfg(rdmakv_fault_injection)]
             super::transfer::linger();

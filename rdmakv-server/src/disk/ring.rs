@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, opcode, squeue, types};
 use mrrc::Lease;
@@ -35,6 +36,7 @@ pub enum StartError {
 /// A transfer in progress.
 struct Running {
     transfer: Transfer,
+    begun: Instant,
     /// Keeps the memory registered.
     _lease: Option<Lease<IoUringBuffers>>,
 }
@@ -155,7 +157,7 @@ impl Ring {
         };
         let Some(file) = self.files.get(usize::from(area.file)).filter(|_| area.len as usize <= room && area.len > 0)
         else {
-            finish(done, transfer, Err(DeviceError::Short));
+            finish(done, transfer, Err(DeviceError::Short), Duration::ZERO);
             return;
         };
         let lease = self.registered.as_mut().and_then(|registered| registered.lease(at as usize, area.len as usize));
@@ -169,7 +171,7 @@ impl Ring {
             (None, true) => opcode::Write::new(fd, at, len).offset(offset).build(),
         };
         let slot = self.slots.free.pop().expect("the caller looked for room");
-        self.slots.all[slot] = Some(Running { transfer, _lease: lease.map(|(lease, _)| lease) });
+        self.slots.all[slot] = Some(Running { transfer, begun: Instant::now(), _lease: lease.map(|(lease, _)| lease) });
         if let Some(gate) = &self.gate {
             let open = opcode::PollAdd::new(types::Fd(gate.as_raw_fd()), libc::POLLIN as u32).build();
             self.push(open.user_data(GATE).flags(squeue::Flags::IO_LINK));
@@ -231,9 +233,9 @@ impl Ring {
             error if -error == libc::ENOSPC || -error == libc::EDQUOT => Err(DeviceError::Full),
             error => Err(DeviceError::Failed(-error)),
         };
-        let Running { transfer, _lease: lease } = running;
+        let Running { transfer, begun, _lease: lease } = running;
         drop(lease);
-        finish(done, transfer, result);
+        finish(done, transfer, result, begun.elapsed());
     }
 }
 
@@ -245,13 +247,13 @@ fn passing(result: io::Result<usize>) -> io::Result<()> {
     }
 }
 
-fn finish(done: &mut impl FnMut(Done), transfer: Transfer, result: Result<(), DeviceError>) {
+fn finish(done: &mut impl FnMut(Done), transfer: Transfer, result: Result<(), DeviceError>, took: Duration) {
     match transfer {
-        Transfer::Read { token, into, .. } => done(Done { token, result, memory: Some(into) }),
+        Transfer::Read { token, into, .. } => done(Done { token, result, memory: Some(into), took }),
         Transfer::Write { token, from, .. } => {
             // The tier uses a buffer again when no one else has it.
             drop(from);
-            done(Done { token, result, memory: None });
+            done(Done { token, result, memory: None, took });
         }
     }
 }

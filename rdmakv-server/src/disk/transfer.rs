@@ -127,6 +127,8 @@ pub struct Done {
     pub result: Result<(), DeviceError>,
     /// The memory of a read.
     pub memory: Option<Box<dyn Memory>>,
+    /// How long it took; nothing if it was not begun.
+    pub took: std::time::Duration,
 }
 
 impl fmt::Debug for Done {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use serde::Serialize;
 
-use crate::metrics::{Asked, Measured};
+use crate::metrics::{Asked, FlashCounts, Measured, Transferred};
 use crate::session::{Shared, Snapshot, measured};
 use rdmakv_proto::clock;
 
@@ -33,8 +33,8 @@ pub(super) struct Point {
     connections: u64,
     fabric_connections: u64,
     one_sided: f64,
-    /// Hits on items that came back from flash.
-    recalled: f64,
+    /// None without flash.
+    flash: Option<FlashPoint>,
     items: u64,
     /// Of items.
     bytes: u64,
@@ -46,6 +46,30 @@ pub(super) struct Point {
     p999: Option<f64>,
 }
 
+/// The second tier in a second.
+#[derive(Clone, Debug, Default, Serialize)]
+struct FlashPoint {
+    /// Items that came back to memory.
+    recalled: f64,
+    /// Bytes that were read for clients.
+    read: f64,
+    /// Bytes of items from memory that are written.
+    admitted: f64,
+    /// Bytes of items that are written again to free a segment.
+    rewritten: f64,
+    /// Items that left memory and were written, or were there already.
+    written: f64,
+    clean: f64,
+    /// Items that came faster than they could be written.
+    busy: f64,
+    /// Items that are not on flash for another reason.
+    refused: f64,
+    /// Seconds that half of the device's reads for clients did not exceed, and so on.
+    read_p50: Option<f64>,
+    read_p99: Option<f64>,
+    write_p99: Option<f64>,
+}
+
 /// The points.
 #[derive(Debug)]
 pub(super) struct History {
@@ -54,13 +78,16 @@ pub(super) struct History {
     last_at: std::time::Instant,
     /// The measurements until each of the last seconds, by kind.
     measured: VecDeque<[Measured; 3]>,
+    /// The transfers of flash until each of the last seconds: reads for clients and writes.
+    transfers: VecDeque<[Measured; 2]>,
 }
 
 impl History {
     pub(super) fn begin(shared: &Shared) -> Self {
         let last = Snapshot::take(shared, clock::now());
         let measured = VecDeque::from([all_measured(shared)]);
-        Self { points: VecDeque::new(), last, last_at: std::time::Instant::now(), measured }
+        let (points, transfers) = (VecDeque::new(), VecDeque::from([all_transfers(shared)]));
+        Self { points, last, last_at: std::time::Instant::now(), measured, transfers }
     }
 
     /// A second has passed.
@@ -71,6 +98,21 @@ impl History {
         let rate = |of: &dyn Fn(&Snapshot) -> u64| of(&snapshot).saturating_sub(of(&self.last)) as f64 / seconds;
         let measured = all_measured(shared);
         let gets = &self.over(&measured, WINDOW)[Asked::Get as usize];
+        let flash = snapshot.flash.map(|(counts, _)| {
+            if self.transfers.len() > WINDOW {
+                self.transfers.pop_front();
+            }
+            let (now, then) = (all_transfers(shared), &self.transfers[0]);
+            let [reads, writes] = std::array::from_fn(|kind| now[kind].since(&then[kind]));
+            self.transfers.push_back(now);
+            let before = self.last.flash.map_or(counts, |(counts, _)| counts);
+            FlashPoint {
+                read_p50: reads.quantile(0.5),
+                read_p99: reads.quantile(0.99),
+                write_p99: writes.quantile(0.99),
+                ..FlashPoint::rates(&counts.since(&before), seconds)
+            }
+        });
         let point = Point {
             number: self.points.back().map_or(1, |point| point.number + 1),
             at: snapshot.now,
@@ -85,7 +127,7 @@ impl History {
             connections: snapshot.connections,
             fabric_connections: snapshot.fabric_connections,
             one_sided: rate(&|of| of.one_sided),
-            recalled: rate(&|of| of.flash.map_or(0, |(counts, _)| counts.recalled)),
+            flash,
             items: snapshot.items,
             bytes: snapshot.bytes,
             cpu: (snapshot.cpu - self.last.cpu) / seconds,
@@ -121,6 +163,28 @@ impl History {
         let then = &self.measured[self.measured.len().saturating_sub(seconds)];
         std::array::from_fn(|kind| now[kind].since(&then[kind]))
     }
+}
+
+impl FlashPoint {
+    fn rates(counts: &FlashCounts, seconds: f64) -> Self {
+        let rate = |count: u64| count as f64 / seconds;
+        let FlashCounts { dropped_size, dropped_expiry, dropped_unread, dropped_stubs, dropped_lost, .. } = *counts;
+        Self {
+            recalled: rate(counts.recalled),
+            read: rate(counts.read_bytes),
+            admitted: rate(counts.admitted_bytes),
+            rewritten: rate(counts.rewritten_bytes),
+            written: rate(counts.admitted),
+            clean: rate(counts.left_clean),
+            busy: rate(counts.dropped_busy),
+            refused: rate(dropped_size + dropped_expiry + dropped_unread + dropped_stubs + dropped_lost),
+            ..Self::default()
+        }
+    }
+}
+
+fn all_transfers(shared: &Shared) -> [Measured; 2] {
+    [Transferred::Read, Transferred::Write].map(|kind| Measured::of_transfers(&shared.transfers, kind))
 }
 
 /// Returns what was measured until now, by kind, over all transports.
@@ -164,6 +228,26 @@ mod tests {
         assert!(points[0].p99.is_some_and(|seconds| (100e-6..113e-6).contains(&seconds)));
         assert_eq!(history.distribution()[Asked::Get as usize].count(), 1);
         assert_eq!(history.distribution()[Asked::Set as usize].count(), 0);
+    }
+
+    #[test]
+    fn points_tell_of_flash_where_there_is_some() {
+        let shared = shared();
+        let mut history = History::begin(&shared);
+        history.note(&shared);
+        assert!(history.since(0)[0].flash.is_none());
+        let layout = rdmakv_flash::Layout::new(&[64 << 20], 1, 0, 1 << 20, 512).unwrap();
+        let settings = rdmakv_flash::Settings::new(layout, 1, 0);
+        shared.shards.at(0).attach_flash(settings, None, None).unwrap();
+        shared.transfers.record_transfer(Transferred::Read, Duration::from_micros(100));
+        history.note(&shared);
+        for _ in 0..WINDOW + 1 {
+            history.note(&shared);
+        }
+        let points = history.since(0);
+        let of = |number: usize| points[number].flash.clone().unwrap();
+        assert!(of(1).read_p99.is_some_and(|seconds| (100e-6..113e-6).contains(&seconds)) && of(1).write_p99.is_none());
+        assert!(of(WINDOW).read_p50.is_some() && of(WINDOW + 1).read_p50.is_none(), "ten seconds are over");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::fmt::{Display, Write as _};
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::metrics::{Asked, FabricGauges, Measured, below_micros, by_name};
+use crate::metrics::{Asked, FabricGauges, Measured, Transferred, below_micros, by_name};
 use crate::session::{Shared, Snapshot, VERSION, is_accepting, measured};
 
 /// Powers of two of microseconds at which the histogram of latencies is cut: 1 µs to 2 s.
@@ -58,6 +58,7 @@ pub(super) fn text(now: &Snapshot, shared: &Shared) -> String {
     classes(&mut text, now);
     flash(&mut text, now);
     kernel(&mut text, now);
+    transfers(&mut text, now, shared);
     fabrics(&mut text, now, shared);
     latencies(&mut text, shared);
     text.0
@@ -138,9 +139,9 @@ fn connections(text: &mut Text, now: &Snapshot, shared: &Shared) {
 }
 
 fn memory(text: &mut Text, now: &Snapshot) {
-    text.gauge("items", "Items in the store.", now.items);
+    text.gauge("items", "Items in memory and on flash.", now.items);
     text.counter("items_stored_total", "Items ever stored.", now.whole.total_items);
-    text.gauge("item_bytes", "Bytes of all items, with keys and headers.", now.bytes);
+    text.gauge("item_bytes", "Bytes of the items in memory, with keys and headers.", now.bytes);
     text.gauge("memory_limit_bytes", "Bytes for items (-m).", now.limit);
     text.gauge("memory_paged_bytes", "Bytes of the pages that size classes have taken.", now.paged);
     text.gauge(
@@ -216,10 +217,13 @@ fn kernel(text: &mut Text, now: &Snapshot) {
 fn flash(text: &mut Text, now: &Snapshot) {
     let Some((counts, gauges)) = &now.flash else { return };
     text.gauge("flash_items", "Items on flash, those included that are in memory too.", gauges.items);
+    text.gauge("flash_only_items", "Of these, items that are not in memory.", gauges.away);
+    text.gauge("flash_used_bytes", "Bytes of flash that items take.", gauges.used_bytes);
     text.gauge("flash_limit_bytes", "Bytes of flash for items.", gauges.limit_bytes);
     text.gauge("flash_free_segments", "Segments of flash that take new items.", gauges.free_segments);
     text.gauge("flash_used_segments", "Segments of flash that have items.", gauges.used_segments);
     text.gauge("flash_reads_in_progress", "Items that are being read.", gauges.loads);
+    text.gauge("flash_reads_waiting", "Requests that wait until there is room for their reads.", gauges.waiting);
     text.gauge("flash_lost_files", "Files that were given up after errors.", gauges.lost_files);
     let mut memory = text.family("gauge", "flash_memory_bytes", "Memory that the items on flash take, by its use.");
     for (of, bytes) in [("stubs", gauges.stub_bytes), ("index", gauges.index_bytes), ("buffers", gauges.buffer_bytes)] {
@@ -229,6 +233,8 @@ fn flash(text: &mut Text, now: &Snapshot) {
     text.counter("flash_read_bytes_total", "Bytes read for clients.", counts.read_bytes);
     text.counter("flash_written_bytes_total", "Bytes written.", counts.written_bytes);
     text.counter("flash_admitted_bytes_total", "Bytes of items that came from memory.", counts.admitted_bytes);
+    let help = "Bytes of items that were written again to free a segment.";
+    text.counter("flash_reinserted_bytes_total", help, counts.rewritten_bytes);
     text.counters(
         "flash_left_total",
         "Items that left memory for flash, by whether they had to be written.",
@@ -313,6 +319,33 @@ fn fabrics(text: &mut Text, now: &Snapshot, shared: &Shared) {
     }
 }
 
+fn transfers(text: &mut Text, now: &Snapshot, shared: &Shared) {
+    if now.flash.is_none() {
+        return;
+    }
+    let mut family = text.family(
+        "histogram",
+        "flash_transfer_duration_seconds",
+        "From the moment a transfer is handed to the kernel until a thread takes its end: reads for clients, reads to free a \
+         segment, writes.",
+    );
+    for kind in Transferred::ALL {
+        let measured = Measured::of_transfers(&shared.transfers, kind);
+        histogram(&mut family, &format!("kind=\"{}\"", kind.name()), &measured);
+    }
+}
+
+/// Writes the samples of a histogram with these labels.
+fn histogram(family: &mut Samples<'_>, label: &str, measured: &Measured) {
+    for power in CUTS {
+        let below: u64 = measured.buckets[..below_micros(power)].iter().sum();
+        family.with("_bucket", &format!("{label},le=\"{}\"", f64::from(1_u32 << power) / 1e6), below);
+    }
+    family.with("_bucket", &format!("{label},le=\"+Inf\""), measured.count());
+    family.with("_sum", label, measured.nanos as f64 / 1e9);
+    family.with("_count", label, measured.count());
+}
+
 fn latencies(text: &mut Text, shared: &Shared) {
     let measured = measured(shared);
     let mut family = text.family(
@@ -323,14 +356,7 @@ fn latencies(text: &mut Text, shared: &Shared) {
     );
     let all = measured.iter().flat_map(|(transport, of)| Asked::ALL.map(|asked| (transport, asked, of)));
     for (transport, asked, of) in all {
-        let measured: &Measured = &of[asked as usize];
         let label = format!("transport=\"{transport}\",asked=\"{}\"", asked.name());
-        for power in CUTS {
-            let below: u64 = measured.buckets[..below_micros(power)].iter().sum();
-            family.with("_bucket", &format!("{label},le=\"{}\"", f64::from(1_u32 << power) / 1e6), below);
-        }
-        family.with("_bucket", &format!("{label},le=\"+Inf\""), measured.count());
-        family.with("_sum", &label, measured.nanos as f64 / 1e9);
-        family.with("_count", &label, measured.count());
+        histogram(&mut family, &label, &of[asked as usize]);
     }
 }

@@ -75,6 +75,8 @@ struct Totals {
     expired: u64,
     refused: u64,
     items: u64,
+    /// In memory, and their bytes.
+    here: u64,
     bytes: u64,
     paged: u64,
     hash_bytes: u64,
@@ -92,6 +94,8 @@ struct Totals {
 #[derive(Serialize)]
 struct Flash {
     items: u64,
+    /// Of these, items that are not in memory.
+    away: u64,
     recalled: u64,
     /// Of segments that have items.
     used: u64,
@@ -99,8 +103,9 @@ struct Flash {
     /// Bytes written, and how many of them came from memory.
     written: u64,
     admitted: u64,
-    /// Items that found no place there, but had the size and the time for it.
+    /// Items that found no place there, but had the size and the time for it, and those of them that came too fast.
     dropped: u64,
+    busy: u64,
     evicted: u64,
     failed: u64,
     /// Of memory, for keys and buffers.
@@ -160,6 +165,7 @@ pub(super) fn data(query: &str, scene: &Scene) -> Answer {
             expired: snapshot.expired(),
             refused: snapshot.whole.no_memory + snapshot.whole.too_large,
             items: snapshot.items,
+            here: snapshot.here,
             bytes: snapshot.bytes,
             paged: snapshot.paged,
             hash_bytes: snapshot.hash_bytes,
@@ -206,12 +212,14 @@ fn flash(snapshot: &Snapshot) -> Option<Flash> {
     let segments = (gauges.free_segments + gauges.used_segments).max(1);
     Some(Flash {
         items: gauges.items,
+        away: gauges.away,
         recalled: counts.recalled,
         used: gauges.limit_bytes / segments * gauges.used_segments,
         limit: gauges.limit_bytes,
         written: counts.written_bytes,
         admitted: counts.admitted_bytes,
         dropped: counts.dropped_unread + counts.dropped_busy + counts.dropped_stubs + counts.dropped_lost,
+        busy: counts.dropped_busy,
         evicted: counts.evicted,
         failed: counts.read_errors + counts.write_errors + counts.wrong,
         memory: gauges.stub_bytes + gauges.index_bytes + gauges.buffer_bytes,

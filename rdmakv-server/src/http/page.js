@@ -271,7 +271,10 @@ const unmeasured = seconds => {
 // One-sided reads are hits, too; a client may report some a little before or after they are counted as such.
 const one_sided = p => Math.min(p.one_sided, p.hits), answered = p => p.hits - one_sided(p);
 const ratio = point => point.hits + point.misses > 0 ? point.hits / (point.hits + point.misses) : null;
-const build = fabrics => [
+// Some commands bring items back that are no hits.
+const from_flash = p => Math.min(p.flash?.recalled ?? 0, p.hits);
+const of_flash = name => p => p.flash?.[name];
+const build = (fabrics, flash) => [
   new Course("ratio", "Hit ratio", [{ name: "of gets", look: "hue0", of: ratio, write: percent }], v => Math.round(v * 100) + NB + "%",
     { top: 1, scale: shares, nothing: () => "no gets in the last minutes" }),
   new Course("operations", "Operations per second", [
@@ -284,7 +287,20 @@ const build = fabrics => [
     { log: true, nothing: () => unmeasured(KEPT) }),
   new Spread("spread", "Latencies, last minute"),
   new Memory("memory", "Memory by chunk size"),
-  new Course("evictions", "Items that left, per second", [
+  ...flash ? [
+    new Course("tiers", "Hits by tier, per second", [
+      { name: "memory", look: "hue0", of: p => p.hits - from_flash(p) }, { name: "flash", look: "hue1", of: from_flash }], count, { stacked: true }),
+    new Course("device", "Latency of the device", [
+      { name: "reads p50", look: "hue0", of: of_flash("read_p50") }, { name: "reads p99", look: "hue1", of: of_flash("read_p99") },
+      { name: "writes p99", look: "hue3", of: of_flash("write_p99") }], time, { log: true, nothing: () => "no transfers in the last minutes" }),
+    new Course("flash-bytes", "Bytes of flash, per second", [
+      { name: "read", look: "hue0", of: of_flash("read") }, { name: "from memory", look: "hue2", of: of_flash("admitted") },
+      { name: "written again", look: "hue1", of: of_flash("rewritten") }], bytes, { scale: powers }),
+    new Course("left", "Items that left memory, per second", [
+      { name: "written", look: "hue2", of: of_flash("written") }, { name: "unchanged", look: "hue0", of: of_flash("clean") },
+      { name: "dropped, too fast", look: "hue1", of: of_flash("busy") }, { name: "not admitted", look: "hue3", of: of_flash("refused") }], count, { stacked: true }),
+  ] : [],
+  new Course("evictions", flash ? "Items that are gone, per second" : "Items that left, per second", [
     { name: "evicted", look: "hue1", of: p => p.evictions }, { name: "expired", look: "hue2", of: p => p.expired }], count),
   new Course("traffic", fabrics ? "Bytes per second, one-sided reads left out" : "Bytes per second", [
     { name: "received", look: "hue2", of: p => p.received }, { name: "sent", look: "hue0", of: p => p.sent }], bytes, { scale: powers }),
@@ -297,7 +313,7 @@ let plots = null;
 
 // ---- Tiles, words, the table
 const tiles = new Map();
-const tile = (name, value, note, part) => {
+const tile = (name, value, note, part, into = "tiles") => {
   if (!tiles.has(name)) {
     const nodes = { value: html("dd", "value"), note: html("dd", "note") };
     const box = html("div", "", html("dt", "", name), nodes.value, nodes.note);
@@ -306,7 +322,7 @@ const tile = (name, value, note, part) => {
       box.append(html("dd", "meter", nodes.fill));
     }
     tiles.set(name, nodes);
-    $("tiles").append(box);
+    $(into).append(box);
   }
   const nodes = tiles.get(name);
   nodes.value.textContent = value;
@@ -322,15 +338,19 @@ const words = () => {
   tile("Operations", count(at.hits + at.misses + at.sets + at.others) + "/s", `${count(all + totals.sets + totals.others)} since start`);
   if (fabrics) tile("One-sided gets", count(one_sided(at)) + "/s", gets ? `${percent(sum(one_sided) / gets)} of gets` : `${count(totals.one_sided)} since start`);
   tile("p99 of gets", time(at.p99), at.p50 == null ? unmeasured(10) : `half take ${time(at.p50)}`);
-  tile("Items", count(totals.items), `${bytes(totals.bytes)} with keys`);
+  const { flash } = totals;
+  tile("Items", count(totals.items), flash ? `${count(totals.here)} in memory: ${bytes(totals.bytes)}` : `${bytes(totals.bytes)} with keys`);
   const beyond = totals.paged - server.limit;
   tile("Memory", bytes(totals.paged), `${bytes(server.limit)} limit` + (beyond > 0 ? ` + ${bytes(beyond)} of first pages` : ""), totals.paged / server.limit);
-  const { flash } = totals;
+  $("flash").hidden = !flash;
   if (flash) {
-    tile("Hits from flash", count(at.recalled) + "/s", gets ? `${percent(sum(p => p.recalled) / gets)} of gets` : `${count(flash.recalled)} since start`);
-    tile("Flash", bytes(flash.used), `${bytes(flash.limit)} limit, ${count(flash.items)} items, ${bytes(flash.memory)} of memory`, flash.used / flash.limit);
-    tile("Written to flash", bytes(flash.written), (flash.admitted ? `${digits(flash.written / flash.admitted)}${NB}× what came from memory` : "nothing yet")
-      + (flash.dropped ? `, ${count(flash.dropped)} items dropped` : "") + (flash.failed ? `, ${count(flash.failed)} failed` : ""));
+    const into = "flash-tiles", { read_p50, read_p99 } = at.flash ?? {};
+    const recalled = sum(from_flash);
+    tile("Hits from flash", count(from_flash(at)) + "/s", gets ? `${percent(recalled / gets)} of gets` : `${count(flash.recalled)} since start`, null, into);
+    tile("Device, p99 of reads", time(read_p99), read_p50 == null ? "no reads in ten seconds" : `half take ${time(read_p50)}`, null, into);
+    tile("On flash", bytes(flash.used), `${bytes(flash.limit)} limit, ${count(flash.items)} items; ${bytes(flash.memory)} of memory`, flash.used / flash.limit, into);
+    tile("Write amplification", flash.admitted ? digits(flash.written / flash.admitted) + "×" : "–",
+      `${bytes(flash.written)} written` + (flash.dropped ? `; ${count(flash.dropped)} items dropped` : "") + (flash.failed ? `; ${count(flash.failed)} failed` : ""), null, into);
   }
   if (fabrics) tile("Registered", bytes(totals.registered), `${bytes(totals.registered_limit)} limit`, totals.registered / totals.registered_limit);
   tile("Evictions", count(at.evictions) + "/s", server.evicts ? `${count(totals.evictions)} since start` : "off: new items are refused");
@@ -348,7 +368,7 @@ const words = () => {
 };
 const draw = () => {
   if (!data || !points.length) return;
-  plots ??= build(data.server.fabrics.length > 0);
+  plots ??= build(data.server.fabrics.length > 0, data.totals.flash != null);
   words();
   for (const plot of plots) plot.draw();
 };

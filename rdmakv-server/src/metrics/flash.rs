@@ -18,10 +18,18 @@ counters! {
         wrong = "badcrc_from_extstore",
         /// Items that were written again to free a segment.
         rewritten = "extstore_compact_rescues",
+        /// Items that did not reach another segment when theirs was freed.
+        lost_moves = "extstore_compact_lost",
+        /// Segments that were opened for items.
+        opened = "extstore_page_allocs",
+        /// Segments whose items had to go, or be written again, for others.
+        reclaimed = "extstore_page_evictions",
         /// Segments that were freed.
-        reclaimed = "extstore_page_reclaims",
+        freed = "extstore_page_reclaims",
         /// Items that had to go for others.
         evicted = "extstore_objects_evicted",
+        /// Bytes of these.
+        evicted_bytes = "extstore_bytes_evicted",
         /// Reads of items.
         reads = "extstore_objects_read",
         /// Items that came from memory.
@@ -65,6 +73,12 @@ counters! {
     FlashGauges {
         /// Items on flash, those included that are in memory too.
         items = "extstore_objects_used",
+        /// Of these, items that are not in memory.
+        away = "flash_only_items",
+        /// Bytes of their records.
+        used_bytes = "extstore_bytes_used",
+        /// Bytes of segments that are not free, and of no item.
+        fragmented_bytes = "extstore_bytes_fragmented",
         /// Segments that take no items.
         free_segments = "extstore_pages_free",
         /// The others.

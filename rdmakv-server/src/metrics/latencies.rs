@@ -1,4 +1,4 @@
-//! The durations of answers, of the few that are measured: buckets that grow with the time, an eighth of it.
+//! The durations of answers, of the few that are measured, and of transfers of flash: buckets that grow with the time, an eighth of it.
 //!
 //! Each worker writes to its own and the connections of a fabric to the fabric's, without locks. A reader sees each bucket
 //! as it was at some moment.
@@ -36,6 +36,31 @@ impl Asked {
             Self::Get => "get",
             Self::Set => "set",
             Self::Other => "other",
+        }
+    }
+}
+
+/// A transfer of flash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transferred {
+    /// The read of an item for a client.
+    Read,
+    /// A read to free a segment.
+    Reclaim,
+    /// A write.
+    Write,
+}
+
+impl Transferred {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Read, Self::Reclaim, Self::Write];
+
+    /// Its name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Reclaim => "reclaim",
+            Self::Write => "write",
         }
     }
 }
@@ -116,7 +141,7 @@ struct Kind {
     nanos: AtomicU64,
 }
 
-/// A worker's or a fabric's.
+/// A worker's or a fabric's, by [`Asked`]; or flash's, by [`Transferred`].
 #[derive(Debug)]
 pub struct Latencies {
     kinds: Box<[Kind; 3]>,
@@ -132,7 +157,14 @@ impl Default for Latencies {
 impl Latencies {
     /// A turn with such requests took so long.
     pub fn record(&self, asked: Asked, took: Duration) {
-        let kind = &self.kinds[asked as usize];
+        self.add(asked as usize, took);
+    }
+    /// A transfer took so long.
+    pub fn record_transfer(&self, transfer: Transferred, took: Duration) {
+        self.add(transfer as usize, took);
+    }
+    fn add(&self, kind: usize, took: Duration) {
+        let kind = &self.kinds[kind];
         kind.buckets[bucket(took)].fetch_add(1, Relaxed);
         kind.nanos.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Relaxed);
     }
@@ -156,8 +188,15 @@ impl Default for Measured {
 impl Measured {
     /// Those of that kind.
     pub fn of<'a>(all: impl IntoIterator<Item = &'a Latencies>, asked: Asked) -> Self {
+        Self::of_kind(all, asked as usize)
+    }
+    /// The transfers of that kind.
+    pub fn of_transfers(all: &Latencies, transfer: Transferred) -> Self {
+        Self::of_kind([all], transfer as usize)
+    }
+    fn of_kind<'a>(all: impl IntoIterator<Item = &'a Latencies>, kind: usize) -> Self {
         let mut sum = Self::default();
-        for kind in all.into_iter().map(|one| &one.kinds[asked as usize]) {
+        for kind in all.into_iter().map(|one| &one.kinds[kind]) {
             for (sum, bucket) in sum.buckets.iter_mut().zip(&kind.buckets) {
                 *sum += bucket.load(Relaxed);
             }

@@ -16,6 +16,6 @@ pub use fabric::{FabricCounts, FabricGauges, Report, Reported, by_name};
 pub(crate) use fabric::{add, count};
 pub use flash::{FlashCounts, FlashGauges};
 pub use kernel::{KernelCounts, KernelReported};
-pub use latencies::{Asked, BUCKETS, Latencies, Measured, Sampler, below_micros, end_of};
+pub use latencies::{Asked, BUCKETS, Latencies, Measured, Sampler, Transferred, below_micros, end_of};
 pub use session::Counts;
 pub use store::{ClassCounters, Counters};

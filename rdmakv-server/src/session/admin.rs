@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Context, Out};
-use crate::store::{Entry, NoMove, Place};
+use crate::store::{Entry, NoMove, Walk};
 use rdmakv_proto::commands::text::Request;
 use rdmakv_proto::commands::{BAD_FORMAT, number32, words};
 
@@ -162,7 +162,7 @@ fn crawler(rest: &[u8], cx: &Context<'_>) -> Result<&'static str, Dump> {
             if which != b"hash" && !classes(which) {
                 return Ok("BADCLASS invalid class id");
             }
-            Err(Dump { which: which.to_vec(), shard: 0, place: Place::default() })
+            Err(Dump { which: which.to_vec(), shard: 0, walk: Walk::default() })
         }
         _ => Ok("ERROR"),
     }
@@ -179,10 +179,10 @@ fn classes(list: &[u8]) -> bool {
 pub(super) struct Dump {
     which: Vec<u8>,
     shard: usize,
-    place: Place,
+    walk: Walk,
 }
 
-/// Chunks that a dump looks at while it holds a lock.
+/// Chunks or stubs that a dump looks at while it holds a lock.
 const PIECE: usize = 2000;
 
 impl Dump {
@@ -191,7 +191,7 @@ impl Dump {
         let (which, bytes) = (&self.which[..], &mut out.bytes);
         let all = which == b"all" || which == b"hash";
         let mut store = cx.shared.shards.at(self.shard);
-        let ended = store.walk_on(&mut self.place, PIECE, cx.now, |item| {
+        let ended = store.walk_on(&mut self.walk, PIECE, cx.now, |item| {
             let wanted =
                 all || which.split(|&byte| byte == b',').any(|class| number32(class) == Some(item.class as u32 + 1));
             if wanted {
@@ -200,7 +200,7 @@ impl Dump {
         });
         drop(store);
         if ended {
-            (self.shard, self.place) = (self.shard + 1, Place::default());
+            (self.shard, self.walk) = (self.shard + 1, Walk::default());
         }
         let last = self.shard == cx.shared.shards.count();
         if last {

@@ -120,6 +120,9 @@ fn get(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
     let (options, key) = (&request.options, request.key.get());
     let shard = cx.shared.shards.of(key);
     let mut store = cx.shared.shards.at(shard);
+    if needs_no_read(request, cx) && answer_from_stub(request, &mut store, cx, out) {
+        return;
+    }
     if !is_here(&mut store, shard, key, cx, out) {
         return;
     }
@@ -221,6 +224,52 @@ fn get(request: &Request<'_>, cx: &mut Context<'_>, out: &mut Out) {
     if let Some(until) = over {
         store.touch(key, until, cx.now);
     }
+}
+
+/// Returns whether a `mg` asks for nothing that is on flash only, and changes no more than the item's end.
+fn needs_no_read(request: &Request<'_>, cx: &Context<'_>) -> bool {
+    let options = &request.options;
+    let ends = options.ttl.map(|exptime| cx.until(exptime));
+    !options.value
+        && options.recache.is_none()
+        && cx.ends_after(ends).is_none()
+        && !words(request.flags).any(|flag| b"cfls".contains(&flag[0]))
+}
+
+/// Answers a `mg` for an item that is on flash only, without a read of it; returns whether it is one.
+fn answer_from_stub(request: &Request<'_>, store: &mut Store, cx: &mut Context<'_>, out: &mut Out) -> bool {
+    let (options, key) = (&request.options, request.key.get());
+    let Some(glance) = store.glance(key, !options.no_bump, cx.now) else { return false };
+    cx.report_get(store, key);
+    cx.counts.cmd_get += 1;
+    cx.counts.get_hits += 1;
+    cx.shared.prefixes.got(key, true);
+    let mut expiry = glance.expiry;
+    if let Some(exptime) = options.ttl {
+        expiry = cx.until(exptime);
+        cx.counts.cmd_touch += 1;
+        cx.counts.touch_hits += 1;
+        store.touch_away(key, expiry, cx.now);
+    }
+    let bytes = &mut out.bytes;
+    bytes.extend_from_slice(b"HD");
+    for flag in words(request.flags) {
+        match flag[0] {
+            b'h' => bytes.extend_from_slice(if glance.fetched { b" h1" } else { b" h0" }),
+            b't' => {
+                bytes.extend_from_slice(b" t");
+                ttl(expiry, cx.now, bytes);
+            }
+            b'k' if glance.binary => {
+                bytes.extend_from_slice(b" k");
+                encode(key, bytes);
+                bytes.extend_from_slice(b" b");
+            }
+            _ => echo(flag, (key, false), bytes),
+        }
+    }
+    bytes.extend_from_slice(b"\r\n");
+    true
 }
 
 /// Returns the answer to a request that made an empty item which was over before it could be shown.

@@ -63,6 +63,8 @@ pub struct Shared {
     pub rounds: Vec<AtomicU64>,
     /// The latencies of each worker.
     pub latencies: Vec<Latencies>,
+    /// The durations of flash's transfers.
+    pub transfers: Latencies,
     /// TLS as the server has it.
     pub tls: Option<Tls>,
     /// Fabrics, to report on.
@@ -106,6 +108,7 @@ impl Shared {
             users: Mutex::new(settings.users.clone().unwrap_or_default()),
             rounds: (0..settings.threads).map(|_| AtomicU64::new(now)).collect(),
             latencies: (0..settings.threads).map(|_| Latencies::default()).collect(),
+            transfers: Latencies::default(),
             tls: None,
             fabrics: OnceLock::new(),
             kernel: OnceLock::new(),

@@ -20,8 +20,10 @@ pub(crate) struct Snapshot {
     pub(crate) totals: ClassCounters,
     /// By number, from one.
     pub(crate) classes: BTreeMap<usize, ClassReport>,
+    /// Those on flash included, and those in memory.
     pub(crate) items: u64,
-    /// Of items, with their headers.
+    pub(crate) here: u64,
+    /// Of items in memory, with their headers.
     pub(crate) bytes: u64,
     /// Of pages in use.
     pub(crate) paged: u64,
@@ -76,6 +78,7 @@ impl Snapshot {
             whole,
             totals,
             items: sum(|report| report.items),
+            here: sum(|report| report.here),
             bytes: sum(|report| report.bytes),
             paged: sum(|report| report.malloced),
             hash_bytes: sum(|report| report.hash_bytes),
@@ -85,7 +88,10 @@ impl Snapshot {
             leased: sum(|report| report.leased),
             leased_dead: sum(|report| report.leased_dead),
             leased_dead_bytes: sum(|report| report.leased_dead_bytes),
-            classes: classes(&reports, kernel.as_ref()),
+            classes: classes(&reports, kernel.as_ref())
+                .into_iter()
+                .filter(|(_, class)| class.pages > 0)
+                .collect(),
             kernel,
             flash: flash(&reports),
             limit: shared.limit.load(Relaxed),
@@ -163,6 +169,7 @@ pub(super) fn classes(reports: &[Report], kernel: Option<&KernelCounts>) -> BTre
                 sum.bytes += class.bytes;
                 sum.small += class.small;
                 sum.main += class.main;
+                sum.away += class.away;
                 sum.age = sum.age.max(class.age);
                 sum.ages = [sum.ages[0].max(class.ages[0]), sum.ages[1].max(class.ages[1])];
                 sum.counters.add(&class.counters);

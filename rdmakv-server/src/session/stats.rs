@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::snapshot::{Snapshot, classes, of_workers};
 use super::{Context, Out, ProtocolMode, READ_BUFFER, RESERVED, VERSION};
-use crate::metrics::{KernelCounts, by_name};
-use crate::store::Report;
+use crate::metrics::{KernelCounts, Measured, Transferred, by_name};
+use crate::store::{Entry, Report, Walk};
 use rdmakv_proto::commands::{number32, words};
 
 /// Takes a name and a value.
@@ -201,6 +201,13 @@ fn general(cx: &Context<'_>, emit: &mut Emit<'_>) {
         for (name, value) in counts.list().into_iter().chain(gauges.list()) {
             put(name, value);
         }
+        for kind in Transferred::ALL {
+            let measured = Measured::of_transfers(&shared.transfers, kind);
+            for (name, part) in [("p50", 0.5), ("p99", 0.99), ("max", 1.0)] {
+                let micros = measured.quantile(part).map_or(0.0, |seconds| (seconds * 1e6).ceil());
+                put(&format!("flash_{}_us_{name}", kind.name()), micros as u64);
+            }
+        }
     }
     for (name, value) in now.kernel.iter().flat_map(KernelCounts::list) {
         put(name, value);
@@ -229,11 +236,11 @@ fn items(cx: &Context<'_>, emit: &mut Emit<'_>) {
     for (number, class) in classes(&reports(cx), kernel(cx).as_ref()) {
         let counted = &class.counters;
         for (name, value) in [
-            ("number", class.small + class.main),
-            // The queues by memcached's names: what is new is hot, what has proven itself is warm.
+            ("number", class.small + class.main + class.away),
+            // The queues by memcached's names: what is new is hot, what has proven itself is warm, what is on flash only is cold.
             ("number_hot", class.small),
             ("number_warm", class.main),
-            ("number_cold", 0),
+            ("number_cold", class.away),
             ("age_hot", class.ages[0]),
             ("age_warm", class.ages[1]),
             ("age", class.age),
@@ -268,7 +275,8 @@ fn items(cx: &Context<'_>, emit: &mut Emit<'_>) {
 
 fn slabs(cx: &Context<'_>, emit: &mut Emit<'_>) {
     let reports = reports(cx);
-    let classes = classes(&reports, kernel(cx).as_ref());
+    let classes: Vec<_> =
+        classes(&reports, kernel(cx).as_ref()).into_iter().filter(|(_, class)| class.pages > 0).collect();
     for (number, class) in &classes {
         let (counted, chunks) = (&class.counters, u64::from(class.pages) * u64::from(class.a_page));
         for (name, value) in [
@@ -377,7 +385,7 @@ fn settings(cx: &Context<'_>, emit: &mut Emit<'_>) {
     }
 }
 
-/// How many items there are of each size, in steps of 32 bytes. It looks at every item, a shard at a time.
+/// How many items there are of each size, in steps of 32 bytes. It looks at every item in memory, a shard at a time.
 fn sizes(cx: &Context<'_>, emit: &mut Emit<'_>) {
     let mut sizes = BTreeMap::new();
     cx.shared.shards.each(|store| {
@@ -385,6 +393,9 @@ fn sizes(cx: &Context<'_>, emit: &mut Emit<'_>) {
             *sizes.entry(item.size.next_multiple_of(32)).or_insert(0_u64) += 1;
             true
         });
+        for (size, _, items) in store.sizes_on_flash() {
+            *sizes.entry(size.next_multiple_of(32)).or_insert(0) += items;
+        }
     });
     for (size, count) in sizes {
         emit(&size.to_string(), &count.to_string());
@@ -395,6 +406,9 @@ fn sizes(cx: &Context<'_>, emit: &mut Emit<'_>) {
 fn cachedump(what: &[u8], cx: &Context<'_>, out: &mut Out) {
     const MOST: usize = 2 << 20;
     const MEMCACHEDS_CLASSES: usize = 64;
+    /// Items on flash that it looks at in a shard at most, and at a time.
+    const STUBS: usize = 100_000;
+    const PIECE: usize = 2000;
     if !cx.shared.settings.dump {
         return out.bytes.extend_from_slice(b"CLIENT_ERROR stats cachedump not allowed\r\n");
     }
@@ -411,17 +425,27 @@ fn cachedump(what: &[u8], cx: &Context<'_>, out: &mut Out) {
     }
     let (mut shown, bytes) = (0, &mut out.bytes);
     let Some(class) = class.checked_sub(1) else { return bytes.extend_from_slice(b"END\r\n") };
-    cx.shared.shards.each(|store| {
-        store.walk(Some(class), cx.now, |item| {
-            if (limit > 0 && shown == limit) || bytes.len() > MOST {
-                return false;
+    let mut show = |item: Entry<'_>| {
+        if (limit > 0 && shown == limit) || bytes.len() > MOST {
+            return false;
+        }
+        shown += 1;
+        bytes.extend_from_slice(b"ITEM ");
+        bytes.extend_from_slice(item.key);
+        bytes.extend_from_slice(format!(" [{} b; {} s]\r\n", item.value, item.expiry).as_bytes());
+        true
+    };
+    cx.shared.shards.each(|store| store.walk(Some(class), cx.now, &mut show));
+    for shard in 0..cx.shared.shards.count() {
+        let (mut walk, mut has_room) = (Walk::of_flash(), true);
+        for _ in 0..STUBS / PIECE {
+            let ended = cx.shared.shards.at(shard).walk_on(&mut walk, PIECE, cx.now, |item| {
+                has_room = has_room && (item.class != class || show(item));
+            });
+            if ended || !has_room {
+                break;
             }
-            shown += 1;
-            bytes.extend_from_slice(b"ITEM ");
-            bytes.extend_from_slice(item.key);
-            bytes.extend_from_slice(format!(" [{} b; {} s]\r\n", item.value.len(), item.expiry).as_bytes());
-            true
-        });
-    });
+        }
+    }
     bytes.extend_from_slice(b"END\r\n");
 }

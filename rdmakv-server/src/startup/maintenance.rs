@@ -12,9 +12,9 @@ use crate::session::{Shared, is_stopping, stuck_worker};
 
 /// Between two looks at the flags that signals set.
 const LOOK: Duration = Duration::from_millis(100);
-/// Chunks that the crawler looks at while it holds a lock.
+/// Chunks, or stubs, that the crawler looks at while it holds a lock.
 const PIECE: usize = 500;
-/// And in a second at most, in all shards together.
+/// And in a second at most of each, in all shards together.
 const A_SECOND: usize = 200_000;
 
 /// Starts it; it ends when the server stops.
@@ -65,6 +65,11 @@ fn tick(shared: &Shared, now: u64) {
         let pieces = if crawl { (A_SECOND / PIECE / shared.shards.count()).max(1) } else { 0 };
         for _ in 0..pieces {
             if shared.shards.at(shard).crawl(PIECE, now) {
+                break;
+            }
+        }
+        for _ in 0..pieces {
+            if shared.shards.at(shard).crawl_flash(PIECE, now) {
                 break;
             }
         }

@@ -2,7 +2,8 @@
 
 use super::chunk::{self, Chunk, Id};
 use super::eviction::{self, SMALL};
-use super::{ChunkRef, Store};
+use super::flash::is_binary;
+use super::{ChunkRef, HEADER, Store};
 use rdmakv_proto::item::State;
 
 /// The result of a look at a key, without changing anything.
@@ -14,7 +15,7 @@ pub enum Found {
     Item {
         /// Its size class.
         class: usize,
-        /// Bytes of its value.
+        /// Bytes of its value; of an item on flash, rounded up.
         value: usize,
     },
     /// An item from before a flush.
@@ -51,6 +52,17 @@ pub struct View<'a> {
     /// Bytes with the header.
     pub size: usize,
     id: Id,
+}
+
+/// The fields of an item on flash that need no read, as they were when asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Glance {
+    /// When it ends, in Unix seconds; 0 is never.
+    pub expiry: u64,
+    /// Whether it was asked for before.
+    pub fetched: bool,
+    /// Whether its key was stored as base64.
+    pub binary: bool,
 }
 
 impl<'a> View<'a> {
@@ -144,7 +156,14 @@ impl Store {
 
     /// Looks at the key, and leaves no trace of it.
     pub fn peek(&self, key: &[u8], now: u64) -> Found {
-        let Some(id) = self.index.find(&self.slabs, self.index.hash(key), key) else { return Found::Not };
+        let hash = self.index.hash(key);
+        let Some(id) = self.index.find(&self.slabs, hash, key) else {
+            let listed = self.flash_tier().and_then(|flash| flash.look(hash, key, now as u32));
+            return listed.filter(|_| !self.versions.flush_due(now)).map_or(Found::Not, |listed| {
+                let size = listed.len as usize;
+                Found::Item { class: self.slabs.class_of_size(size), value: size.saturating_sub(HEADER + key.len()) }
+            });
+        };
         let chunk = self.slabs.chunk(id);
         if self.versions.is_flushed(chunk) || self.versions.flush_due(now) {
             Found::Flushed
@@ -153,6 +172,22 @@ impl Store {
         } else {
             Found::Item { class: chunk.class(), value: chunk.value().len() }
         }
+    }
+
+    /// Returns what is known without a read of an item that is on flash only. With `bump` the question counts.
+    pub fn glance(&mut self, key: &[u8], bump: bool, now: u64) -> Option<Glance> {
+        self.flush_if_due(now);
+        let hash = self.index.hash(key);
+        if self.tier.is_none() || self.index.find(&self.slabs, hash, key).is_some() {
+            return None;
+        }
+        let listed = self.flash_tier()?.look(hash, key, now as u32)?;
+        let glance =
+            Glance { expiry: u64::from(listed.expiry), fetched: listed.fetched, binary: is_binary(listed.marks) };
+        if bump && let Some(flash) = self.flash() {
+            flash.note_asked(hash, key);
+        }
+        Some(glance)
     }
 
     /// Returns the size class, counted from one, of an item with a key and a value of these lengths; 0 if it is too large for any.

@@ -61,6 +61,11 @@ const SILENCE: u64 = 5;
 /// Marks of an item that its stub keeps. Others are not admitted with theirs: they end soon.
 const KEPT: [u64; 2] = [BINARY, CHOSEN];
 
+/// Returns whether the [marks](KEPT) of a stub say that its key was stored as base64.
+pub(super) fn is_binary(marks: u8) -> bool {
+    KEPT.iter().enumerate().any(|(bit, &mark)| mark == BINARY && marks >> bit & 1 != 0)
+}
+
 /// The tier of a store.
 pub(super) struct Tier {
     pub(super) flash: Flash,
@@ -227,6 +232,10 @@ impl Store {
             rewritten: counts.rewritten,
             reclaimed: counts.reclaimed,
             evicted: counts.evicted,
+            evicted_bytes: counts.evicted_bytes,
+            lost_moves: counts.lost_moves,
+            opened: counts.opened,
+            freed: counts.freed,
             reads: counts.loads,
             admitted: counts.admitted,
             written_bytes: counts.written_bytes,
@@ -245,10 +254,15 @@ impl Store {
             read_errors: counts.read_errors,
             write_errors: counts.write_errors,
         };
+        let (used_segments, used_bytes) = ((tier.segments - usage.free_segments) as u64, tier.flash.used_bytes());
+        let fragmented_bytes = (tier.limit_bytes / tier.segments as u64 * used_segments).saturating_sub(used_bytes);
         let gauges = FlashGauges {
             items: usage.items as u64,
+            away: usage.away as u64,
+            used_bytes,
+            fragmented_bytes,
             free_segments: usage.free_segments as u64,
-            used_segments: (tier.segments - usage.free_segments) as u64,
+            used_segments,
             limit_bytes: tier.limit_bytes,
             loads: usage.loads as u64,
             waiting: tier.line.len() as u64,

@@ -594,3 +594,58 @@ fn no_other_value_than_the_last_is_found() {
         assert!(found > 50 && asked > 1000 && counts.loads > 50, "history {history}: {found} {asked} {counts:?}");
     }
 }
+
+/// Returns the keys that a walk in small steps shows, and how often each.
+fn shown(tier: &mut Tiered) -> HashMap<Vec<u8>, usize> {
+    let (mut walk, mut shown) = (Walk::default(), HashMap::new());
+    while !tier.store.walk_on(&mut walk, 7, tier.now, |item| *shown.entry(item.key.to_vec()).or_insert(0) += 1) {}
+    shown
+}
+
+#[test]
+fn walks_and_counts_have_items_on_flash() {
+    let mut tier = Tiered::new();
+    for number in 0..3000 {
+        tier.set(&key(number), &value(number, 0));
+    }
+    assert!(tier.is_away(&key(1)) && tier.is_away(&key(2)));
+    // Some are in memory and on flash.
+    for number in (1..600).step_by(9) {
+        tier.get(&key(number));
+    }
+    tier.store.delete(&key(2), None, tier.now);
+    assert!(tier.store.touch_away(&key(3), tier.now + 5, tier.now));
+    let all = shown(&mut tier);
+    assert!(all.values().all(|&times| times == 1));
+    let there: Vec<_> = (0..3000).filter(|&number| all.contains_key(&key(number))).collect();
+    assert_eq!((all.len(), there.len()), (2999, 2999));
+    let report = tier.store.report(tier.now);
+    assert_eq!(report.items, 2999);
+    assert!(report.here < 2500, "{}", report.here);
+    let by_class: u64 = report.classes.iter().map(|class| class.small + class.main + class.away).sum();
+    assert_eq!(by_class, 2999);
+    // What is over is not shown, and the crawler ends it.
+    tier.now += 5;
+    assert!(!shown(&mut tier).contains_key(&key(3)));
+    assert_eq!(tier.store.report(tier.now).items, 2999);
+    while !tier.store.crawl_flash(100, tier.now) {}
+    assert_eq!(tier.store.report(tier.now).items, 2998);
+    assert_eq!(tier.store.class_totals().crawler_reclaimed, 1);
+    tier.store.flush(None, tier.now);
+    assert!(shown(&mut tier).is_empty());
+}
+
+#[test]
+fn a_glance_reads_nothing_and_counts() {
+    let mut tier = Tiered::new();
+    tier.put(b"key", &value(1, 0), NOW + 100, Terms::default());
+    assert_eq!(tier.store.glance(b"key", true, NOW), None, "it is in memory");
+    tier.push_out(b"key");
+    let glance = |fetched| Some(Glance { expiry: NOW + 100, fetched, binary: false });
+    assert_eq!(tier.store.glance(b"key", false, NOW), glance(false));
+    assert_eq!(tier.store.glance(b"key", true, NOW), glance(false));
+    assert_eq!(tier.store.glance(b"key", true, NOW), glance(true));
+    assert!(tier.is_away(b"key"));
+    assert!(matches!(tier.store.peek(b"key", NOW), Found::Item { value: 2097..2600, .. }));
+    assert_eq!(tier.store.glance(b"key", true, NOW + 100), None, "it is over");
+}

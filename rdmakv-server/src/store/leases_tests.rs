@@ -312,7 +312,7 @@ fn who_is_not_shown_an_expired_item_is_right_for_all() {
     let faces: [fn(&mut Store); 6] = [
         |store| assert!(store.get(b"key", true, NOW + 1).is_none()),
         |store| store.walk(None, NOW + 1, |_| panic!("it is over")),
-        |store| assert!(store.walk_on(&mut Place::default(), 100_000, NOW + 1, |_| panic!("it is over"))),
+        |store| assert!(store.walk_on(&mut Walk::default(), 100_000, NOW + 1, |_| panic!("it is over"))),
         |store| assert!(store.touch(b"key", 0, NOW + 1).is_none()),
         |store| assert_eq!(store.delete(b"key", None, NOW + 1), Deleted::NotFound),
         |store| while !store.crawl(1000, NOW + 1) {},

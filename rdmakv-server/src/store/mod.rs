@@ -90,7 +90,7 @@ pub use crate::metrics::{ClassCounters, Counters};
 pub use arena::{Backing, Memory};
 pub use arithmetic::Sum;
 pub use config::Config;
-pub use find::{Found, Handle, View};
+pub use find::{Found, Glance, Handle, View};
 pub use flash::{Kept, Load, Recall, Waiter};
 pub use kernel::KernelTable;
 pub use leases::{Exposure, NoLease, Replacement};
@@ -102,7 +102,7 @@ pub use report::{ClassReport, Report};
 pub use slabs::{ChunkRef, ChunkWriter, Extent, Place};
 pub use table::GetTable;
 pub use terms::{Deleted, Keep, Outcome, Refused, Terms};
-pub use walk::Entry;
+pub use walk::{Entry, Walk};
 pub use warm::{Continuation, DamagedImage, ImagePlace};
 
 /// Learns which items leave for memory. It is called under the store's lock and must not call the store.

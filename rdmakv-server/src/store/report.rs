@@ -11,8 +11,10 @@ use rdmakv_proto::item::State;
 pub struct Report {
     /// The counters.
     pub counters: Counters,
-    /// Items.
+    /// Items, those on flash included.
     pub items: u64,
+    /// Of these, items in memory.
+    pub here: u64,
     /// Bytes that items use, headers included.
     pub bytes: u64,
     /// Bytes of the hash table and of the ghosts.
@@ -33,7 +35,7 @@ pub struct Report {
     pub leased_dead_bytes: u64,
     /// The second tier, if there is one.
     pub flash: Option<(FlashCounts, FlashGauges)>,
-    /// Classes in use.
+    /// Classes in use; some have no pages, and items on flash only.
     pub classes: Vec<ClassReport>,
 }
 
@@ -56,6 +58,8 @@ pub struct ClassReport {
     pub small: u64,
     /// Items in the main queue.
     pub main: u64,
+    /// Items of that size that are on flash only.
+    pub away: u64,
     /// Seconds since the oldest item was asked for.
     pub age: u64,
     /// The same of the small and of the main queue.
@@ -69,9 +73,15 @@ impl Store {
     pub fn report(&self, now: u64) -> Report {
         let (slabs, eviction) = (&self.slabs, &self.eviction);
         let classes = 0..slabs.sizes().len();
+        let mut away = vec![0; slabs.sizes().len()];
+        for (_, class, items) in self.sizes_on_flash() {
+            away[class] += items;
+        }
+        let here = self.index.len() as u64;
         Report {
             counters: self.counts.whole,
-            items: self.index.len() as u64,
+            items: here + away.iter().sum::<u64>(),
+            here,
             bytes: classes.clone().map(|class| slabs.bytes_of(class)).sum(),
             hash_bytes: (self.index.bytes() + eviction.bytes()) as u64,
             hash_power: self.index.power(),
@@ -83,7 +93,7 @@ impl Store {
             leased_dead_bytes: self.leases.dead_bytes(),
             flash: self.flash_report(),
             classes: classes
-                .filter(|&class| slabs.pages_of(class) > 0)
+                .filter(|&class| slabs.pages_of(class) > 0 || away[class] > 0)
                 .map(|class| {
                     let ages = eviction.ages(slabs, class, now);
                     ClassReport {
@@ -95,6 +105,7 @@ impl Store {
                         bytes: slabs.bytes_of(class),
                         small: eviction.len(class, SMALL),
                         main: eviction.len(class, MAIN),
+                        away: away[class],
                         age: ages[0].max(ages[1]),
                         ages,
                         counters: self.counts.classes[class],

@@ -134,7 +134,7 @@ fn walks_begin_a_flush_that_is_due() {
         },
         |store| {
             let mut seen = 0;
-            while !store.walk_on(&mut Place::default(), 100, NOW + 10, |_| seen += 1) {}
+            while !store.walk_on(&mut Walk::default(), 100, NOW + 10, |_| seen += 1) {}
             seen
         },
         |store| {

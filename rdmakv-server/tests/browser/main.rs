@@ -45,10 +45,11 @@ const plots = [...document.querySelectorAll("figure")].map(figure => {
            small: texts.filter(t => box(t).height < 11).length, label: svg.getAttribute("aria-label"),
            stroke: marks.length ? getComputedStyle(marks[0]).stroke + getComputedStyle(marks[0]).fill : "" };
 });
-// Tiles are in full rows, all of one width, and say a number and its unit in one line.
-const tileBoxes = [...document.querySelectorAll(".tiles > div")].map(box);
-const rows = Object.values(Object.groupBy(tileBoxes, b => Math.round(b.top))).map(row => row.length);
-const uneven = new Set(rows).size > 1 || Math.max(...tileBoxes.map(b => b.width)) - Math.min(...tileBoxes.map(b => b.width)) > 1;
+// Tiles of a group are in full rows, all of one width, and say a number and its unit in one line.
+const groups = [...document.querySelectorAll(".tiles")].map(of => [...of.children].map(box)).filter(of => of.length && of[0].width);
+const rowsOf = boxes => Object.values(Object.groupBy(boxes, b => Math.round(b.top))).map(row => row.length);
+const rows = groups.map(rowsOf);
+const uneven = groups.some(boxes => new Set(rowsOf(boxes)).size > 1 || Math.max(...boxes.map(b => b.width)) - Math.min(...boxes.map(b => b.width)) > 1);
 const up = [...document.querySelectorAll("#lead span")].pop(), upRange = document.createRange();
 upRange.selectNodeContents(up);
 const outgrown = [...document.querySelectorAll(".tiles dt, .tiles .value, .tiles .note, h2, .legend li")].filter(e => {
@@ -80,6 +81,8 @@ return { plots, clipped, outgrown, pale, rows, uneven, up: up.textContent, upLin
 
 const PLOTS: [&str; 9] =
     ["ratio", "operations", "latency", "spread", "memory", "evictions", "traffic", "connections", "cpu"];
+/// Those of the second tier, which stand after that of the memory.
+const OF_FLASH: [&str; 4] = ["tiers", "device", "flash-bytes", "left"];
 
 /// How bright an `rgb(…)` is, of 255.
 fn brightness(colour: &Value) -> f64 {
@@ -91,7 +94,9 @@ fn brightness(colour: &Value) -> f64 {
 fn assert_readable(found: &Value) {
     let plots = found["plots"].as_array().unwrap();
     let ids: Vec<&str> = plots.iter().map(|plot| plot["id"].as_str().unwrap()).collect();
-    assert_eq!(ids, PLOTS);
+    let (before, after) = PLOTS.split_at(5);
+    let of_flash = if found["tiles"]["On flash"].is_null() { &[][..] } else { &OF_FLASH };
+    assert_eq!(ids, [before, of_flash, after].concat());
     for plot in plots {
         let id = &plot["id"];
         assert!(
@@ -183,6 +188,42 @@ fn overview_is_live_and_readable_in_all_modes() {
     if anew.lines.iter().any(|line| line.contains("on http")) {
         browser.wait_for(r##"document.getElementById("state").textContent === "serving""##);
         browser.wait_for(r##"[...document.querySelectorAll(".tiles .note")][1].textContent === "0 since start""##);
+    }
+}
+
+#[test]
+#[ignore = "starts a browser; `.ci/run browser` has it done"]
+fn flash_has_tiles_and_plots() {
+    let Some(mut browser) = Browser::start() else {
+        eprintln!("the overview in a browser: not run: there is no Chromium here");
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let flash = format!("{}:256m", folder.path().join("log").display());
+    let more: [&[&str]; 2] = [&[], &["--fabric", "none"]];
+    for more in more {
+        let flags = [&["-m", "16", "-t", "2", "--http", "127.0.0.1:0", "--flash", &flash][..], more].concat();
+        let server = Server::on_a_free_port(&flags);
+        browser.window((1400, 900), "light");
+        browser.open(&format!("http://{}/", server.address("http")));
+        browser.wait_for(r##"document.querySelector("#device svg.plot .empty") != null"##);
+        assert_readable(&browser.evaluate(LOOK));
+        let load = Load::start(&server.address("tcp"), 4);
+        browser.wait_for(r##"document.querySelectorAll("#device svg.plot .line").length === 3"##);
+        browser.wait_for(r##"document.querySelectorAll("#tiers svg.plot .line").length === 2"##);
+        for size in [(360, 800), (800, 900), (1400, 900)] {
+            browser.window(size, "light");
+            browser.wait_for(r##"[...document.querySelectorAll("svg.plot")].every(s => Math.abs(s.viewBox.baseVal.width - s.clientWidth) < 2)"##);
+            let found = browser.evaluate(LOOK);
+            assert_drawn(&found);
+            assert_eq!(found["tiles"].as_object().unwrap().len(), if more.is_empty() { 14 } else { 12 });
+            if let Some(folder) = std::env::var_os("PICTURES") {
+                let file = std::path::Path::new(&folder).join(format!("flash-{}-{}.png", more.len(), size.0));
+                std::fs::write(file, browser.picture()).unwrap();
+            }
+        }
+        drop(load);
+        assert_eq!(browser.complaints, Vec::<String>::new());
     }
 }
 

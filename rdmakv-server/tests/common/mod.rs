@@ -87,6 +87,17 @@ impl Server {
         stat(&mut self.connect(), name)
     }
 
+    /// Returns the numbers that `stats` has under this name.
+    pub(crate) fn stats(&self, of: &str) -> std::collections::HashMap<String, String> {
+        let mut stream = self.connect();
+        stream.write_all(format!("stats {of}\r\nquit\r\n").as_bytes()).unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        let pair =
+            |line: &str| line.strip_prefix("STAT ")?.split_once(' ').map(|(name, value)| (name.into(), value.into()));
+        text.lines().filter_map(pair).collect()
+    }
+
     /// Returns the status and the answer's body.
     pub(crate) fn http(&self, path: &str) -> (u16, String) {
         let mut stream = to(&self.address("http"));

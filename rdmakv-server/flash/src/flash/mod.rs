@@ -2,6 +2,7 @@
 
 mod manifest;
 mod reclaim;
+mod walk;
 
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use crate::writer::{Buffer, Missing, Writer};
 
 pub use manifest::ManifestError;
 use reclaim::Reclaim;
+pub use walk::{Crawled, Listed, Position};
 
 /// How a shard uses its part of the files.
 #[derive(Clone, Debug)]
@@ -172,6 +174,8 @@ pub struct Counts {
     pub dropped_stubs: u64,
     pub dropped_lost: u64,
     pub evicted: u64,
+    pub evicted_bytes: u64,
+    pub lost_moves: u64,
     pub left_clean: u64,
     pub loads: u64,
     pub joined: u64,
@@ -182,6 +186,8 @@ pub struct Counts {
     pub write_errors: u64,
     pub wrong: u64,
     pub reclaimed: u64,
+    pub opened: u64,
+    pub freed: u64,
 }
 
 /// Amounts at this moment.
@@ -189,6 +195,8 @@ pub struct Counts {
 pub struct Usage {
     /// Items on flash.
     pub items: usize,
+    /// Of these, items that are not in RAM too.
+    pub away: usize,
     /// Bytes of memory for stubs.
     pub stub_bytes: usize,
     /// Bytes of memory for stubs that is not lent.
@@ -222,6 +230,8 @@ pub struct Flash {
     loads: Loads,
     files: Files,
     reclaim: Reclaim,
+    /// The stub that the crawler has come to.
+    crawled: Id,
     counts: Counts,
     /// Segments opened in this life of the log.
     opened: u32,
@@ -244,6 +254,7 @@ impl Flash {
             loads: Loads::new(settings.loads),
             files: Files::default(),
             reclaim: Reclaim::default(),
+            crawled: Id::NONE,
             counts: Counts::default(),
             opened: 0,
             credit: 0,
@@ -260,13 +271,14 @@ impl Flash {
     /// Returns the counts.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        self.counts
+        Counts { opened: u64::from(self.opened), freed: self.segments.freed(), ..self.counts }
     }
     /// Returns the amounts.
     #[must_use]
     pub fn usage(&self) -> Usage {
         Usage {
             items: self.stubs.len(),
+            away: self.stubs.away(),
             stub_bytes: self.stubs.bytes(),
             mapped_bytes: self.stubs.mapped_bytes(),
             index_bytes: self.index.bytes(),
@@ -395,12 +407,20 @@ impl Flash {
             }
         }
     }
+    /// Removes an item's stub to make room. One that is in RAM too is not lost by that.
+    fn evict(&mut self, hash: u64, id: Id) {
+        let stub = self.stubs.get(id);
+        if stub.marks & stubs::SHADOWED == 0 {
+            self.counts.evicted += 1;
+            self.counts.evicted_bytes += u64::from(self.bytes_of(stub));
+        }
+        self.remove_id(hash, id);
+    }
     /// Drops all items whose stubs are in this block.
     fn empty_block(&mut self, block: usize) {
         for id in self.stubs.of_block(block) {
             let hash = self.hash(self.stubs.key(id));
-            self.counts.evicted += 1;
-            self.remove_id(hash, id);
+            self.evict(hash, id);
         }
     }
     fn try_admit(&mut self, hash: u64, entry: &Entry<'_>, now: u32) -> Result<(), Refused> {
@@ -752,8 +772,12 @@ fn view(record: Record<'_>, expiry: u32, marks: u8) -> Item<'_> {
         expiry,
         frequency: marks & stubs::FREQUENCY,
         fetched: marks & stubs::FETCHED != 0,
-        marks: (marks & stubs::OWN) >> stubs::OWN_SHIFT,
+        marks: view_marks(marks),
     }
+}
+
+fn view_marks(marks: u8) -> u8 {
+    (marks & stubs::OWN) >> stubs::OWN_SHIFT
 }
 
 fn hash(hasher: &FixedState, key: &[u8]) -> u64 {

@@ -219,8 +219,11 @@ impl Flash {
             let is_wanted = stub.marks & stubs::SHADOWED == 0 && !is_over(stub, now);
             let is_left = frequency == above && units <= left;
             if !is_wanted || (frequency <= above && !is_left) {
-                self.counts.evicted += 1;
-                self.remove_id(hash, id);
+                if is_over(stub, now) {
+                    self.remove_id(hash, id);
+                } else {
+                    self.evict(hash, id);
+                }
                 continue;
             }
             if is_left {
@@ -324,7 +327,7 @@ impl Flash {
         };
         let place = if is_over(stub, now) { None } else { self.append(one.hash, &entry) };
         let Some(place) = place else {
-            self.counts.evicted += 1;
+            self.counts.lost_moves += u64::from(!is_over(stub, now));
             self.remove_id(one.hash, id);
             return;
         };

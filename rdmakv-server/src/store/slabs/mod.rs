@@ -280,6 +280,10 @@ impl Slabs {
         let size = HEADER.saturating_add(key).saturating_add(value);
         if key > KEY_MAX || size > self.item_max { None } else { classes::fitting(&self.sizes, size) }
     }
+    /// Returns the class of items of so many bytes, with their headers. The largest takes what is larger, too.
+    pub(super) fn class_of_size(&self, bytes: usize) -> usize {
+        classes::fitting(&self.sizes, bytes).unwrap_or(self.sizes.len() - 1)
+    }
     pub(super) fn pages_of(&self, class: usize) -> u32 {
         self.classes[class].pages
     }
