@@ -130,8 +130,9 @@ const META: &[(&str, &str)] = &[
     ("me", "me {k}\r\n"),
 ];
 
-/// Binary commands: the code, the extras, the value, and whether it is compared with the version.
-const BINARY: &[(&str, u8, &[u8], &[u8], u8)] = &[
+/// A binary command: the code, the extras, the value, and whether it is compared with the version (1) or another (2).
+type BinaryCase = (&'static str, u8, &'static [u8], &'static [u8], u8);
+const BINARY: &[BinaryCase] = &[
     ("get", 0x00, b"", b"", 0),
     ("getq", 0x09, b"", b"", 0),
     ("getk", 0x0c, b"", b"", 0),

@@ -239,7 +239,7 @@ fn ended_item_is_not_back_from_its_record() {
     let brought: Vec<u64> = (0..ITEMS / 3).filter(|number| number % 3 != 0 && number * 37 % 5000 > 1000).collect();
     let before = server.stat("get_extstore");
     for number in &brought {
-        client.write_all(format!("mg k{number} t\r\n").as_bytes()).unwrap();
+        client.write_all(format!("mg k{number} s\r\n").as_bytes()).unwrap();
         let mut line = String::new();
         BufReader::new(&client).read_line(&mut line).unwrap();
         let seconds = if number % 2 == 0 { 1 } else { 4 };

@@ -342,15 +342,16 @@ const words = () => {
   tile("Items", count(totals.items), flash ? `${count(totals.here)} in memory: ${bytes(totals.bytes)}` : `${bytes(totals.bytes)} with keys`);
   const beyond = totals.paged - server.limit;
   tile("Memory", bytes(totals.paged), `${bytes(server.limit)} limit` + (beyond > 0 ? ` + ${bytes(beyond)} of first pages` : ""), totals.paged / server.limit);
-  $("flash").hidden = !flash;
+  $("flash-tiles").hidden = !flash;
   if (flash) {
     const into = "flash-tiles", { read_p50, read_p99 } = at.flash ?? {};
     const recalled = sum(from_flash);
     tile("Hits from flash", count(from_flash(at)) + "/s", gets ? `${percent(recalled / gets)} of gets` : `${count(flash.recalled)} since start`, null, into);
-    tile("Device, p99 of reads", time(read_p99), read_p50 == null ? "no reads in ten seconds" : `half take ${time(read_p50)}`, null, into);
+    tile("p99 of reads", time(read_p99), read_p50 == null ? "no reads of the device" : `of the device; half take ${time(read_p50)}`, null, into);
     tile("On flash", bytes(flash.used), `${bytes(flash.limit)} limit, ${count(flash.items)} items; ${bytes(flash.memory)} of memory`, flash.used / flash.limit, into);
-    tile("Write amplification", flash.admitted ? digits(flash.written / flash.admitted) + "×" : "–",
-      `${bytes(flash.written)} written` + (flash.dropped ? `; ${count(flash.dropped)} items dropped` : "") + (flash.failed ? `; ${count(flash.failed)} failed` : ""), null, into);
+    // Items that are still in buffers have come and are not written yet.
+    tile("Write amplification", flash.written ? digits(Math.max(1, flash.written / flash.admitted)) + "×" : "–",
+      `${bytes(flash.written)} written` + (flash.dropped ? `; items dropped: ${count(flash.dropped)}` : "") + (flash.failed ? `; failed: ${count(flash.failed)}` : ""), null, into);
   }
   if (fabrics) tile("Registered", bytes(totals.registered), `${bytes(totals.registered_limit)} limit`, totals.registered / totals.registered_limit);
   tile("Evictions", count(at.evictions) + "/s", server.evicts ? `${count(totals.evictions)} since start` : "off: new items are refused");
