@@ -88,10 +88,7 @@ impl Snapshot {
             leased: sum(|report| report.leased),
             leased_dead: sum(|report| report.leased_dead),
             leased_dead_bytes: sum(|report| report.leased_dead_bytes),
-            classes: classes(&reports, kernel.as_ref())
-                .into_iter()
-                .filter(|(_, class)| class.pages > 0)
-                .collect(),
+            classes: classes(&reports, kernel.as_ref()).into_iter().filter(|(_, class)| class.pages > 0).collect(),
             kernel,
             flash: flash(&reports),
             limit: shared.limit.load(Relaxed),
