@@ -101,7 +101,8 @@ fn table(run: &Run, text: &mut String) {
         run.expired
     );
     if run.from_flash > 0 {
-        let _ = writeln!(text, "{} values came back from flash, likewise", run.from_flash);
+        let _ =
+            writeln!(text, "{} values came back from flash, {} were moved there, likewise", run.from_flash, run.moved);
     }
     let mut kinds: BTreeMap<String, u32> = BTreeMap::new();
     run.findings.wrong.iter().for_each(|finding| *kinds.entry(finding.violation.kind.to_string()).or_default() += 1);

@@ -161,6 +161,8 @@ pub struct Run {
     pub expired: u64,
     /// Values that came back from flash, likewise.
     pub from_flash: u64,
+    /// Values that reclaim moved on flash, likewise.
+    pub moved: u64,
     /// How long clients worked.
     pub worked: Duration,
     /// How long the judging took.
@@ -195,7 +197,7 @@ pub fn run(plan: &Plan) -> io::Result<Run> {
     let mut torture = Torture::start(plan, place.clone())?;
     torture.until_done()?;
     let (worked, threads) = (torture.began.elapsed(), torture.next_thread);
-    let Torture { restarts, killed, evicted, expired, from_flash, .. } = torture;
+    let Torture { restarts, killed, evicted, expired, from_flash, moved, .. } = torture;
     let judging = Instant::now();
     let evidence = Evidence::gather(&place, 0..threads, plan.habits.keys, restarts.clone())?;
     let count = plan.habits.keys.count();
@@ -205,7 +207,7 @@ pub fn run(plan: &Plan) -> io::Result<Run> {
     });
     drop(progress);
     let judged = judging.elapsed();
-    Ok(Run { evidence, findings, restarts, killed, evicted, expired, from_flash, worked, judged, began })
+    Ok(Run { evidence, findings, restarts, killed, evicted, expired, from_flash, moved, worked, judged, began })
 }
 
 /// A client process, killed with the run.
@@ -236,6 +238,7 @@ struct Torture<'a> {
     evicted: u64,
     expired: u64,
     from_flash: u64,
+    moved: u64,
     began: Instant,
     random: Pcg64Mcg,
 }
@@ -255,6 +258,7 @@ impl<'a> Torture<'a> {
             evicted: 0,
             expired: 0,
             from_flash: 0,
+            moved: 0,
             began: Instant::now(),
             random: Pcg64Mcg::seed_from_u64(plan.habits.seed),
         };
@@ -442,6 +446,7 @@ impl<'a> Torture<'a> {
         self.evicted += count("evictions");
         self.expired += count("get_expired") + count("crawler_reclaimed");
         self.from_flash += count("get_extstore");
+        self.moved += count("extstore_compact_rescues");
     }
 
     fn so_far(&self, lines: u64) -> String {

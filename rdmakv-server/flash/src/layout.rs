@@ -68,11 +68,11 @@ pub struct Layout {
     parts: Vec<Part>,
 }
 
-/// Returns the size of a segment for files of `bytes` in all. It is a 32nd of a shard's part, 4 to 64 MiB, and holds four of the largest
+/// Returns the size of a segment for files of `bytes` in all. It is a 128th of a shard's part, 4 to 64 MiB, and holds four of the largest
 /// items.
 #[must_use]
 pub fn segment_size(bytes: u64, shards: u32, item_max: u32) -> u32 {
-    let part = bytes / (32 * u64::from(shards.max(1)));
+    let part = bytes / (128 * u64::from(shards.max(1)));
     let rounded = if part == 0 { 0 } else { 1 << part.ilog2() };
     let least = (u64::from(item_max) * 4).next_power_of_two();
     rounded.clamp(4 << 20, 64 << 20).max(least).min(1 << 31) as u32
@@ -222,7 +222,8 @@ mod tests {
 
     #[test]
     fn a_segment_takes_four_large_items() {
-        assert_eq!(segment_size(1 << 30, 4, 1 << 20), 8 << 20);
+        assert_eq!(segment_size(1 << 32, 4, 1 << 20), 8 << 20);
+        assert_eq!(segment_size(1 << 30, 4, 1 << 20), 4 << 20);
         assert_eq!(segment_size(1 << 20, 4, 1 << 20), 4 << 20);
         assert_eq!(segment_size(1 << 45, 4, 1 << 20), 64 << 20);
         assert_eq!(segment_size(1 << 30, 1, 24 << 20), 128 << 20);

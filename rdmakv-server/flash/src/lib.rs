@@ -37,7 +37,9 @@ mod writer;
 
 pub use admit::Refused;
 pub use device::{DeviceError, WRITE_ERRORS};
-pub use flash::{Action, Counts, Flash, Item, Loaded, Lookup, ManifestError, Peek, Settings, Ticket, Usage};
+pub use flash::{
+    Action, Counts, Flash, Item, Loaded, Lookup, ManifestError, Peek, Settings, Ticket, Usage, rewrite_percent,
+};
 pub use flash::{Crawled, Listed, Position};
 pub use layout::{Area, Layout};
 pub use loads::LoadId;

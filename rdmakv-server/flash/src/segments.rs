@@ -1,4 +1,4 @@
-//! The segments of a log: what each is used for, and how many records of it stubs name.
+//! The segments of a log: what each is used for, and how many records and units of it stubs name.
 
 use std::collections::VecDeque;
 
@@ -19,6 +19,8 @@ pub(crate) struct Segment {
     pub(crate) state: State,
     pub(crate) sequence: u64,
     pub(crate) live: u32,
+    /// Units of the records that stubs name, as their coded lengths say.
+    pub(crate) live_units: u32,
     pub(crate) records: u32,
 }
 
@@ -33,7 +35,7 @@ pub(crate) struct Segments {
 
 impl Segments {
     pub(crate) fn new(count: u32) -> Self {
-        let segment = Segment { state: State::Free, sequence: 0, live: 0, records: 0 };
+        let segment = Segment { state: State::Free, sequence: 0, live: 0, live_units: 0, records: 0 };
         Self { all: vec![segment; count as usize], free: (0..count).collect(), sealed: VecDeque::new(), freed: 0 }
     }
     pub(crate) fn get(&self, number: u32) -> Segment {
@@ -59,7 +61,7 @@ impl Segments {
 
     pub(crate) fn take_free(&mut self, sequence: u64) -> Option<u32> {
         let number = self.free.pop_front()?;
-        self.all[number as usize] = Segment { state: State::Open, sequence, live: 0, records: 0 };
+        self.all[number as usize] = Segment { state: State::Open, sequence, live: 0, live_units: 0, records: 0 };
         Some(number)
     }
     pub(crate) fn seal(&mut self, number: u32, records: u32) {
@@ -69,11 +71,18 @@ impl Segments {
             self.sealed.push_back((number, segment.sequence));
         }
     }
-    pub(crate) fn named(&mut self, number: u32) {
-        self.all[number as usize].live += 1;
+    pub(crate) fn named(&mut self, number: u32, units: u32) {
+        let segment = &mut self.all[number as usize];
+        (segment.live, segment.live_units) = (segment.live + 1, segment.live_units + units);
     }
-    pub(crate) fn unnamed(&mut self, number: u32) {
-        self.all[number as usize].live -= 1;
+    pub(crate) fn unnamed(&mut self, number: u32, units: u32) {
+        let segment = &mut self.all[number as usize];
+        (segment.live, segment.live_units) = (segment.live - 1, segment.live_units - units);
+    }
+    /// Returns the sealed segment of which least is named, the oldest of these.
+    pub(crate) fn emptiest(&self) -> Option<u32> {
+        let sealed = self.all.iter().enumerate().filter(|(_, segment)| segment.state == State::Sealed);
+        sealed.min_by_key(|(_, segment)| (segment.live_units, segment.sequence)).map(|(number, _)| number as u32)
     }
     /// Returns the oldest sealed segment.
     pub(crate) fn oldest(&mut self) -> Option<u32> {
@@ -119,7 +128,7 @@ impl Segments {
     /// Takes a segment over from before a restart, sealed.
     pub(crate) fn restore(&mut self, number: u32, sequence: u64, records: u32) {
         self.free.retain(|&free| free != number);
-        self.all[number as usize] = Segment { state: State::Sealed, sequence, live: 0, records };
+        self.all[number as usize] = Segment { state: State::Sealed, sequence, live: 0, live_units: 0, records };
     }
     /// Puts back a segment that was to be reclaimed.
     pub(crate) fn reseal(&mut self, number: u32) {

@@ -161,6 +161,14 @@ impl Writer {
         })
     }
 
+    /// Returns whether a record of this length finds a buffer.
+    pub(crate) fn has_buffer(&self, len: u32) -> bool {
+        let fits = |filling: &Filling| filling.len + len as usize <= self.batch;
+        let is_free = |buffer: &Arc<Buffer>| Arc::strong_count(buffer) == 1;
+        self.sealing.is_none()
+            && (self.filling.as_ref().is_some_and(fits) || self.made < self.most || self.idle.iter().any(is_free))
+    }
+
     /// Opens a segment: the next records go there.
     pub(crate) fn open(&mut self, segment: u32, sequence: u64) {
         debug_assert!(self.open.is_none());

@@ -64,7 +64,7 @@ fn settings(life: u32) -> Settings {
     let layout = Layout::new(&SIZES, 1, 0, SEGMENT, UNIT as u32).unwrap();
     let mut settings = Settings::new(layout, life, 42);
     (settings.item_min, settings.batch, settings.buffers, settings.loads) = (100, 4096, BUFFERS, LOADS);
-    (settings.stub_bytes, settings.silence) = (STUB_BYTES, 50);
+    (settings.stub_bytes, settings.silence, settings.rewrite_percent) = (STUB_BYTES, 50, 25);
     settings
 }
 
@@ -585,4 +585,60 @@ fn a_file_that_fails_is_given_up() {
         world.end_load(0, 99);
     }
     assert!(world.found >= 4);
+}
+
+/// Fills the log until a record is being read to be moved; returns its key.
+fn until_a_move(world: &mut World) -> u8 {
+    let numbers: Vec<u8> = (0..80).filter(|number| ![3, 6].contains(&(number % 7))).collect();
+    for turn in 0_u32.. {
+        assert!(turn < 10_000, "{:?}", world.flash.counts());
+        let number = numbers[world.random() as usize % numbers.len()];
+        world.store(number, 1400, 0);
+        world.evict(number);
+        loop {
+            while world.flash.work(world.now) {}
+            world.drive();
+            // A directory is at a segment's end.
+            let is_record = |read: &Read<Ticket>| rdmakv_flash::record::parse(&read.before).is_ok();
+            if let Some(read) = world.reads.iter().find(|read| is_record(read)) {
+                let (record, ..) = rdmakv_flash::record::parse(&read.before).unwrap();
+                return (0..80).find(|&number| key(number) == record.key).unwrap();
+            }
+            if world.writes.is_empty() && world.reads.is_empty() {
+                break;
+            }
+            world.end_write(0, 9);
+            world.end_read(0, 99);
+        }
+    }
+    unreachable!()
+}
+
+#[test]
+fn items_that_end_while_they_move_stay_away() {
+    for how in 0..3 {
+        let mut world = World::new(11);
+        world.mark(None);
+        world.faults = false;
+        let number = until_a_move(&mut world);
+        match how {
+            0 => world.delete(number),
+            1 => {
+                world.store(number, 700, 0);
+                world.truth.remove(&number);
+            }
+            _ => {
+                world.flash.flush();
+                world.truth.clear();
+            }
+        }
+        settle(&mut world);
+        for number in 0..80 {
+            world.get(number);
+            world.end_load(0, 99);
+        }
+        let key = key(number);
+        let hash = world.flash.hash(&key);
+        assert_eq!(world.flash.peek(hash, &key, world.now), None, "{how}");
+    }
 }

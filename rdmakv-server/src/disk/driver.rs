@@ -125,7 +125,10 @@ impl Inner {
             buffer
         });
         let Running::Load { shard, load } = running else {
-            let _ = locked(&self.events).send(Event::Ended(running, done.result, buffer));
+            let event = Event::Ended(running, done.result, buffer);
+            #[cfg(rdmakv_fault_injection)]
+            let Some(event) = self.delay(event) else { return };
+            let _ = locked(&self.events).send(event);
             return;
         };
         let Some(shared) = self.shared() else { return };
@@ -139,6 +142,21 @@ impl Inner {
         if let Some(buffer) = buffer {
             locked(&self.buffers).give_back(buffer);
         }
+    }
+
+    /// With `flash-moves-the-dead`: reports the end of a read for reclaim later, so that items end while they are moved.
+    #[cfg(rdmakv_fault_injection)]
+    fn delay(&self, event: Event) -> Option<Event> {
+        let is_read = matches!(event, Event::Ended(Running::Read { .. }, ..));
+        if !is_read || !rdmakv_proto::faults::injected(rdmakv_proto::faults::Fault::FlashMovesTheDead) {
+            return Some(event);
+        }
+        let events = locked(&self.events).clone();
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            let _ = events.send(event);
+        });
+        None
     }
 
     /// Does what the tier of a shard wants done.

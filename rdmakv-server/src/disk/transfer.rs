@@ -46,11 +46,10 @@ impl Owned {
     }
 }
 
-/// With faults that show only if an item ends while it is read: reads take longer.
+/// With a fault that shows only if an item ends while it is read: reads take longer.
 #[cfg(rdmakv_fault_injection)]
 pub(super) fn linger() {
-    use rdmakv_proto::faults::{Fault, injected};
-    if injected(Fault::FlashLoadNotOrphaned) || injected(Fault::FlashMovesTheDead) {
+    if rdmakv_proto::faults::injected(rdmakv_proto::faults::Fault::FlashLoadNotOrphaned) {
         std::thread::sleep(std::time::Duration::from_millis(2));
     }
 }

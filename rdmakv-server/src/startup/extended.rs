@@ -71,7 +71,7 @@ pub(super) fn take(option: &str, plan: &mut Plan) -> Result<(), String> {
             plan.notes.push(format!("-o {name}: has no effect here: there is no such part to tune"));
         }
         "ext_path" => plan.flash.take(value.unwrap_or("")).map_err(|error| format!("-o ext_path={error}"))?,
-        _ if name.starts_with("ext_") => return flash(name, number(), plan),
+        _ if name.starts_with("ext_") => return flash(name, value, number(), plan),
         _ if name.starts_with("ssl_") || name.starts_with("no_ssl_") => match &mut plan.tls {
             Some(tls) => tls.take(name, value)?,
             None => return Err(format!("-o {name}: nothing is encrypted without -Z; add it, or leave this out")),
@@ -91,7 +91,7 @@ pub(super) fn take(option: &str, plan: &mut Plan) -> Result<(), String> {
 }
 
 /// Takes an option of the second tier besides its path.
-fn flash(name: &str, number: Result<u64, String>, plan: &mut Plan) -> Result<(), String> {
+fn flash(name: &str, value: Option<&str>, number: Result<u64, String>, plan: &mut Plan) -> Result<(), String> {
     let megabytes =
         |number: u64| u32::try_from(number << 20).ok().filter(|&bytes| (1 << 20..=1 << 30).contains(&bytes));
     match name {
@@ -106,8 +106,14 @@ fn flash(name: &str, number: Result<u64, String>, plan: &mut Plan) -> Result<(),
             let wrong = || "-o ext_wbuf_size: 1 to 64 (megabytes)".to_owned();
             plan.flash.batch = Some(batch.ok_or_else(wrong)?);
         }
+        "ext_max_frag" => {
+            let share = value.and_then(|value| value.parse::<f64>().ok()).filter(|share| (0.0..=1.0).contains(share));
+            let wrong = || "-o ext_max_frag: a share from 0 to 1, as in ext_max_frag=0.6".to_owned();
+            plan.flash.max_live = Some((share.ok_or_else(wrong)? * 100.0) as u32);
+        }
+        "ext_drop_unread" => plan.flash.drop_unread = true,
         "ext_threads" | "ext_io_depth" | "ext_item_age" | "ext_low_ttl" | "ext_recache_rate" | "ext_compact_under"
-        | "ext_drop_under" | "ext_max_frag" | "ext_max_sleep" | "ext_drop_unread" => {
+        | "ext_drop_under" | "ext_max_sleep" => {
             plan.notes.push(format!("-o {name}: has no effect here: there is no such part to tune"));
         }
         _ => return Err(format!("-o {name}: there is no such option (-h lists the flags)")),

@@ -130,7 +130,7 @@ pub(super) struct Flags {
     /// More options, with commas: [no_]maxconns_fast, idle_timeout=SECONDS, hashpower=N, [no_]lru_crawler. With -Z:
     /// ssl_chain_cert=FILE, ssl_key=FILE, ssl_keyformat=PEM|DER, ssl_ca_cert=FILE, ssl_verify_mode=0|1|2, ssl_ciphers=A:B,
     /// ssl_min_version=2|3, ssl_session_cache, ssl_wbuf_size=KB. For flash: ext_path=PATH:SIZE,
-    /// ext_item_size=BYTES, ext_page_size=MB, ext_wbuf_size=MB
+    /// ext_item_size=BYTES, ext_page_size=MB, ext_wbuf_size=MB, ext_max_frag=SHARE, ext_drop_unread
     #[arg(short = 'o', long = "extended", value_name = "OPTIONS")]
     extended: Vec<String>,
     /// Address for watching the server: an overview at /, Prometheus metrics at /metrics, /health
@@ -516,6 +516,8 @@ mod tests {
             ("-o nonsense", "no such option"),
             ("-o ext_path=/x", "/flash/rdmakv:64g"),
             ("-o ext_item_size=512", "ext_path=PATH:SIZE"),
+            ("-o ext_drop_unread", "ext_path=PATH:SIZE"),
+            ("-o ext_max_frag=60", "a share from 0 to 1"),
             ("--flash /x", "a file and its size"),
             ("--flash /x:10", "a file and its size"),
             ("--flash /x:1g,/x:1g", "named twice"),

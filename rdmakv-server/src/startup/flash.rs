@@ -8,7 +8,7 @@ use std::time::Duration;
 use rdmakv_flash::layout::{self, LayoutError};
 use rdmakv_flash::restart::{Start, Step};
 use rdmakv_flash::superblock::Superblock;
-use rdmakv_flash::{Layout, Settings};
+use rdmakv_flash::{Layout, Settings, rewrite_percent};
 
 use crate::disk::{self, Driver, FlashFile};
 use crate::log;
@@ -39,6 +39,10 @@ pub(super) struct FlashPlan {
     pub(super) segment: Option<u32>,
     /// Bytes of a batch.
     pub(super) batch: Option<u32>,
+    /// The share of a segment, in percent, that is written again so that the rest becomes free.
+    pub(super) max_live: Option<u32>,
+    /// Whether items that were never fetched are not written again.
+    pub(super) drop_unread: bool,
 }
 
 impl FlashPlan {
@@ -83,7 +87,8 @@ impl FlashPlan {
     /// What is too small or too large, and what suffices.
     pub(super) fn check(&self, store: &Config, threads: usize) -> Result<(), String> {
         if self.files.is_empty() {
-            let is_tuned = self.item_min.or(self.segment).or(self.batch).is_some();
+            let is_tuned =
+                self.item_min.or(self.segment).or(self.batch).or(self.max_live).is_some() || self.drop_unread;
             let without = "-o ext_…: there is no flash to tune: give ext_path=PATH:SIZE, too, or --flash";
             return if is_tuned { Err(without.into()) } else { Ok(()) };
         }
@@ -165,13 +170,16 @@ impl FlashPlan {
         let (batch, buffers) = self.buffers(store, memory);
         let settings = (0..shards).map(|shard| -> Result<Settings, LayoutError> {
             let layout = Layout::new(&self.sizes(), shards, shard, segment, unit)?;
+            let usual = Settings::new(layout, rand::random::<u32>().max(1), 0);
             Ok(Settings {
                 item_min: self.item_min.unwrap_or(if unit > 2048 { 2048 } else { 512 }),
                 batch: batch as u32,
                 buffers,
                 stub_bytes: memory as u64 / 2,
                 loads: (LOADS / shards as usize).clamp(8, 128),
-                ..Settings::new(layout, rand::random::<u32>().max(1), 0)
+                rewrite_percent: self.max_live.map_or(usual.rewrite_percent, rewrite_percent),
+                drop_unread: self.drop_unread,
+                ..usual
             })
         });
         let settings = settings.collect::<Result<Vec<_>, LayoutError>>().map_err(|error| failed(&error))?;

@@ -25,6 +25,11 @@ pub use manifest::ManifestError;
 use reclaim::Reclaim;
 pub use walk::{Crawled, Listed, Position};
 
+/// Admissions between two looks at how full the log is.
+const LOOKS: u32 = 64;
+/// Segments of a log of which one free one is for reclaim alone.
+const ONE_FOR_MOVES: usize = 12;
+
 /// How a shard uses its part of the files.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -46,8 +51,10 @@ pub struct Settings {
     pub stub_page: usize,
     /// Reads for clients in progress at most.
     pub loads: usize,
-    /// Bytes that reclaim may write again for 100 bytes admitted.
+    /// Bytes that reclaim may write again for 100 bytes admitted: see [`rewrite_percent`].
     pub rewrite_percent: u32,
+    /// Whether reclaim drops items that were never fetched.
+    pub drop_unread: bool,
     /// Milliseconds after which a read is no longer waited for.
     pub silence: u64,
 }
@@ -66,10 +73,20 @@ impl Settings {
             stub_bytes: 32 << 20,
             stub_page: 1 << 20,
             loads: 128,
-            rewrite_percent: 25,
+            rewrite_percent: rewrite_percent(60),
+            drop_unread: false,
             silence: 5000,
         }
     }
+}
+
+/// Returns how much may be written again where segments are reclaimed of which this share, in percent, is named.
+///
+/// Such a segment gives room for the rest of it only. So 60 is 150 bytes for 100 admitted, and 80 is 400.
+#[must_use]
+pub fn rewrite_percent(share: u32) -> u32 {
+    let share = share.min(95);
+    100 * share / (100 - share)
 }
 
 /// Names a write or a read of the tier's own.
@@ -237,6 +254,11 @@ pub struct Flash {
     opened: u32,
     /// Bytes that reclaim may write again.
     credit: u64,
+    /// Admissions since the last look at how full the log is, which found [this](Self::is_full).
+    looks: u32,
+    was_full: bool,
+    /// Whether an item had an expiry since the last sweep.
+    has_expiry: bool,
     is_stopping: bool,
 }
 
@@ -258,6 +280,9 @@ impl Flash {
             counts: Counts::default(),
             opened: 0,
             credit: 0,
+            looks: 0,
+            was_full: false,
+            has_expiry: false,
             is_stopping: false,
             settings,
         }
@@ -306,7 +331,8 @@ impl Flash {
         let id = self.stubs.insert(key, stub)?;
         let Self { index, stubs, hasher, .. } = self;
         index.insert(hash, id, |id| self::hash(hasher, stubs.key(id)));
-        self.segments.named(self.settings.layout.segment_of(stub.place));
+        self.has_expiry |= stub.expiry != 0;
+        self.segments.named(self.settings.layout.segment_of(stub.place), layout::decode_len(stub.len));
         Some(id)
     }
     fn remove_id(&mut self, hash: u64, id: Id) {
@@ -317,7 +343,7 @@ impl Flash {
         self.index.remove(hash, id);
         self.stubs.remove(id);
         let segment = self.segment_of(stub);
-        self.segments.unnamed(segment);
+        self.segments.unnamed(segment, layout::decode_len(stub.len));
         self.settle(segment);
     }
     /// Has a stub name another place.
@@ -329,8 +355,9 @@ impl Flash {
         let old = self.segment_of(stub);
         (stub.place, stub.marks) = (place, stub.marks & !stubs::LOADING);
         self.stubs.set(id, stub);
-        self.segments.named(self.segment_of(stub));
-        self.segments.unnamed(old);
+        let units = layout::decode_len(stub.len);
+        self.segments.named(self.segment_of(stub), units);
+        self.segments.unnamed(old, units);
         self.settle(old);
     }
     /// Frees a segment that nothing names and nothing writes.
@@ -436,7 +463,7 @@ impl Flash {
         let (len, version) = (layout::encode_len(units), entry.version as u8);
         let stub = Stub { place: 0, expiry: entry.expiry, len, version, marks };
         let Some(id) = self.take_stub(entry.key, stub) else { return Err(Refused::Stubs) };
-        let Some(place) = self.append(hash, entry) else {
+        let Ok(place) = self.append(hash, entry, false) else {
             self.stubs.remove(id);
             let all_lost =
                 self.files.lost() > 0 && (0..self.segments.len()).all(|at| self.segments.get(at).state == State::Lost);
@@ -445,42 +472,57 @@ impl Flash {
         self.stubs.set(id, Stub { place, expiry: entry.expiry, len, version, marks });
         let Self { index, stubs, hasher, .. } = self;
         index.insert(hash, id, |id| self::hash(hasher, stubs.key(id)));
-        self.segments.named(self.settings.layout.segment_of(place));
+        self.segments.named(self.settings.layout.segment_of(place), layout::decode_len(len));
+        self.has_expiry |= entry.expiry != 0;
         self.counts.admitted_bytes += padded as u64;
         let most = u64::from(self.settings.layout.segment_bytes()) * 100;
         self.credit = (self.credit + padded as u64 * u64::from(self.settings.rewrite_percent)).min(most);
         Ok(())
     }
-    /// Returns whether an item that is taken drives others out: free segments are few, and most of the oldest is named still. Where most of it
-    /// is not, its place costs little.
+    /// Returns whether an item that is taken drives others out: free segments are few, and of each other one more is named than may be
+    /// written again.
     fn is_full(&mut self) -> bool {
         if self.segments.free() > self.reserve() {
+            self.looks = 0;
             return false;
         }
-        let oldest = self.segments.oldest().map(|number| self.segments.get(number));
-        oldest.is_none_or(|oldest| oldest.live * 2 > oldest.records)
+        if self.looks == 0 {
+            let least = self.segments.emptiest().map(|number| self.segments.get(number).live_units);
+            self.was_full = least.is_none_or(|least| least > self.rewrite_units());
+        }
+        self.looks = (self.looks + 1) % LOOKS;
+        self.was_full
+    }
+    /// Returns the units of a segment that are written again at most: what the rest pays for, and half of it now and then.
+    fn rewrite_units(&self) -> u32 {
+        let (layout, percent) = (&self.settings.layout, u64::from(self.settings.rewrite_percent));
+        let units = layout.segment_bytes() / layout.unit();
+        (units / 2).max((u64::from(units) * percent / (100 + percent)) as u32)
     }
     /// Returns how many segments reclaim keeps free.
     fn reserve(&self) -> usize {
-        1 + self.segments.len() as usize / 64
+        let segments = self.segments.len() as usize;
+        1 + usize::from(segments >= ONE_FOR_MOVES) + segments / 64
     }
-    /// Writes a record to the open segment; returns its place, if there is room.
-    fn append(&mut self, hash: u64, entry: &Entry<'_>) -> Option<u32> {
+    /// Writes a record to the open segment; returns its place. The last free segment is opened for reclaim only.
+    fn append(&mut self, hash: u64, entry: &Entry<'_>, is_move: bool) -> Result<u32, Missing> {
         if self.is_stopping {
-            return None;
+            return Err(Missing::Segment);
         }
+        let kept = usize::from(!is_move && self.segments.len() as usize >= ONE_FOR_MOVES);
         loop {
             let appended = self.writer.append(entry, hash);
             self.take_full();
             match appended {
                 Ok(offset) => {
-                    let (segment, _) = self.writer.segment()?;
-                    return Some(self.settings.layout.place(segment, offset));
+                    let (segment, _) = self.writer.segment().ok_or(Missing::Segment)?;
+                    return Ok(self.settings.layout.place(segment, offset));
                 }
-                Err(Missing::Buffer) => return None,
+                Err(Missing::Buffer) => return Err(Missing::Buffer),
+                Err(Missing::Segment) if self.segments.free() <= kept => return Err(Missing::Segment),
                 Err(Missing::Segment) => {
                     let sequence = u64::from(self.settings.life) << 32 | u64::from(self.opened + 1);
-                    let segment = self.segments.take_free(sequence)?;
+                    let segment = self.segments.take_free(sequence).ok_or(Missing::Segment)?;
                     self.opened += 1;
                     self.writer.open(segment, sequence);
                 }
@@ -617,6 +659,7 @@ impl Flash {
             return false;
         }
         stub.expiry = entry.expiry;
+        self.has_expiry |= entry.expiry != 0;
         let loading = stub.marks & stubs::LOADING;
         stub.marks = entry.frequency.min(7)
             | loading
@@ -656,6 +699,7 @@ impl Flash {
         let Some(id) = self.find(hash, key) else { return false };
         let stub = self.stubs.get(id);
         self.stubs.set(id, Stub { expiry, ..stub });
+        self.has_expiry |= expiry != 0;
         true
     }
     /// Forgets an item: its value is another one from now on, or none. Returns whether it was there.

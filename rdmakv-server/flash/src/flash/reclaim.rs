@@ -1,11 +1,13 @@
-//! Reclaim: the oldest segment is made free.
+//! Reclaim: a segment is made free.
 //!
-//! Its directory is read, and each record that a stub names is written again or goes. Most asked for come first, as far as the credit
-//! reaches: a share of the bytes that were admitted. So writes are bounded at any fill, and with them items go instead. Items that are
-//! in RAM too are not written again.
+//! Its directory is read, and each record that a stub names is written again or goes. The *credit* bounds what is written again, by a
+//! share of the bytes that were admitted. So writes are bounded at any fill.
+//!
+//! The segment of which least is named comes first: its items are all kept, as far as the credit reaches. Where it does not reach,
+//! items have to go, and the oldest segment is taken: most asked for are kept first. Items that are in RAM too are not written again.
 //!
 //! A sweep over all stubs removes those of segments that count no more. These are left by a flush, by a file that was given up, and by a
-//! directory that cannot be read.
+//! directory that cannot be read. It also removes what has expired, once a minute while segments are needed.
 
 use std::collections::VecDeque;
 
@@ -14,18 +16,35 @@ use crate::device::DeviceError;
 use crate::layout::{self, Area};
 use crate::record::{self, Entry, Summed};
 use crate::segments::State;
-use crate::stubs::{self, Id};
+use crate::stubs::{self, Id, Stub};
+use crate::writer::Missing;
 
 /// Stubs and entries that one call looks at.
 const AT_ONCE: usize = 64;
-/// Records that are read at a time.
-const READS: usize = 4;
+/// Records that are read at a time, if together they are no more than a batch.
+const READS: usize = 16;
+/// Seconds between two sweeps for items that have expired.
+const SWEEP: u32 = 60;
 
 #[derive(Clone, Copy, Debug)]
 struct Move {
     ticket: u64,
     hash: u64,
     place: u32,
+    len: u32,
+}
+
+/// The records of a segment, on their way to another.
+#[derive(Debug)]
+struct Moving {
+    entries: Vec<(u64, u32)>,
+    at: usize,
+    /// Asked for more often: written again. As often: as long as there are units left.
+    above: u8,
+    left: u64,
+    moves: Vec<Move>,
+    /// Hashes and places of records that were read and found no buffer.
+    again: Vec<(u64, u32)>,
 }
 
 #[derive(Debug, Default)]
@@ -45,12 +64,7 @@ enum Step {
     },
     Moving {
         segment: u32,
-        entries: Vec<(u64, u32)>,
-        at: usize,
-        /// Asked for more often: written again. As often: as long as there are units left.
-        above: u8,
-        left: u64,
-        moves: Vec<Move>,
+        moving: Moving,
     },
 }
 
@@ -60,7 +74,11 @@ pub(super) struct Reclaim {
     reads: VecDeque<(u64, Area)>,
     /// The stub that the sweep has come to.
     sweep: Option<Id>,
+    /// When the last sweep for expired items began.
+    swept: u32,
     is_early: bool,
+    /// Whether items that were never asked for go in any case.
+    asked_only: bool,
 }
 
 impl Reclaim {
@@ -74,7 +92,7 @@ impl Reclaim {
     }
     pub(super) fn bytes(&self) -> usize {
         match &self.step {
-            Step::Counting { entries, .. } | Step::Moving { entries, .. } => {
+            Step::Counting { entries, .. } | Step::Moving { moving: Moving { entries, .. }, .. } => {
                 entries.capacity() * size_of::<(u64, u32)>()
             }
             _ => 0,
@@ -139,7 +157,7 @@ impl Flash {
 
     fn reclaim(&mut self, now: u32) -> bool {
         match std::mem::take(&mut self.reclaim.step) {
-            Step::Idle => self.begin_reclaim(),
+            Step::Idle => self.begin_reclaim(now),
             step @ Step::Directory { .. } => {
                 self.reclaim.step = step;
                 false
@@ -149,7 +167,7 @@ impl Flash {
                 for &(hash, unit) in &entries[at..end] {
                     if let Some(id) = self.entry(segment, hash, unit) {
                         let stub = self.stubs.get(id);
-                        if stub.marks & stubs::SHADOWED == 0 && !is_over(stub, now) {
+                        if self.is_wanted(stub, now) {
                             units[usize::from(stub.marks & stubs::FREQUENCY)] +=
                                 u64::from(layout::decode_len(stub.len));
                         }
@@ -158,22 +176,32 @@ impl Flash {
                 self.reclaim.step = if end < entries.len() {
                     Step::Counting { segment, entries, at: end, units }
                 } else {
-                    // At most half a segment, so that each reclaim gains the other half.
-                    let most = u64::from(self.settings.layout.segment_bytes() / 2);
-                    let mut left = (self.credit / 100).min(most) / u64::from(self.settings.layout.unit());
-                    let mut above = 7;
+                    let (mut left, mut above) = (u64::from(self.units_left()), 7);
                     while above > 0 && units[usize::from(above)] <= left {
                         left -= units[usize::from(above)];
                         above -= 1;
                     }
-                    Step::Moving { segment, entries, at: 0, above, left, moves: Vec::new() }
+                    if above == 0 && self.reclaim.asked_only {
+                        left = 0;
+                    }
+                    let (moves, again) = (Vec::new(), Vec::new());
+                    Step::Moving { segment, moving: Moving { entries, at: 0, above, left, moves, again } }
                 };
                 true
             }
-            Step::Moving { segment, entries, at, above, left, moves } => {
-                self.go_on_moving(segment, entries, at, (above, left), moves, now)
-            }
+            Step::Moving { segment, moving } => self.go_on_moving(segment, moving, now),
         }
+    }
+
+    /// Returns the units that may be written again now.
+    fn units_left(&self) -> u32 {
+        let credit = self.credit / 100 / u64::from(self.settings.layout.unit());
+        self.rewrite_units().min(credit.try_into().unwrap_or(u32::MAX))
+    }
+    /// Returns whether an item is to be written again, if the credit reaches.
+    fn is_wanted(&self, stub: Stub, now: u32) -> bool {
+        let is_dropped = self.settings.drop_unread && stub.marks & stubs::FETCHED == 0;
+        stub.marks & stubs::SHADOWED == 0 && !is_over(stub, now) && !is_dropped
     }
 
     fn entry(&self, segment: u32, hash: u64, unit: u32) -> Option<Id> {
@@ -181,12 +209,24 @@ impl Flash {
         self.at_place(hash, layout.place(segment, 0).saturating_add(unit))
     }
 
-    fn begin_reclaim(&mut self) -> bool {
-        if self.is_stopping || (self.segments.free() >= self.reserve() && !self.reclaim.is_early) {
+    fn begin_reclaim(&mut self, now: u32) -> bool {
+        let is_early = self.reclaim.is_early;
+        if self.is_stopping || (self.segments.free() >= self.reserve() && !is_early) {
             return false;
         }
-        let Some(number) = self.segments.oldest().filter(|&number| !self.writer.is_busy(number)) else { return false };
-        self.reclaim.is_early = false;
+        if self.has_expiry && self.reclaim.sweep.is_none() && now >= self.reclaim.swept.saturating_add(SWEEP) {
+            (self.has_expiry, self.reclaim.swept) = (false, now);
+            self.reclaim.sweep_all();
+        }
+        // Only where items go anyway is age what counts. For stubs, they have to go.
+        let most = self.units_left();
+        let emptiest = self.segments.emptiest().filter(|&number| self.segments.get(number).live_units <= most);
+        let number = if is_early { None } else { emptiest };
+        let Some(number) = number.or_else(|| self.segments.oldest()) else { return false };
+        if self.writer.is_busy(number) {
+            return false;
+        }
+        (self.reclaim.is_early, self.reclaim.asked_only) = (false, is_early);
         self.segments.set_state(number, State::Reclaiming);
         let layout = &self.settings.layout;
         let len = record::directory_len(self.segments.get(number).records as usize) as u32;
@@ -197,28 +237,30 @@ impl Flash {
         true
     }
 
-    fn go_on_moving(
-        &mut self,
-        segment: u32,
-        entries: Vec<(u64, u32)>,
-        mut at: usize,
-        (above, mut left): (u8, u64),
-        mut moves: Vec<Move>,
-        now: u32,
-    ) -> bool {
+    fn go_on_moving(&mut self, segment: u32, mut moving: Moving, now: u32) -> bool {
+        let mut reading: u32 = moving.moves.iter().map(|one| one.len).sum();
+        let mut is_waiting = false;
         for _ in 0..AT_ONCE {
-            if at == entries.len() || moves.len() == READS {
+            let (hash, place) = match (moving.again.last(), moving.entries.get(moving.at)) {
+                (Some(&(hash, place)), _) => (hash, place),
+                (None, Some(&(hash, unit))) => (hash, self.settings.layout.place(segment, 0).saturating_add(unit)),
+                (None, None) => break,
+            };
+            let stub = self.at_place(hash, place).map(|id| (id, self.stubs.get(id)));
+            let len = stub.map_or(0, |(_, stub)| self.settings.layout.read_len(stub.place, stub.len));
+            let is_large = !moving.moves.is_empty() && reading + len > self.writer.record_max() as u32;
+            if moving.moves.len() == READS || is_large || (len > 0 && !self.writer.has_buffer(len)) {
+                is_waiting = true;
                 break;
             }
-            let (hash, unit) = entries[at];
-            at += 1;
-            let Some(id) = self.entry(segment, hash, unit) else { continue };
-            let stub = self.stubs.get(id);
+            let is_again = moving.again.pop().is_some();
+            moving.at += usize::from(!is_again);
+            let Some((id, stub)) = stub else { continue };
             let units = u64::from(layout::decode_len(stub.len));
             let frequency = stub.marks & stubs::FREQUENCY;
-            let is_wanted = stub.marks & stubs::SHADOWED == 0 && !is_over(stub, now);
-            let is_left = frequency == above && units <= left;
-            if !is_wanted || (frequency <= above && !is_left) {
+            let is_left = frequency == moving.above && units <= moving.left;
+            let is_kept = is_again || frequency > moving.above || is_left;
+            if !self.is_wanted(stub, now) || !is_kept {
                 if is_over(stub, now) {
                     self.remove_id(hash, id);
                 } else {
@@ -226,22 +268,23 @@ impl Flash {
                 }
                 continue;
             }
-            if is_left {
-                left -= units;
+            if is_left && !is_again {
+                moving.left -= units;
             }
             let (layout, ticket) = (&self.settings.layout, self.writer.ticket());
-            let area = layout.area(segment, layout.offset_of(stub.place), layout.read_len(stub.place, stub.len));
+            let area = layout.area(segment, layout.offset_of(stub.place), len);
             self.reclaim.reads.push_back((ticket, area));
-            moves.push(Move { ticket, hash, place: stub.place });
+            moving.moves.push(Move { ticket, hash, place, len });
+            reading += len;
         }
-        if at == entries.len() && moves.is_empty() {
+        if moving.at == moving.entries.len() && moving.moves.is_empty() && moving.again.is_empty() {
             self.counts.reclaimed += 1;
             self.end_reclaim(segment);
             return true;
         }
-        let more = at < entries.len() && moves.len() < READS;
-        self.reclaim.step = Step::Moving { segment, entries, at, above, left, moves };
-        more
+        let has_more = !is_waiting && moving.at < moving.entries.len();
+        self.reclaim.step = Step::Moving { segment, moving };
+        has_more
     }
 
     fn end_reclaim(&mut self, segment: u32) {
@@ -269,9 +312,9 @@ impl Flash {
                     }
                 }
             }
-            Step::Moving { segment, moves, .. } => {
-                let Some(at) = moves.iter().position(|one| one.ticket == ticket.0) else { return };
-                let (one, segment) = (moves.swap_remove(at), *segment);
+            Step::Moving { segment, moving } => {
+                let Some(at) = moving.moves.iter().position(|one| one.ticket == ticket.0) else { return };
+                let (one, segment) = (moving.moves.swap_remove(at), *segment);
                 self.end_move(one, segment, bytes, now);
             }
             _ => {}
@@ -290,7 +333,7 @@ impl Flash {
         let entry = Entry { key, value, version, flags, crc, expiry: 0, frequency: 0, fetched: false, marks: 0 };
         let unit = self.settings.layout.unit();
         let len = layout::encode_len(record::len(&entry).div_ceil(unit as usize) as u32);
-        if let Some(place) = self.append(hash, &entry) {
+        if let Ok(place) = self.append(hash, &entry, true) {
             self.insert(hash, key, stubs::Stub { place, expiry: 0, len, version: version as u8, marks: 0 });
         }
     }
@@ -325,11 +368,20 @@ impl Flash {
             fetched: false,
             marks: 0,
         };
-        let place = if is_over(stub, now) { None } else { self.append(one.hash, &entry) };
-        let Some(place) = place else {
-            self.counts.lost_moves += u64::from(!is_over(stub, now));
-            self.remove_id(one.hash, id);
-            return;
+        let place = if is_over(stub, now) { Err(Missing::Segment) } else { self.append(one.hash, &entry, true) };
+        let place = match place {
+            Ok(place) => place,
+            Err(Missing::Buffer) => {
+                if let Step::Moving { moving, .. } = &mut self.reclaim.step {
+                    moving.again.push((one.hash, one.place));
+                }
+                return;
+            }
+            Err(Missing::Segment) => {
+                self.counts.lost_moves += u64::from(!is_over(stub, now));
+                self.remove_id(one.hash, id);
+                return;
+            }
         };
         self.move_to(id, place);
         let mut stub = self.stubs.get(id);
