@@ -1,9 +1,9 @@
-//! Hits and write amplification of a log that is 80 % full, with memory before it: the choices of reclaim on a device that does
-//! everything at once. `--nocapture` shows the table.
+//! Hits and write amplification of a log that is 80 % full, with memory before it. The device does everything at once.
+//! `--nocapture` shows the table.
 //!
-//! For uniform overwrites there is a floor. If all of the log but a share `s` is current, and the log is reclaimed in order, a share `a` of
-//! each segment is still current when its turn comes, with `a = exp(-(1 - a) / (1 - s))`. Each byte that is admitted then costs
-//! `1 / (1 - a)` bytes of writes: 2.7 at 80 %, 2.2 at 74 %, 1.3 at 52 %. Memory helps: what is there needs no place on flash.
+//! A log without memory before it, reclaimed in order under uniform overwrites, has a known cost. Let `s` be the share that is not current.
+//! Of each segment a share `a = exp(-(1 - a) / (1 - s))` is still current in its turn. A byte that is admitted then costs
+//! `1 / (1 - a)` bytes of writes: 2.7 at 80 %, 2.2 at 74 %, 1.3 at 52 %. Memory helps: items there need no place on flash.
 
 use std::collections::VecDeque;
 

@@ -479,8 +479,8 @@ impl Flash {
         self.credit = (self.credit + padded as u64 * u64::from(self.settings.rewrite_percent)).min(most);
         Ok(())
     }
-    /// Returns whether an item that is taken drives others out: free segments are few, and of each other one more is named than may be
-    /// written again.
+    /// Returns whether an item that is taken drives others out. Then free segments are few, and of each other one more is named than may
+    /// be written again.
     fn is_full(&mut self) -> bool {
         if self.segments.free() > self.reserve() {
             self.looks = 0;
