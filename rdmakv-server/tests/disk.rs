@@ -164,6 +164,9 @@ fn items_come_back_from_a_file_and_after_a_restart() {
     let file = open(&folder.path().join("log"), SIZE, Duration::ZERO).unwrap();
     assert!(file.superblock.is_none() && file.unit >= 512);
     let unit = file.unit;
+    // As the server does: without it, the next open would take the records for another program's data.
+    let (segment, stop) = (SEGMENT, Some(5));
+    file.describe(&Superblock { log: 1, size: SIZE, stop, segment, unit, shards: 1, file: 0, files: 1 }).unwrap();
     let mut tier = Tier::new(Flash::new(settings(unit)), file.file);
     // Three times as much as fits: reclaim reads directories and moves records.
     for number in 0..900 {

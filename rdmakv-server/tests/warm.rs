@@ -4,27 +4,29 @@ mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdmakv_client::Client;
 
-use common::{SERVER, Server, ask, soon};
+use common::{PATIENCE, SERVER, Server, ask, soon};
 
 const ITEMS: u64 = 3000;
 
 /// A folder with the files of a server, and a port that is free.
 struct Place {
     folder: tempfile::TempDir,
+    address: &'static str,
     port: u16,
 }
 
 impl Place {
     fn new() -> Self {
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        Self { folder: tempfile::tempdir().unwrap(), port }
+        Self { folder: tempfile::tempdir().unwrap(), address: "127.0.0.1", port }
     }
     fn file(&self) -> PathBuf {
         self.folder.path().join("items")
@@ -34,7 +36,7 @@ impl Place {
     }
     fn flags(&self, more: &[&str]) -> Vec<String> {
         let (port, file) = (self.port.to_string(), self.file().display().to_string());
-        let flags = ["-p", &port, "-l", "127.0.0.1", "-m", "64", "-t", "2", "-A", "-e", &file];
+        let flags = ["-p", &port, "-l", self.address, "-m", "64", "-t", "2", "-A", "-e", &file];
         flags.iter().chain(more).map(|flag| (*flag).to_owned()).collect()
     }
     fn start(&self, more: &[&str]) -> Server {
@@ -43,16 +45,14 @@ impl Place {
     }
     /// Starts a server that does not serve; returns what it says.
     fn refused(&self, more: &[&str]) -> String {
-        let out = Command::new(SERVER).args(self.flags(more)).output().unwrap();
-        assert_eq!(out.status.code(), Some(1));
-        String::from_utf8(out.stderr).unwrap()
+        refused(Command::new(SERVER).args(self.flags(more)))
     }
     /// Starts a server, and returns what it says of FILE, too.
     fn start_loud(&self, more: &[&str]) -> (Server, String) {
         let mut server = Server::run(Command::new(SERVER).args(self.flags(more)).stderr(Stdio::piped()));
         let mut errors = BufReader::new(server.process.stderr.take().unwrap());
         let mut said = String::new();
-        while !said.contains("-e ") {
+        while !said.lines().any(|line| line.contains("-e ") && !line.contains("waits until")) {
             assert!(errors.read_line(&mut said).unwrap() > 0, "{said}");
         }
         // Its later lines have a reader.
@@ -76,7 +76,47 @@ impl Drop for Place {
 }
 
 fn user() -> u32 {
-    std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap())
+    std::fs::metadata("/proc/self").unwrap().uid()
+}
+
+/// Runs a server that does not serve; returns what it says.
+fn refused(command: &mut Command) -> String {
+    let mut process = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let begun = Instant::now();
+    while process.try_wait().unwrap().is_none() {
+        if begun.elapsed() > PATIENCE {
+            let _ = process.kill();
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let out = process.wait_with_output().unwrap();
+    assert_eq!(out.status.code(), Some(1), "it serves");
+    String::from_utf8(out.stderr).unwrap()
+}
+
+/// Returns a command of the server for which the kernel has no io_uring.
+fn without_io_uring(flags: Vec<String>) -> Command {
+    const SETUP: u32 = 425;
+    let step = |code: u32, k, jf| libc::sock_filter { code: code as u16, jt: 0, jf, k };
+    let filter = [
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, SETUP, 1),
+        step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, 0),
+        step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0),
+    ];
+    let mut command = Command::new(SERVER);
+    command.args(flags);
+    #[expect(unsafe_code, reason = "a filter of system calls")]
+    // SAFETY: between fork and exec the closure makes two system calls, with memory of its own that outlives them.
+    unsafe {
+        command.pre_exec(move || {
+            let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
+            let is_set = libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0;
+            if is_set { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+        });
+    }
+    command
 }
 
 fn end(mut server: Server, signal: &str) {
@@ -270,9 +310,11 @@ fn log_of_another_stop_loses_its_items_only() {
     let items = curr_items(&server);
     assert!(server.stat("extstore_objects_used") > 100);
     end(server, "-TERM");
-    // As if the log were of a backup.
+    // As if the log were of a backup: zeros before data are another program's.
     let log = std::fs::OpenOptions::new().write(true).open(place.folder.path().join("log")).unwrap();
     log.write_all_at(&[0; 4096], 0).unwrap();
+    assert!(place.refused(&more).contains("begins with zeros"));
+    log.set_len(0).unwrap();
     drop(log);
     let server = place.start(&more);
     assert_eq!((curr_items(&server), server.stat("extstore_objects_used")), (items, 0));
@@ -482,4 +524,193 @@ fn files_that_cannot_be_used_are_refused() {
     let said = place.refused(&["-m", "16777216", "-t", "1"]);
     assert!(said.contains("larger file system") || said.contains("mapping"), "{said}");
     assert!(!place.meta().exists());
+}
+
+#[test]
+fn zeros_before_data_are_not_overwritten() {
+    let place = Place::new();
+    let path = |name: &str| place.folder.path().join(name).display().to_string();
+    // As an image of a file system begins.
+    let image = [vec![0; 64 << 10], b"_BHRfS_M".to_vec()].concat();
+    std::fs::write(path("image"), &image).unwrap();
+    let flash = format!("{}:256m", path("image"));
+    for more in [["-e", &path("image")], ["--flash", &flash]] {
+        let said = place.refused(&more);
+        assert!(said.contains("begins with zeros") && said.contains("image: "), "{said}");
+        assert_eq!(std::fs::read(path("image")).unwrap(), image, "{more:?}");
+    }
+    // Only zeros are data, too, but a file without any data is not.
+    std::fs::write(path("zeros"), vec![0; 8192]).unwrap();
+    assert!(place.refused(&["-e", &path("zeros")]).contains("begins with zeros"));
+    for name in ["sparse", "log"] {
+        std::fs::File::create(path(name)).unwrap().set_len(1 << 30).unwrap();
+    }
+    let flash = format!("{}:256m", path("log"));
+    end(place.start(&["-e", &path("sparse"), "--flash", &flash]), "-TERM");
+}
+
+#[test]
+fn file_that_was_there_is_not_removed() {
+    let place = Place::new();
+    std::fs::write(place.file(), "").unwrap();
+    std::fs::set_permissions(place.file(), std::fs::Permissions::from_mode(0o644)).unwrap();
+    let said = place.refused(&["-m", "16777216", "-t", "1"]);
+    assert!(said.contains("larger file system") || said.contains("mapping"), "{said}");
+    let about = std::fs::metadata(place.file()).unwrap();
+    assert_eq!(about.len(), 0);
+    // Values are for no other user.
+    let _server = place.start(&[]);
+    assert_eq!(std::fs::metadata(place.file()).unwrap().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn handover_is_warm() {
+    let place = Place::new();
+    let mut server = place.start(&[]);
+    let mut client = server.connect();
+    ask(&mut client, b"set a 1 0 3\r\none\r\n", b"STORED\r\n");
+    server.signal("-USR1");
+    // The port is free, and its client takes longer than FILE is waited for.
+    let next = std::thread::scope(|scope| {
+        let next = scope.spawn(|| {
+            soon("that the port is free", || std::net::TcpListener::bind(("127.0.0.1", place.port)).is_ok());
+            place.start_loud(&[])
+        });
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(7) {
+            ask(&mut client, b"set a 1 0 3\r\ntwo\r\n", b"STORED\r\n");
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        drop(client);
+        next.join().unwrap()
+    });
+    assert!(server.process.wait().unwrap().success());
+    let (server, said) = next;
+    assert!(said.contains("1 items are back"), "{said}");
+    ask(&mut server.connect(), b"get a\r\n", b"VALUE a 1 3\r\ntwo\r\nEND\r\n");
+    end(server, "-TERM");
+    let (_server, said) = place.start_loud(&[]);
+    assert!(said.contains("1 items are back"), "{said}");
+}
+
+#[test]
+fn record_in_use_is_reported() {
+    let place = Place::new();
+    let _first = place.start(&[]);
+    let file = place.folder.path().join("other").display().to_string();
+    let mut second = Place::new();
+    (second.port, second.address) = (place.port, "127.0.0.2");
+    let (_second, said) = second.start_loud(&["-e", &file]);
+    assert!(said.contains("another server of this name runs") && said.contains("next start is empty"), "{said}");
+}
+
+#[test]
+fn start_that_fails_loses_nothing() {
+    let place = Place::new();
+    let flash = place.flash();
+    let more = ["--flash", &flash, "-m", "64", "-I", "512k"];
+    let server = place.start(&more);
+    fill(&server);
+    let before = all(&server);
+    end(server, "-TERM");
+    // Before the items are read.
+    let said = refused(&mut without_io_uring(place.flags(&more)));
+    assert!(said.contains("io_uring"), "{said}");
+    let server = place.start(&more);
+    assert_eq!(compare(&before, &all(&server)) as u64, ITEMS);
+    end(server, "-TERM");
+    // After that.
+    let fabric = format!("shm:@rdmakv-fail-{}", place.port);
+    let pinned = ["-I", "512k", "--pin", "--fabric", &fabric];
+    let said = refused(&mut without_io_uring(place.flags(&pinned)));
+    assert!(said.contains("--pin: an io_uring") && said.contains("items are kept"), "{said}");
+    let server = place.start(&["-I", "512k"]);
+    assert_eq!(compare(&before, &all(&server)) as u64, ITEMS);
+}
+
+#[test]
+fn items_on_flash_are_lost_with_a_line() {
+    let place = Place::new();
+    let flash = place.flash();
+    let more = ["--flash", &flash, "-m", "8", "-I", "512k"];
+    let stored = || {
+        let server = place.start(&more);
+        fill(&server);
+        assert!(server.stat("extstore_objects_used") > 100);
+        end(server, "-TERM");
+    };
+    let lost = |more: &[&str], words: &str| {
+        let mut server = Server::run(Command::new(SERVER).args(place.flags(more)).stderr(Stdio::piped()));
+        assert!(curr_items(&server) > 100);
+        server.signal("-TERM");
+        let mut said = String::new();
+        server.process.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert!(said.contains(words), "{said}");
+    };
+    stored();
+    std::fs::remove_file(place.folder.path().join("log")).unwrap();
+    lost(&more, "--flash: its items are not those of -e FILE: it starts empty");
+    stored();
+    lost(&["-m", "8", "-I", "512k"], "items on flash are lost: this start has no --flash");
+}
+
+#[test]
+fn server_without_devices_is_not_waited_for() {
+    let place = Place::new();
+    let more = ["--tag-lease", "60s", "--fabric", "none"];
+    drop(place.start(&more));
+    let begun = Instant::now();
+    let (server, said) = place.start_loud(&more);
+    assert!(begun.elapsed() < PATIENCE / 2 && said.contains("was killed"), "{said}");
+    end(server, "-TERM");
+}
+
+#[test]
+fn record_that_was_removed_is_written_again() {
+    let place = Place::new();
+    let more = ["--fabric", "none"];
+    let server = place.start(&more);
+    ask(&mut server.connect(), b"set a 1 0 3\r\none\r\n", b"STORED\r\n");
+    std::fs::remove_file(place.record()).unwrap();
+    soon("that the record is there again", || place.record().exists());
+    std::fs::remove_file(place.record()).unwrap();
+    // Also if it goes shortly before the end.
+    end(server, "-TERM");
+    let (_server, said) = place.start_loud(&more);
+    assert!(said.contains("1 items are back"), "{said}");
+}
+
+#[test]
+fn stop_and_start_take_little_memory() {
+    let place = Place::new();
+    let flash = place.flash();
+    let more = ["--flash", &flash, "-m", "32", "-I", "512k", "-o", "ext_item_size=64", "-t", "1"];
+    let mut server = place.start(&more);
+    let mut client = server.connect();
+    for first in (0..200_000).step_by(500) {
+        let items =
+            (first..first + 500).map(|number| format!("set {number:0>240} 0 0 40 noreply\r\n{number:0>40}\r\n"));
+        ask(&mut client, (items.collect::<String>() + "mn\r\n").as_bytes(), b"MN\r\n");
+        std::thread::sleep(Duration::from_millis(4));
+    }
+    drop(client);
+    let away = server.stat("extstore_objects_used");
+    assert!(away > 40_000, "{away}");
+    let path = format!("/proc/{}/status", server.process.id());
+    let kilobytes = |name: &str| -> Option<u64> {
+        let status = std::fs::read_to_string(&path).ok()?;
+        status.lines().find_map(|line| line.strip_prefix(name)?.trim().strip_suffix(" kB")?.parse().ok())
+    };
+    std::fs::write(format!("/proc/{}/clear_refs", server.process.id()), "5").unwrap();
+    let before = kilobytes("VmHWM:").unwrap();
+    server.signal("-TERM");
+    let mut peak = before;
+    while server.process.try_wait().unwrap().is_none() {
+        peak = peak.max(kilobytes("VmHWM:").unwrap_or(0));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // The keys on flash alone are 10 MB at least.
+    assert!(peak - before < 6 << 10, "{before} kB before, {peak} kB at most, {away} items on flash");
+    let server = place.start(&more);
+    assert_eq!(server.stat("extstore_objects_used"), away);
 }

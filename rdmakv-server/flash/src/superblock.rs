@@ -49,7 +49,7 @@ pub struct Superblock {
 /// Why a file is not one of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SuperblockError {
-    /// All zero, or too short: nothing is lost when it is used.
+    /// All zero. Nothing is lost when the file is used if it has no data behind that either.
     #[error("open flash file: it is empty: it will be used")]
     Empty,
     /// Another program's.
@@ -89,7 +89,7 @@ impl Superblock {
     ///
     /// # Errors
     ///
-    /// [`SuperblockError`]: only [`SuperblockError::Empty`] lets the file be used.
+    /// [`SuperblockError`]: only [`SuperblockError::Empty`] lets the file be used, if it has no data at all.
     pub fn decode(bytes: &[u8]) -> Result<Self, SuperblockError> {
         let bytes = &bytes[..bytes.len().min(BLOCK as usize)];
         if bytes.iter().all(|&byte| byte == 0) {

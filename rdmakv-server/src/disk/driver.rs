@@ -17,7 +17,7 @@ use rdmakv_flash::{Action, DeviceError, Flash, ManifestError, Settings, Ticket};
 use rdmakv_proto::clock;
 
 use super::buffers::Buffers;
-use super::ring::{Counts, StartError};
+use super::ring::{Counts, Ring, StartError};
 use super::thread::Disk;
 use super::transfer::{Done, Owned, Transfer};
 use crate::log;
@@ -271,7 +271,22 @@ pub struct Driver {
     thread: Option<JoinHandle<()>>,
 }
 
+/// Returns how many transfers may be in progress.
+fn depth(settings: &[Settings]) -> u32 {
+    let transfers: usize = settings.iter().map(|each| each.loads + each.buffers + 8).sum();
+    transfers.min(256) as u32
+}
+
 impl Driver {
+    /// Makes a ring as [`start`](Self::start) does, and drops it: what would be refused there is refused here.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError::Ring`].
+    pub fn try_ring(settings: &[Settings]) -> Result<(), StartError> {
+        Ring::new(Vec::new(), depth(settings), None).map(drop)
+    }
+
     /// Gives each shard a tier, with what is `kept` for it or empty, and starts. `settings` has one for each shard. Returns also why
     /// what is kept was not used.
     ///
@@ -296,9 +311,9 @@ impl Driver {
             files: files.iter().map(File::try_clone).collect::<io::Result<_>>().map_err(StartError::Thread)?,
         });
         let _ = inner.shared.set(Arc::downgrade(shared));
-        let transfers: usize = settings.iter().map(|each| each.loads + each.buffers + 8).sum();
+        let depth = depth(&settings);
         let ended = Arc::downgrade(&inner);
-        let disk = Disk::start(files, transfers.min(256) as u32, None, move |done| {
+        let disk = Disk::start(files, depth, None, move |done| {
             if let Some(inner) = ended.upgrade() {
                 inner.end(done);
             }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rdmakv_flash::superblock::{Superblock, SuperblockError};
-use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, StatxFlags, fallocate, flock, statx};
+use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, SeekFrom, StatxFlags, fallocate, flock, seek, statx};
 
 /// Why a file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +35,12 @@ pub enum FileError {
         path: PathBuf,
         /// The reason.
         source: SuperblockError,
+    },
+    /// It begins with zeros, as an empty one would, and is not empty.
+    #[error("open {path}: it begins with zeros and has data behind them: name another file, or remove this one")]
+    Zeros {
+        /// The file.
+        path: PathBuf,
     },
     /// No regular file.
     #[error("open {path}: not a regular file: name a file")]
@@ -116,15 +122,34 @@ pub fn open(path: &Path, size: u64, wait: Duration) -> Result<FlashFile, FileErr
     let superblock = superblock(&plain).map_err(|error| failed("read", error))?;
     let superblock = match superblock {
         Ok(block) => Some(block),
+        Err(SuperblockError::Empty) if has_data(&plain).map_err(|error| failed("look at", error))? => {
+            return Err(FileError::Zeros { path: path.to_owned() });
+        }
         Err(SuperblockError::Empty) => None,
         Err(source) => return Err(FileError::Foreign { path: path.to_owned(), source }),
     };
     match fallocate(&file, FallocateFlags::empty(), 0, size) {
         Ok(()) => {}
         Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(size).map_err(|error| failed("size", error))?,
-        Err(error) => return Err(failed("allocate", error.into())),
+        Err(error) => {
+            let _ = file.set_len(opened.len());
+            return Err(failed("allocate", error.into()));
+        }
     }
     Ok(FlashFile { unit: if is_buffered { 512 } else { unit(&file) }, file, is_buffered, superblock, plain })
+}
+
+/// Returns whether any byte of the file was ever written. A file whose room was only reserved has none.
+pub(crate) fn has_data(file: &File) -> io::Result<bool> {
+    if file.metadata()?.len() == 0 {
+        return Ok(false);
+    }
+    match seek(file, SeekFrom::Data(0)) {
+        Err(rustix::io::Errno::NXIO) => Ok(false),
+        // Some file systems do not know holes: there everything is data.
+        Ok(_) | Err(rustix::io::Errno::INVAL) => Ok(true),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn superblock(file: &File) -> io::Result<Result<Superblock, SuperblockError>> {

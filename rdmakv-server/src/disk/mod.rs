@@ -16,6 +16,7 @@ mod thread;
 mod transfer;
 
 pub use driver::Driver;
+pub(crate) use files::has_data;
 pub use files::{FileError, FlashFile, open};
 pub use fixed::Fixed;
 pub(crate) use reads::WorkerReads;

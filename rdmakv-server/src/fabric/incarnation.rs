@@ -29,7 +29,7 @@ use super::predecessor::{IncarnationRecord, LENGTH, Predecessor};
 pub enum IncarnationError {
     /// The system did not let us.
     #[error(
-        "{doing} {path}: {source}; it has to be in a directory of this user's: see that /dev/shm is a tmpfs, or leave verbs: out of --fabric"
+        "{doing} {path}: {source}; it has to be in a directory of this user's: see that /dev/shm is a tmpfs, or start without verbs: and -e"
     )]
     System {
         /// The operation.
@@ -40,7 +40,7 @@ pub enum IncarnationError {
         source: io::Error,
     },
     /// It is another's.
-    #[error("{path} is not a file of this user's alone: remove it, or leave verbs: out of --fabric")]
+    #[error("{path} is not a file of this user's alone: remove it, or start without verbs: and -e")]
     Foreign {
         /// The file, or its directory.
         path: PathBuf,
@@ -218,6 +218,8 @@ impl IncarnationFile {
         // A server that never served leaves its predecessor's record.
         if self.serves {
             self.record.clean = true;
+            // It may have been removed since the last look.
+            self.tick()?;
             self.write()?;
         }
         Ok(())

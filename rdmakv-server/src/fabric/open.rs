@@ -149,13 +149,22 @@ impl Opened {
         }
         let name = record_name(&plan, port, keeps.unwrap_or_default());
         let path = incarnation::place(&name);
-        let begin = || IncarnationFile::begin(&path, plan.lease, rand::random());
+        let begin = |lease| IncarnationFile::begin(&path, lease, rand::random());
         let incarnation_file = if plan.places.iter().any(Place::pins) {
-            Some(begin().map_err(|error| format!("--fabric: {error}"))?)
-        } else {
+            Some(begin(plan.lease).map_err(|error| format!("--fabric: {error}"))?)
+        } else if keeps.is_some() || path.exists() {
             // The server before may have offered devices all the same. One that has the file now lives, and has another address.
-            // Where the file cannot be this user's, no server of this user's has offered devices.
-            (keeps.is_some() || path.exists()).then(begin).and_then(Result::ok)
+            // Where the file cannot be this user's, no server of this user's has offered devices. This one offers none: if it is killed,
+            // nothing serves its leases any more.
+            match begin(Duration::ZERO) {
+                Err(error) if keeps.is_some() => {
+                    log::print(format_args!("-e FILE: {error}; the next start is empty"));
+                    None
+                }
+                begun => begun.ok(),
+            }
+        } else {
+            None
         };
         let incarnation =
             incarnation_file.as_ref().map_or_else(|| rand::random::<u32>().max(1), IncarnationFile::incarnation);
@@ -202,6 +211,13 @@ impl Opened {
         Ok(true)
     }
 
+    /// Ends instead of a [start](Self::start): nothing was exposed.
+    pub(crate) fn withdraw(mut self) {
+        if let Some(Err(error)) = self.incarnation_file.take().map(IncarnationFile::end) {
+            log::print(format_args!("{error}; the next server will wait"));
+        }
+    }
+
     /// Returns the maker of memory for the stores, if it has to be a fabric's.
     pub(crate) fn memory(&self) -> Option<impl FnMut(usize) -> io::Result<Memory> + use<>> {
         let domain = self.memory.clone()?;
@@ -216,22 +232,14 @@ impl Opened {
         })
     }
 
-    /// Begins to serve. `first` is the first free place for counts, and those behind it are free too.
-    ///
-    /// # Errors
-    ///
-    /// The resource that could not be had, and the remedy.
-    pub(crate) fn start(self, shared: &Arc<Shared>, first: usize) -> Result<Running, String> {
+    /// Begins to serve. `first` is the first free place for counts, and those behind it are free too. Returns what has begun, to be
+    /// [ended](Running::end), and the resource that could not be had, if there is one, with the remedy.
+    pub(crate) fn start(self, shared: &Arc<Shared>, first: usize) -> (Running, Result<(), String>) {
         let Self { plan, fabrics, incarnation_file, incarnation, .. } = self;
         let incarnation_file = Arc::new(Mutex::new(incarnation_file));
-        let mut running = Running {
-            listeners: Vec::new(),
-            reapers: Vec::new(),
-            fabrics: Vec::new(),
-            incarnation_file: incarnation_file.clone(),
-        };
+        let mut running = Running { listeners: Vec::new(), reapers: Vec::new(), fabrics: Vec::new(), incarnation_file };
         if fabrics.is_empty() {
-            return Ok(running);
+            return (running, Ok(()));
         }
         let arenas = Arc::new(Arenas::of(&shared.shards));
         let start = Start {
@@ -242,11 +250,10 @@ impl Opened {
             registered: plan.registered / fabrics.len() as u64 / PAGE * PAGE,
             pin: plan.pin,
             first,
-            incarnation_file,
             seats: Seats::new(first + FABRICS, plan.connections),
         };
-        fabrics.into_iter().try_for_each(|begin| begin(&start, &mut running))?;
-        Ok(running)
+        let started = fabrics.into_iter().try_for_each(|begin| begin(&start, &mut running));
+        (running, started)
     }
 }
 
@@ -348,7 +355,6 @@ struct Start<'a> {
     registered: u64,
     pin: bool,
     first: usize,
-    incarnation_file: Arc<Mutex<Option<IncarnationFile>>>,
     seats: Arc<Seats>,
 }
 
@@ -401,20 +407,13 @@ impl Start<'_> {
         let state = Arc::new(state.map_err(|error| format!("--fabric {name}: {error}"))?);
         self.shared.shards.each(|store| store.attach(Box::new(Exposed(Arc::downgrade(&state)))));
         let thread = |error| format!("--fabric {name}: starting a thread: {error}");
-        let incarnation_file = self.incarnation_file.clone();
-        let tick = move || {
-            incarnation_file
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .as_mut()
-                .map_or(Ok(()), IncarnationFile::tick)
-        };
         let seat = self.first + running.fabrics.len();
-        running.reapers.push(reaper::start(state.clone(), seat, tick).map_err(thread)?);
+        // Before its threads: they end with it.
+        running.fabrics.push(state.clone());
+        running.reapers.push(reaper::start(state.clone(), seat).map_err(thread)?);
         for listener in listeners {
             running.listeners.push(listener::start(state.clone(), listener, self.seats.clone()).map_err(thread)?);
         }
-        running.fabrics.push(state);
         Ok(())
     }
 }
@@ -431,6 +430,19 @@ impl Running {
     /// Returns the fabrics, to report on.
     pub(crate) fn fabrics(&self) -> &[Arc<dyn Reported>] {
         &self.fabrics
+    }
+
+    /// Returns what is to be done once a second. The next server hears of this one by a record. If that was removed, it is written again.
+    pub(crate) fn upkeep(&self) -> impl FnMut() + Send + 'static + use<> {
+        let (incarnation_file, mut is_reported) = (self.incarnation_file.clone(), false);
+        move || {
+            let mut file = incarnation_file.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(Err(error)) = file.as_mut().map(IncarnationFile::tick)
+                && !std::mem::replace(&mut is_reported, true)
+            {
+                log::print(error);
+            }
+        }
     }
 
     /// Connections at present.

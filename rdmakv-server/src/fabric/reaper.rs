@@ -5,12 +5,11 @@
 
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::grants::count_reads;
 use super::providers::Fabric;
 use super::state::FabricState;
-use crate::log;
 use crate::metrics::Counts;
 use rdmakv_proto::clock;
 
@@ -20,36 +19,21 @@ const ROUNDS: u32 = 8;
 const LEAST: Duration = Duration::from_millis(5);
 /// Leases, tags and records that are looked at with a lock held.
 const PIECE: usize = 1024;
-/// How often things are done that have time.
-const A_WHILE: Duration = Duration::from_secs(1);
 /// And in a round.
 const A_ROUND: usize = 1 << 20;
 
-/// Starts it. It publishes its counts at this seat, and does what else is to be done now and then. It ends when the state's bell
-/// says so.
+/// Starts it. It publishes its counts at this seat, and ends when the state's bell says so.
 ///
 /// # Errors
 ///
 /// No thread.
-pub(super) fn start<F: Fabric, E: std::fmt::Display>(
-    state: Arc<FabricState<F>>,
-    seat: usize,
-    tick: impl Fn() -> Result<(), E> + Send + 'static,
-) -> std::io::Result<JoinHandle<()>> {
+pub(super) fn start<F: Fabric>(state: Arc<FabricState<F>>, seat: usize) -> std::io::Result<JoinHandle<()>> {
     Builder::new().name(format!("{}-reaper", F::NAME)).spawn(move || {
         let round = (state.terms.lease / ROUNDS).max(LEAST);
         let mut counts = Counts::default();
-        let (mut idle, mut tended, mut said) = (false, Instant::now(), false);
+        let mut idle = false;
         while !state.bell.wait(round, idle) {
             idle = reap(&state, &mut counts);
-            if tended.elapsed() >= A_WHILE {
-                tended = Instant::now();
-                if let Err(error) = tick()
-                    && !std::mem::replace(&mut said, true)
-                {
-                    log::print(error);
-                }
-            }
             if let Ok(mut published) = state.shared.counts[seat].lock() {
                 *published = counts;
             }

@@ -7,7 +7,7 @@ use clap::Parser;
 use super::flash::FlashPlan;
 use super::plan::Plan;
 use super::process;
-use super::{extended, users};
+use super::{extended, users, warm};
 use crate::fabric::options;
 use crate::http::Hosts;
 use crate::kernel;
@@ -392,6 +392,9 @@ impl Flags {
             extended::take(option, &mut plan)?;
         }
         plan.flash.check(&plan.store, plan.settings.threads)?;
+        if let Some(file) = &plan.memory_file {
+            warm::check(file, plan.flash.files.iter().map(|(file, _)| &**file))?;
+        }
         if let Some(tls) = &plan.tls {
             let mutual = plan.places.iter().any(|place| place.encryption == Encryption::Mutual);
             tls.check(mutual)?;
@@ -521,6 +524,10 @@ mod tests {
             ("--flash /x", "a file and its size"),
             ("--flash /x:10", "a file and its size"),
             ("--flash /x:1g,/x:1g", "named twice"),
+            ("--flash /x/y:1g -e /x/y", "-e has this file: name another one"),
+            ("--flash /x/y.meta:1g -e /x/./y", "-e has this file"),
+            ("--flash /x/y.meta.new:1g -e /x/y", "-e has this file"),
+            (&format!("-e /x/{}", "y".repeat(247)), "246 at most"),
             ("--flash /x:8m", "--flash PATH:32m"),
             ("--flash /x:1g -M", "-M forbids"),
             ("--flash /x:1g -m 4 -I 1m", "-m 8 at least"),

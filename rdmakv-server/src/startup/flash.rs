@@ -135,37 +135,27 @@ impl FlashPlan {
         self.files.iter().map(open).collect()
     }
 
-    /// Gives the shards their tiers, with what is `kept` of the stop of which the files are, or empty; and starts the driver.
+    /// Returns the bytes of all files.
+    pub(super) fn bytes(&self) -> u64 {
+        self.files.iter().map(|&(_, size)| size).sum()
+    }
+
+    /// Makes all that a tier needs besides memory, and tries what may be refused. Nothing is written.
     ///
     /// # Errors
     ///
-    /// A file that cannot be written, no io_uring, no thread.
-    pub(super) fn start(
-        &self,
-        files: Vec<FlashFile>,
-        store: &Config,
-        shared: &Arc<Shared>,
-        kept: Option<&OnFlash>,
-    ) -> Result<RunningFlash, String> {
+    /// No io_uring, or sizes that cannot be divided.
+    pub(super) fn prepare(&self, files: Vec<FlashFile>, store: &Config, shards: u32) -> Result<PreparedFlash, String> {
         let failed = |what: &dyn std::fmt::Display| format!("--flash: {what}");
-        let shards = shared.shards.count() as u32;
         let unit = files.iter().map(|file| file.unit).max().unwrap_or(UNIT);
         let segment = self.segment(store, shards);
-        let blocks: Vec<_> = files.iter().map(|file| file.superblock).collect();
-        // FILE.meta is in memory, and removed, by now.
-        let mut steps = Start::new(&blocks);
-        let kept = steps.next_step().and_then(|step| kept.filter(|kept| step == Step::ReadManifest(kept.stop)));
-        if kept.is_none() && blocks.iter().flatten().any(|block| block.stop.is_some()) {
-            log::print("--flash: its items are not those of -e FILE: it starts empty");
-        }
+        let before = files.iter().map(|file| file.superblock).collect();
         let log = rand::random();
         let described = files.into_iter().zip(&self.files).enumerate().map(|(number, (file, &(_, size)))| {
             let (number, of) = (number as u16, self.files.len() as u16);
             (file, Superblock { log, size, stop: None, segment, unit, shards, file: number, files: of })
         });
-        let mut running = RunningFlash { driver: None, files: described.collect() };
-        // Whatever was there is not believed any more before anything is written.
-        running.mark(None).map_err(|error| failed(&format_args!("write its superblocks: {error}")))?;
+        let files = described.collect();
         let memory = store.memory / shards as usize;
         let (batch, buffers) = self.buffers(store, memory);
         let settings = (0..shards).map(|shard| -> Result<Settings, LayoutError> {
@@ -183,15 +173,8 @@ impl FlashPlan {
             })
         });
         let settings = settings.collect::<Result<Vec<_>, LayoutError>>().map_err(|error| failed(&error))?;
-        let files = running.files.iter().map(|(file, _)| file.file.try_clone()).collect::<io::Result<_>>();
-        let files = files.map_err(|error| failed(&error))?;
-        let kept = |shard: usize| kept.and_then(|kept| kept.of(shard));
-        let (driver, unused) = Driver::start(files, settings, kept, shared).map_err(|error| failed(&error))?;
-        if let Some(error) = unused {
-            log::print(format_args!("--flash: {error}"));
-        }
-        running.driver = Some(driver);
-        Ok(running)
+        Driver::try_ring(&settings).map_err(|error| failed(&error))?;
+        Ok(PreparedFlash { files, before, settings })
     }
 
     /// Returns the lines that users see at the start.
@@ -205,18 +188,53 @@ impl FlashPlan {
     }
 }
 
-/// The shards' items on flash, from an orderly stop.
+/// The files of the log and what their tiers are made with.
 #[derive(Debug)]
-pub(super) struct OnFlash {
-    /// The stop.
-    pub(super) stop: u64,
-    /// The manifest of each shard.
-    pub(super) manifests: Vec<Option<Vec<u8>>>,
+pub(super) struct PreparedFlash {
+    files: Vec<(FlashFile, Superblock)>,
+    /// The superblocks that were there.
+    before: Vec<Option<Superblock>>,
+    settings: Vec<Settings>,
 }
 
-impl OnFlash {
-    fn of(&self, shard: usize) -> Option<Kept<'_>> {
-        Some(Kept { stop: self.stop, manifest: self.manifests.get(shard)?.as_deref()? })
+impl PreparedFlash {
+    /// Gives the shards their tiers, with what is `kept` of the stop of which the files are, or empty; and starts the driver.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be written, or no thread. The files are of the stop as before.
+    pub(super) fn start(self, shared: &Arc<Shared>, kept: Option<&OnFlash<'_>>) -> Result<RunningFlash, String> {
+        let failed = |what: &dyn std::fmt::Display| format!("--flash: {what}");
+        let Self { files, before, settings } = self;
+        // FILE.meta is in memory, and removed, by now.
+        let mut steps = Start::new(&before);
+        let is_kept = kept.is_some();
+        let kept = steps.next_step().and_then(|step| kept.filter(|kept| step == Step::ReadManifest(kept.stop)));
+        if kept.is_none() && (is_kept || before.iter().flatten().any(|block| block.stop.is_some())) {
+            log::print("--flash: its items are not those of -e FILE: it starts empty");
+        }
+        let mut running = RunningFlash { driver: None, files };
+        let started = running.start(settings, shared, kept);
+        if let (Err(_), Some(kept)) = (&started, kept) {
+            // Nothing else was written.
+            let _ = running.mark(Some(kept.stop));
+        }
+        started.map_err(|error| failed(&error))?;
+        Ok(running)
+    }
+}
+
+/// The shards' items on flash, from an orderly stop.
+pub(super) struct OnFlash<'a> {
+    /// The stop.
+    pub(super) stop: u64,
+    of: Box<dyn Fn(usize) -> Option<Kept<'a>> + 'a>,
+}
+
+impl<'a> OnFlash<'a> {
+    /// Returns the items of a stop. `of` reads what a shard has there.
+    pub(super) fn new(stop: u64, of: impl Fn(usize) -> Option<Kept<'a>> + 'a) -> Self {
+        Self { stop, of: Box::new(of) }
     }
 }
 
@@ -228,6 +246,23 @@ pub(super) struct RunningFlash {
 }
 
 impl RunningFlash {
+    fn start(
+        &mut self,
+        settings: Vec<Settings>,
+        shared: &Arc<Shared>,
+        kept: Option<&OnFlash<'_>>,
+    ) -> Result<(), Box<dyn std::error::Error>> {
+        // Whatever was there is not believed any more before anything is written.
+        self.mark(None).map_err(|error| format!("write its superblocks: {error}"))?;
+        let files = self.files.iter().map(|(file, _)| file.file.try_clone()).collect::<io::Result<_>>()?;
+        let (driver, unused) = Driver::start(files, settings, |shard| (kept?.of)(shard), shared)?;
+        if let Some(error) = unused {
+            log::print(format_args!("--flash: {error}"));
+        }
+        self.driver = Some(driver);
+        Ok(())
+    }
+
     /// Writes everything out and ends the driver; returns whether all is written.
     pub(super) fn stop(&mut self, shared: &Shared) -> bool {
         self.driver.take().is_some_and(|driver| driver.stop(shared, WRITTEN))

@@ -17,16 +17,22 @@ const PIECE: usize = 500;
 /// And in a second at most of each, in all shards together.
 const A_SECOND: usize = 200_000;
 
-/// Starts it; it ends when the server stops.
+/// Starts it; it ends when the server stops. `upkeep` is called once a second, too.
 ///
 /// # Errors
 ///
 /// No thread.
-pub(super) fn start(shared: Arc<Shared>, signals: Signals, users: Option<String>) -> std::io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name("maintenance".into()).spawn(move || keep(&shared, &signals, users.as_deref()))
+pub(super) fn start(
+    shared: Arc<Shared>,
+    signals: Signals,
+    users: Option<String>,
+    upkeep: impl FnMut() + Send + 'static,
+) -> std::io::Result<JoinHandle<()>> {
+    let builder = std::thread::Builder::new().name("maintenance".into());
+    builder.spawn(move || keep(&shared, &signals, users.as_deref(), upkeep))
 }
 
-fn keep(shared: &Shared, signals: &Signals, users: Option<&str>) {
+fn keep(shared: &Shared, signals: &Signals, users: Option<&str>, mut upkeep: impl FnMut()) {
     let (mut ticked, watched) = (0, activation::watchdog().is_some());
     while !is_stopping(shared) {
         if signals.is_finish_wanted() {
@@ -49,6 +55,7 @@ fn keep(shared: &Shared, signals: &Signals, users: Option<&str>) {
             activation::alive();
         }
         tick(shared, now);
+        upkeep();
     }
 }
 

@@ -25,6 +25,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use clap::{CommandFactory, Parser};
@@ -42,6 +43,7 @@ use crate::session::{RESERVED, Shards, Shared, Tls, is_stopping};
 use crate::store::Backing;
 use background::Background;
 use flags::Flags;
+use flash::{PreparedFlash, RunningFlash};
 use plan::Plan;
 use signals::Signals;
 use warm::Warm;
@@ -171,6 +173,8 @@ fn as_user(
     // Clients over fabrics speak no TLS on the socket beside.
     let plain = plan.settings.tls.is_empty();
     let keeps = plan.memory_file.is_some().then(|| plan.settings.socket.clone().unwrap_or_default());
+    // Before the server's record: one that ends has both until all is written.
+    let file = plan.memory_file.as_deref().map(|path| warm::lock(path, &plan.store, plan.flash.bytes())).transpose()?;
     let mut fabrics = Opened::open(plan.fabrics, listeners.port, plain, keeps.as_deref())?;
     plan.store.incarnation = fabrics.incarnation();
     listeners.said.extend(fabrics.said.iter().cloned());
@@ -179,14 +183,11 @@ fn as_user(
         log::print(note);
     }
     let threads = plan.settings.threads;
-    let mut warm = match &plan.memory_file {
-        Some(path) => {
-            let (name, record) = fabrics.record();
-            let address = warm::Address { name: name.to_owned(), record, incarnation: fabrics.incarnation() };
-            Some(Warm::open(path, (&mut plan.store, threads), address)?)
-        }
-        None => None,
-    };
+    let mut warm = file.map(|file| {
+        let (name, record) = fabrics.record();
+        let address = warm::Address { name: name.to_owned(), record, incarnation: fabrics.incarnation() };
+        Warm::open(file, (&mut plan.store, threads), address)
+    });
     let shards = match (&kernel, fabrics.memory()) {
         (Some(kernel), _) => Shards::with_memory(&plan.store, threads, kernel.memory()),
         (None, Some(memory)) => Shards::with_memory(&plan.store, threads, memory),
@@ -210,23 +211,30 @@ fn as_user(
     shared.automove.store(plan.automove, Relaxed);
     shared.shards.each(|store| store.set_automove(plan.automove > 0));
     let signals = Signals::listen()?;
+    let shards = shared.shards.count() as u32;
+    let flash = (!plan.flash.files.is_empty()).then(|| plan.flash.prepare(flash_files, &plan.store, shards));
+    let flash = flash.transpose()?;
+    // Up to here a start that fails leaves the items for the next one.
     if !fabrics.wait(|| signals.is_end_wanted())? {
         return Ok(());
     }
-    // Up to here a start that fails leaves the items for the next one.
-    warm.as_ref().map_or(Ok(()), Warm::begin)?;
-    let kept = warm.as_mut().and_then(Warm::on_flash);
-    let has_flash = !plan.flash.files.is_empty();
-    let flash = has_flash.then(|| plan.flash.start(flash_files, &plan.store, &shared, kept.as_ref()));
-    let mut flash = flash.transpose()?;
-    drop(kept);
-    if let Some(warm) = &mut warm {
-        warm.load(&shared.shards);
-    }
-    let fabrics = fabrics.start(&shared, threads + 1)?;
-    let _ = shared.fabrics.set(fabrics.fabrics().to_vec());
-    let answering = (&fabrics, kernel.as_ref());
-    let served = serve(&shared, &mut listeners, &signals, (plan.users_file, plan.hosts), background, answering);
+    // From here on it leaves them as a stop does, with a record that says so.
+    let restored = restore(&shared, flash, warm.as_mut());
+    let (fabrics, mut flash, started) = match restored {
+        Ok(flash) => {
+            let (fabrics, started) = fabrics.start(&shared, threads + 1);
+            (fabrics, flash, started)
+        }
+        Err(why) => {
+            fabrics.withdraw();
+            return Err(why);
+        }
+    };
+    let served = started.and_then(|()| {
+        let _ = shared.fabrics.set(fabrics.fabrics().to_vec());
+        let files = (plan.users_file, plan.hosts);
+        serve(&shared, &mut listeners, &signals, files, background, (&fabrics, kernel.as_ref(), warm.as_ref()))
+    });
     // Also where it failed.
     shared.stop.store(true, Relaxed);
     let mut saved = Ok(());
@@ -257,6 +265,29 @@ fn attach(wanted: &kernel::options::Plan, plan: &Plan, listeners: &mut Listeners
     Ok(kernel)
 }
 
+/// Gives the shards their tiers, and brings items back.
+///
+/// # Errors
+///
+/// The tier that could not be started, and why. Items are left for the next start.
+fn restore(
+    shared: &Arc<Shared>,
+    flash: Option<PreparedFlash>,
+    warm: Option<&mut Warm>,
+) -> Result<Option<RunningFlash>, String> {
+    let Some(warm) = warm else { return flash.map(|flash| flash.start(shared, None)).transpose() };
+    warm.begin().inspect_err(|_| warm.put_back())?;
+    let kept = warm.on_flash();
+    if kept.is_some() && flash.is_none() {
+        warm.print("its items on flash are lost: this start has no --flash");
+    }
+    let flash = flash.map(|flash| flash.start(shared, kept.as_ref())).transpose();
+    let flash = flash.inspect_err(|_| warm.put_back())?;
+    drop(kept);
+    warm.load(&shared.shards);
+    Ok(flash)
+}
+
 /// Returns the backing of the items' memory, for the start-up lines.
 fn backing(backing: Backing, is_kernels: bool) -> &'static str {
     match backing {
@@ -272,23 +303,66 @@ fn serve(
     shared: &Arc<Shared>,
     listeners: &mut Listeners,
     signals: &Signals,
+    files: (Option<String>, Hosts),
+    background: Option<Background>,
+    (fabrics, kernel, warm): (&Running, Option<&Kernel>, Option<&Warm>),
+) -> Result<(), String> {
+    let mut threads = Threads::default();
+    let served = serve_by(&mut threads, shared, listeners, signals, files, background, (fabrics, kernel, warm));
+    // Before the workers end, also where serving failed.
+    if let Some(kernel) = kernel {
+        kernel.end();
+    }
+    shared.stop.store(true, Relaxed);
+    threads.end();
+    served
+}
+
+/// The threads that serve and look after clients, except those of fabrics.
+#[derive(Default)]
+struct Threads {
+    workers: Vec<worker::Reach>,
+    maintenance: Option<JoinHandle<()>>,
+    watch: Option<http::Watch>,
+}
+
+impl Threads {
+    /// Waits for their ends, after the server was told to stop.
+    fn end(self) {
+        for worker in &self.workers {
+            let _ = worker.waker.wake();
+        }
+        for worker in self.workers {
+            let _ = worker.thread.join();
+        }
+        let _ = self.maintenance.map(JoinHandle::join);
+        if let Some(watch) = self.watch {
+            watch.end();
+        }
+    }
+}
+
+fn serve_by(
+    threads: &mut Threads,
+    shared: &Arc<Shared>,
+    listeners: &mut Listeners,
+    signals: &Signals,
     (users, hosts): (Option<String>, Hosts),
     background: Option<Background>,
-    (fabrics, kernel): (&Running, Option<&Kernel>),
+    (fabrics, kernel, warm): (&Running, Option<&Kernel>, Option<&Warm>),
 ) -> Result<(), String> {
-    let mut workers = Vec::new();
     shared.watchers.set_time(clock::since_1970);
     listeners.list(shared);
     let mut sockets = std::mem::take(&mut listeners.datagrams);
     for number in 0..shared.settings.threads {
         let started = worker::start(number, shared.clone(), std::mem::take(&mut sockets));
-        workers.push(started.map_err(|error| format!("-t: starting worker {number}: {error}"))?);
+        threads.workers.push(started.map_err(|error| format!("-t: starting worker {number}: {error}"))?);
     }
-    let maintenance = maintenance::start(shared.clone(), signals.clone(), users)
-        .map_err(|error| format!("starting the maintenance thread: {error}"))?;
+    let maintenance = maintenance::start(shared.clone(), signals.clone(), users, fabrics.upkeep());
+    threads.maintenance = Some(maintenance.map_err(|error| format!("starting the maintenance thread: {error}"))?);
     let watch =
         listeners.http.take().map(|listener| http::start(listener, shared.clone(), listeners.said.clone(), hosts));
-    let watch = watch.transpose().map_err(|error| format!("--http: starting its thread: {error}"))?;
+    threads.watch = watch.transpose().map_err(|error| format!("--http: starting its thread: {error}"))?;
     if let Some(kernel) = kernel {
         kernel.answer();
     }
@@ -311,12 +385,13 @@ fn serve(
         background.serves(keep_errors).map_err(|error| format!("-d: {error}"))?;
     }
     activation::ready(&format!("{}; {memory}", listeners.said.join(", ")));
-    let served = listeners.serve(shared, &workers).map_err(|error| format!("accepting connections: {error}"));
+    let served = listeners.serve(shared, &threads.workers).map_err(|error| format!("accepting connections: {error}"));
     activation::stopping();
     // First: another server may have the interface from now on.
     if let Some(kernel) = kernel {
         kernel.end();
     }
+    warm.into_iter().for_each(Warm::announce_end);
     if is_stopping(shared) {
         listeners.shut();
     } else {
@@ -329,17 +404,6 @@ fn serve(
             break;
         }
         std::thread::sleep(Duration::from_millis(20));
-    }
-    shared.stop.store(true, Relaxed);
-    for worker in &workers {
-        let _ = worker.waker.wake();
-    }
-    for worker in workers {
-        let _ = worker.thread.join();
-    }
-    let _ = maintenance.join();
-    if let Some(watch) = watch {
-        watch.end();
     }
     served
 }

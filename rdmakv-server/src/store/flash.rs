@@ -7,6 +7,7 @@
 //! removes the record under the same lock (`end.rs`, `put.rs`). So no record has a former value.
 
 use std::collections::{HashMap, VecDeque};
+use std::io::Read;
 use std::sync::Arc;
 
 use rdmakv_flash::record::Summed;
@@ -32,12 +33,17 @@ pub struct Load {
 }
 
 /// A tier of the server before, as it was at the stop.
-#[derive(Clone, Copy, Debug)]
 pub struct Kept<'a> {
-    /// See [`Flash::manifest`].
-    pub manifest: &'a [u8],
+    /// See [`Flash::write_manifest`].
+    pub manifest: Box<dyn Read + 'a>,
     /// The stop that it is of.
     pub stop: u64,
+}
+
+impl std::fmt::Debug for Kept<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Kept").field("stop", &self.stop).finish_non_exhaustive()
+    }
 }
 
 /// The answer to [`Store::recall`].
@@ -192,10 +198,10 @@ impl Store {
     }
 
     /// Makes a tier of what is kept, with stubs in pages of this store.
-    fn restore_flash(&mut self, settings: Settings, kept: Kept<'_>) -> Result<Flash, ManifestError> {
+    fn restore_flash(&mut self, settings: Settings, mut kept: Kept<'_>) -> Result<Flash, ManifestError> {
         let mut lent = Vec::new();
         let slabs = &mut self.slabs;
-        let restored = Flash::restore_in(settings, kept.manifest, kept.stop, || {
+        let restored = Flash::restore_in(settings, &mut *kept.manifest, kept.stop, || {
             let memory = stub_memory(slabs)?;
             lent.push(memory.address());
             Some(memory)

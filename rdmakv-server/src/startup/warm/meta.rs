@@ -16,7 +16,7 @@
 //! |     4 | shards; of each:                                           |
 //! |    33 | latest version, flushed, next flush (all ones: none), chosen |
 //! |     8 | bytes of its items in FILE                                 |
-//! |  8, … | what it has on flash; all ones instead of a length: none   |
+//! |     8 | bytes of its flash tier's manifest behind them; all ones: none |
 
 use rdmakv_flash::record;
 
@@ -42,9 +42,11 @@ pub(super) enum Disbelief {
     Limits { before: String },
     #[error("the clock is {seconds} s behind the one at the stop")]
     Clock { seconds: u64 },
-    #[error("another server was at this address since")]
+    #[error("another server was at this address since, or this one was killed while it stopped")]
     OtherServer,
-    #[error("nothing tells whether another server was at this address since: its record in /dev/shm is gone or in use")]
+    #[error(
+        "nothing tells whether another server was at this address since: its record in /dev/shm is gone or in use: let nothing remove it"
+    )]
     NoRecord,
     #[error("its items cannot be read: {0}")]
     Items(String),
@@ -56,8 +58,8 @@ pub(super) struct ShardMeta {
     pub(super) numbers: Continuation,
     /// Bytes of its items in FILE.
     pub(super) bytes: u64,
-    /// Its items on flash.
-    pub(super) flash: Option<Vec<u8>>,
+    /// Bytes of its flash tier's manifest behind them.
+    pub(super) flash: Option<u64>,
 }
 
 /// The circumstances of a run: at its stop, and at the start of the next one.
@@ -125,8 +127,7 @@ impl Meta {
             for word in [latest, flushed, flush_at.unwrap_or(NONE), u64::from(chosen), shard.bytes] {
                 out.extend_from_slice(&word.to_le_bytes());
             }
-            out.extend_from_slice(&shard.flash.as_ref().map_or(NONE, |bytes| bytes.len() as u64).to_le_bytes());
-            out.extend_from_slice(shard.flash.as_deref().unwrap_or_default());
+            out.extend_from_slice(&shard.flash.unwrap_or(NONE).to_le_bytes());
         }
         let sum = record::sum(&out);
         out.extend_from_slice(&sum.to_le_bytes());
@@ -163,10 +164,7 @@ impl Meta {
             };
             let numbers = Continuation { latest, flushed, flush_at: (flush_at != NONE).then_some(flush_at), chosen };
             let bytes = fields.word()?;
-            let flash = match fields.word()? {
-                NONE => None,
-                len => Some(fields.take(usize::try_from(len).ok()?)?.to_vec()),
-            };
+            let flash = Some(fields.word()?).filter(|&bytes| bytes != NONE);
             shards.push(ShardMeta { numbers, bytes, flash });
         }
         Some(Self { stop, seed, incarnation, at: Circumstances { clock, boot, address, limits }, shards })
@@ -227,8 +225,8 @@ mod tests {
 
     fn meta() -> Meta {
         let numbers = Continuation { latest: 9, flushed: 3, flush_at: Some(2000), chosen: true };
-        let first = ShardMeta { numbers, bytes: 77, flash: Some(b"stubs".to_vec()) };
-        let second = ShardMeta { flash: Some(Vec::new()), ..ShardMeta::default() };
+        let first = ShardMeta { numbers, bytes: 77, flash: Some(88) };
+        let second = ShardMeta { flash: Some(0), ..ShardMeta::default() };
         let shards = vec![first, second, ShardMeta::default()];
         Meta { stop: 5, seed: 6, incarnation: 7, at: circumstances(), shards }
     }

@@ -4,10 +4,11 @@
 //! over shared memory map sealed memory only, and no file with a name can be sealed. So chunks are always new, with this run's
 //! incarnation. A client that still maps the old ones finds no item of this run there.
 //!
-//! * **Stop**: nothing serves any more. The flash tiers are written out, then the items. Then all superblocks get the number of this stop,
-//!   as clean ones. `FILE.meta` is written last, to a new file, which is renamed. Each has reached the device before the next begins.
-//! * **Start**: FILE and the log are locked. FILE.meta is read and judged ([`Meta::believe`]), and removed, believed or not. Superblocks are
-//!   in use then, items are read, and only then clients are served.
+//! * **Stop**: nothing serves any more. The flash tiers are written out, then the items and what the tiers have. Then all superblocks get
+//!   the number of this stop, as clean ones. `FILE.meta` is written last, to a new file, which is renamed. Each has reached the device
+//!   before the next begins.
+//! * **Start**: FILE is locked, then the server's record and the log. FILE.meta is read and judged ([`Meta::believe`]). All that may fail is
+//!   tried. Then FILE.meta is removed, believed or not. Superblocks are in use then, items are read, and only then clients are served.
 //!
 //! So FILE.meta exists from the end of an orderly stop to the next start, never while a server serves. A server that is killed leaves
 //! none, and the next one starts empty.
@@ -28,16 +29,24 @@ use crate::fabric::incarnation;
 use crate::fabric::predecessor::Predecessor;
 use crate::log;
 use crate::session::{Shards, Shared};
-use crate::store::Config;
-use file::{BEGIN, WarmFile};
+use crate::store::{Config, Kept};
+use file::BEGIN;
+pub(super) use file::WarmFile;
 use meta::{Circumstances, Disbelief, Meta, ShardMeta};
 
 /// How long the server before may hold FILE.
 const LOCKED: Duration = Duration::from_secs(5);
 /// Two runs read the same clock with a difference of less than this, in seconds.
 const ROUNDING: u64 = 2;
-/// Bytes of FILE.meta besides what is on flash.
-const META: u64 = 1 << 20;
+/// The ends of the names beside FILE.
+const META: &str = ".meta";
+const NEW: &str = ".meta.new";
+/// Bytes of a name at most.
+const NAME_MAX: usize = 255;
+/// Bytes of FILE.meta at most.
+const META_MAX: u64 = 1 << 20;
+/// Bytes of flash for which a manifest has one byte, whatever its items are.
+const A_BYTE: u64 = 1 << 16;
 
 /// The server's address, and its record.
 #[derive(Clone, Debug)]
@@ -53,13 +62,47 @@ pub(super) struct Address {
 /// FILE, from the start to the stop.
 #[derive(Debug)]
 pub(super) struct Warm {
-    path: PathBuf,
     file: WarmFile,
     now: Circumstances,
     incarnation: u32,
     seed: u64,
-    /// The contents of FILE.meta, if they are believed.
+    /// The contents of FILE.meta, if they are believed and the items are not back yet.
     meta: Option<Meta>,
+}
+
+/// Checks the name of FILE, and that no file of the flash tier is FILE or is beside it.
+///
+/// # Errors
+///
+/// The fault and the right form.
+pub(super) fn check<'a>(path: &Path, flash: impl Iterator<Item = &'a Path>) -> Result<(), String> {
+    let most = NAME_MAX - NEW.len();
+    let len = path.file_name().map_or(0, |name| name.len());
+    if len > most {
+        return Err(format!(
+            "-e {}: its name has {len} bytes; use {most} at most, because FILE{NEW} is beside it",
+            path.display()
+        ));
+    }
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let own = ["", META, NEW].map(|end| absolute(&beside(path, end)));
+    for file in flash {
+        if own.contains(&absolute(file)) {
+            return Err(format!("--flash {}: -e has this file: name another one", file.display()));
+        }
+    }
+    Ok(())
+}
+
+/// Opens FILE for a server with this memory, and as many bytes of flash.
+///
+/// # Errors
+///
+/// FILE cannot be used, and why.
+pub(super) fn lock(path: &Path, store: &Config, flash: u64) -> Result<WarmFile, String> {
+    let bytes = (store.memory + store.extra) as u64;
+    // Blocks have a head each. A stub takes as many bytes of memory as of FILE.
+    WarmFile::open(path, bytes + bytes / 1024 + flash / A_BYTE, LOCKED)
 }
 
 fn limits(store: &Config, shards: usize) -> String {
@@ -89,21 +132,13 @@ pub(super) fn reread(bytes: &[u8]) -> Option<Vec<u8>> {
 }
 
 impl Warm {
-    /// Locks FILE, and judges what FILE.meta says. Nothing is changed. The seed of hashes is that of FILE.meta if it is believed.
-    ///
-    /// # Errors
-    ///
-    /// FILE cannot be used, and why.
-    pub(super) fn open(path: &Path, (store, threads): (&mut Config, usize), address: Address) -> Result<Self, String> {
-        let bytes = store.memory + store.extra;
-        // Blocks have a head each.
-        let file = WarmFile::open(path, (bytes + bytes / 1024) as u64, LOCKED)?;
+    /// Judges the contents of FILE.meta. Nothing is changed. The seed of hashes is that of FILE.meta if it is believed.
+    pub(super) fn open(file: WarmFile, (store, threads): (&mut Config, usize), address: Address) -> Self {
         let shards = Shards::number(store, threads);
         let now =
             Circumstances { clock: clock::now(), boot: boot(), address: address.name, limits: limits(store, shards) };
-        let mut own =
-            Self { path: path.to_owned(), file, now, incarnation: address.incarnation, seed: store.seed, meta: None };
-        match own.judge(store.memory as u64, shards, address.record) {
+        let mut own = Self { file, now, incarnation: address.incarnation, seed: store.seed, meta: None };
+        match own.judge(shards, address.record) {
             Ok(meta) => {
                 (own.seed, store.seed) = (meta.seed, meta.seed);
                 own.meta = Some(meta);
@@ -111,23 +146,27 @@ impl Warm {
             Err(Disbelief::NoMeta) if own.file.is_new => {}
             Err(why) => own.print(format_args!("starts empty: {why}")),
         }
-        Ok(own)
+        own
     }
 
-    fn print(&self, what: impl std::fmt::Display) {
-        log::print(format_args!("-e {}: {what}", self.path.display()));
+    /// Returns the path of FILE.
+    pub(super) fn path(&self) -> &Path {
+        &self.file.path
+    }
+
+    pub(super) fn print(&self, what: impl std::fmt::Display) {
+        log::print(format_args!("-e {}: {what}", self.path().display()));
     }
     fn meta_path(&self) -> PathBuf {
-        beside(&self.path, ".meta")
+        beside(self.path(), META)
     }
 
-    fn judge(&mut self, memory: u64, shards: usize, record: Option<Predecessor>) -> Result<Meta, Disbelief> {
+    fn judge(&mut self, shards: usize, record: Option<Predecessor>) -> Result<Meta, Disbelief> {
         let mut options = OpenOptions::new();
         let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(self.meta_path());
         let file = file.map_err(|_| Disbelief::NoMeta)?;
         let mut bytes = Vec::new();
-        // Stubs take half of the memory at most.
-        let read = file.take(META + memory).read_to_end(&mut bytes);
+        let read = file.take(META_MAX).read_to_end(&mut bytes);
         let meta = read.map_err(|_| Disbelief::Damaged).and_then(|_| Meta::decode(&bytes))?;
         while self.now.clock < meta.at.clock && meta.at.clock - self.now.clock <= ROUNDING {
             std::thread::sleep(Duration::from_millis(100));
@@ -145,19 +184,47 @@ impl Warm {
     pub(super) fn begin(&self) -> Result<(), String> {
         let path = self.meta_path();
         let failed =
-            |error: io::Error| format!("-e {}: removing {}: {error}: remove it", self.path.display(), path.display());
+            |error: io::Error| format!("-e {}: removing {}: {error}: remove it", self.path().display(), path.display());
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             removed => removed.map_err(failed)?,
         }
-        sync_directory(&self.path).map_err(failed)?;
-        self.file.mark(None).map_err(|error| format!("-e {}: writing it: {error}", self.path.display()))
+        sync_directory(self.path()).map_err(failed)?;
+        self.file.mark(None).map_err(|error| format!("-e {}: writing it: {error}", self.path().display()))
     }
 
-    /// Returns what each shard has on flash.
-    pub(super) fn on_flash(&mut self) -> Option<OnFlash> {
-        let meta = self.meta.as_mut()?;
-        Some(OnFlash { stop: meta.stop, manifests: meta.shards.iter_mut().map(|shard| shard.flash.take()).collect() })
+    /// Undoes [`begin`](Self::begin) after a failure: the items are for the next start. Nothing was served, and no item is back.
+    pub(super) fn put_back(&self) {
+        let Some(meta) = &self.meta else { return };
+        let meta = Meta { incarnation: self.incarnation, at: self.now.clone(), ..meta.clone() };
+        match self.file.mark(Some(meta.stop)).and_then(|()| self.write_meta(&meta.encode())) {
+            Ok(()) => self.print("the items are kept for the next start"),
+            Err(error) => self.print(format_args!("{error}: the next start is empty")),
+        }
+    }
+
+    /// Has the next server wait for FILE until this one has ended.
+    pub(super) fn announce_end(&self) {
+        self.file.announce_end();
+    }
+
+    /// Returns what each shard has on flash, if any has.
+    pub(super) fn on_flash(&self) -> Option<OnFlash<'_>> {
+        let meta = self.meta.as_ref()?;
+        let mut at = BEGIN;
+        let places = meta.shards.iter().map(|shard| {
+            let place = shard.flash.map(|bytes| (at.saturating_add(shard.bytes), bytes));
+            at = at.saturating_add(shard.bytes).saturating_add(shard.flash.unwrap_or(0));
+            place
+        });
+        let places: Vec<_> = places.collect();
+        places.iter().any(Option::is_some).then(|| {
+            let stop = meta.stop;
+            OnFlash::new(stop, move |shard| {
+                let place = (*places.get(shard)?)?;
+                Some(Kept { stop, manifest: Box::new(self.file.read_from(place)) })
+            })
+        })
     }
 
     /// Brings the items back. Where that fails, all of them are gone.
@@ -173,7 +240,7 @@ impl Warm {
         each(&mut |number, shard| {
             if let Ok(before) = items {
                 items = self.file.load(shards, number, (at, shard.bytes), now).map(|more| before + more);
-                at = at.saturating_add(shard.bytes);
+                at = at.saturating_add(shard.bytes).saturating_add(shard.flash.unwrap_or(0));
             }
         });
         shards.each(|store| store.end_restore());
@@ -200,8 +267,7 @@ impl Warm {
     /// What could not be written: the next start is empty.
     pub(super) fn save(&self, shared: &Shared, flash: Option<&mut RunningFlash>) -> Result<(), String> {
         let saved = self.try_save(shared, flash);
-        saved
-            .map_err(|error| format!("-e {}: writing the items: {error}: the next start is empty", self.path.display()))
+        saved.map_err(|error| format!("-e {}: writing the items: {error}: they are lost", self.path().display()))
     }
 
     fn try_save(&self, shared: &Shared, flash: Option<&mut RunningFlash>) -> io::Result<()> {
@@ -216,14 +282,24 @@ impl Warm {
             flash = None;
         }
         let stop = rand::random();
-        let (lengths, items) = self.file.save(shards)?;
-        let parts = lengths.into_iter().enumerate().map(|(number, bytes)| {
-            let mut store = shards.at(number);
-            let on_flash = flash.as_ref().and_then(|_| store.flash()).map(|flash| flash.manifest(stop));
-            ShardMeta { numbers: store.continuation(), bytes, flash: on_flash }
-        });
+        let (mut end, mut items, mut parts) = (BEGIN, 0, Vec::new());
+        for number in 0..shards.count() {
+            let (bytes, more) = self.file.save(shards, number, end)?;
+            (end, items) = (end + bytes, items + more);
+            let store = shards.at(number);
+            let tier = flash.as_ref().and_then(|_| store.flash_tier());
+            let on_flash = tier.map(|tier| -> io::Result<u64> {
+                let mut blocks = self.file.write_from(end);
+                tier.write_manifest(stop, &mut blocks)?;
+                blocks.flush()?;
+                Ok(blocks.at - end)
+            });
+            let on_flash = on_flash.transpose()?;
+            end += on_flash.unwrap_or(0);
+            parts.push(ShardMeta { numbers: store.continuation(), bytes, flash: on_flash });
+        }
         let at = Circumstances { clock: clock::now(), ..self.now.clone() };
-        let meta = Meta { stop, seed: self.seed, incarnation: self.incarnation, at, shards: parts.collect() };
+        let meta = Meta { stop, seed: self.seed, incarnation: self.incarnation, at, shards: parts };
         if let Some(flash) = flash {
             flash.mark(Some(stop))?;
         }
@@ -234,12 +310,12 @@ impl Warm {
     }
 
     fn write_meta(&self, bytes: &[u8]) -> io::Result<()> {
-        let new = beside(&self.path, ".meta.new");
+        let new = beside(self.path(), NEW);
         let _ = std::fs::remove_file(&new);
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
         file.write_all(bytes)?;
         file.sync_all()?;
         std::fs::rename(&new, self.meta_path())?;
-        sync_directory(&self.path)
+        sync_directory(self.path())
     }
 }
