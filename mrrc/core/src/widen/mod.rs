@@ -63,6 +63,7 @@ const CONTEXT_BITS: u32 = 9;
 const MOST_PAGES: u64 = 1 << 14;
 
 /// The shadows begin anew after so many contexts of others in turn, for each that is played: by chance once in 3,000 times.
+/// A context that is missed more often in a row than it has pages counts as another with each miss.
 const SILENT: u64 = 8;
 
 /// Pages of one request that the shadows play: its length beyond this tells nothing new.
@@ -78,10 +79,12 @@ pub(crate) struct Widener {
     most: u64,
     /// One context in two to this power is played: those of this rank and above.
     rank: u32,
-    /// Misses since one was played; one in another context than the last counts as a whole context.
+    /// Misses since one was played; one in another context than the last counts as a whole context ([`SILENT`]).
     unplayed: u64,
     /// The context of the last miss that was not played.
     last: u64,
+    /// Misses in a row in that context.
+    in_last: u64,
     shadows: [Shadow; WIDTHS.len()],
     all: Sums,
     contexts: Box<[Context]>,
@@ -130,6 +133,7 @@ impl Widener {
             rank: 0,
             unplayed: 0,
             last: 0,
+            in_last: 0,
             shadows: WIDTHS.map(|width| Shadow::new(width, capacity.div_ceil(width), MOST_PAGES / width)),
             all: Sums::default(),
             contexts: vec![Context::default(); contexts].into(),
@@ -159,8 +163,10 @@ impl Widener {
             if context.tag == tag {
                 context.misses *= DECAY_CONTEXT;
             }
-            self.unplayed += if hash == self.last { 1 } else { 1 << CONTEXT_BITS };
+            self.in_last = if hash == self.last { self.in_last + 1 } else { 0 };
             self.last = hash;
+            let is_scan = (1..1 << CONTEXT_BITS).contains(&self.in_last);
+            self.unplayed += if is_scan { 1 } else { 1 << CONTEXT_BITS };
             if self.unplayed >> self.rank >= SILENT << CONTEXT_BITS {
                 self.play_all();
             }
@@ -462,6 +468,32 @@ mod tests {
         assert!(widener.rank < rank);
         let exact = |context: &u64| widener.width_of(range(context << 9, 1)) == 1;
         assert!(contexts.iter().all(exact));
+    }
+
+    #[test]
+    fn one_small_context_is_learned_anew() {
+        let mut widener = taught(HUGE, 0..1 << 21);
+        assert!(widener.rank >= 7, "{}", widener.rank);
+        let most = (SILENT << widener.rank) + 600;
+        let here = (1 << 20..).find(|&context| !widener.is_played(mix(context))).unwrap() << 9;
+        // Single pages of a few blocks that are unmapped and mapped again.
+        let page = |nth: u64| here + nth % 4 * WIDEST + nth % 7;
+        let is_wide = |widener: &Widener| (0..4).any(|nth| widener.width_of(range(page(nth), 1)) > 1);
+        assert!(is_wide(&widener));
+        for nth in 0..most {
+            widener.observe(range(page(nth), 1));
+            widener.forget(range(here + nth % 4 * WIDEST, WIDEST));
+        }
+        assert!(!is_wide(&widener) && widener.rank == 0, "{}", widener.rank);
+    }
+
+    #[test]
+    fn a_scan_of_other_contexts_keeps_the_sample() {
+        let mut widener = taught(HUGE, 0..1 << 21);
+        let rank = widener.rank;
+        let others = (1 << 20..).filter(|&context| rank_of(mix(context)) < rank).take((SILENT as usize) << (rank - 2));
+        others.for_each(|context| (0..512).for_each(|page| widener.observe(range((context << 9) + page, 1))));
+        assert_eq!(widener.rank, rank);
     }
 
     #[test]
