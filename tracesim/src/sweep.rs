@@ -113,7 +113,10 @@ impl Sweep {
     ) -> Result<Vec<Option<Finished>>, ReplayError> {
         let capacities: Vec<u64> = cells.iter().map(|&cell| self.capacity(cell, footprint)).collect();
         let bounds: Vec<Option<f64>> = if self.bound {
-            bound::lower(trace, &capacities, &self.base.cost).into_iter().map(Some).collect()
+            let Some(bounds) = bound::lower_until(trace, &capacities, &self.base.cost, watch.stop) else {
+                return Ok(vec![None; cells.len()]);
+            };
+            bounds.into_iter().map(Some).collect()
         } else {
             vec![None; capacities.len()]
         };

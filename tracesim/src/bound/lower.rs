@@ -6,25 +6,34 @@ use crate::last_use::LastUse;
 use mrrc_core::PageRange;
 use mrrc_core::cost::Linear;
 use smallvec::SmallVec;
+use std::sync::atomic::{AtomicBool, Ordering};
 use traces::{Kind, Process, Trace};
 
 /// Returns the least that serving a trace can cost, in microseconds, at each capacity, in pages: every process has a
 /// cache of that capacity. See the [module](super) for the policies that it holds for.
 pub fn lower(trace: &Trace, capacities_pages: &[u64], costs: &Linear) -> Vec<f64> {
+    lower_until(trace, capacities_pages, costs, &NEVER).unwrap_or_default()
+}
+
+/// Returns the same as [`lower`], or none soon after `stop` was set.
+pub fn lower_until(trace: &Trace, capacities_pages: &[u64], costs: &Linear, stop: &AtomicBool) -> Option<Vec<f64>> {
     // Many policies have the same capacities.
     let mut distinct = capacities_pages.to_vec();
     distinct.sort_unstable();
     distinct.dedup();
     let mut totals = vec![0.0; distinct.len()];
     for process in &trace.processes {
-        let bounds = Bound::of(process, costs).at(&distinct);
+        let bounds = Bound::until(process, costs, stop)?.at(&distinct);
         totals.iter_mut().zip(bounds).for_each(|(total, bound)| *total += bound);
     }
     let total = |capacity| distinct.binary_search(capacity).map_or(0.0, |at| totals[at]);
-    capacities_pages.iter().map(total).collect()
+    Some(capacities_pages.iter().map(total).collect())
 }
 
-/// Steps whose last uses are looked up at once, before they are used.
+/// Is not set.
+static NEVER: AtomicBool = AtomicBool::new(false);
+
+/// Steps whose last uses are looked up at once, before they are used. Between them it may be stopped.
 const AHEAD: usize = 64;
 
 /// Everything about a process that any capacity needs.
@@ -39,7 +48,13 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    pub(super) fn of(process: &Process, costs: &Linear) -> Self {
+    /// Returns some.
+    pub(super) fn of(process: &Process, costs: &Linear) -> Option<Self> {
+        Self::until(process, costs, &NEVER)
+    }
+
+    /// Returns none soon after `stop` was set.
+    fn until(process: &Process, costs: &Linear, stop: &AtomicBool) -> Option<Self> {
         let asks = |kind| matches!(kind, Kind::Request | Kind::Acquire);
         let mut items = Items::default();
         let mut living = Living::new(process.steps.iter().filter(|step| asks(step.kind())).count() as u64);
@@ -48,6 +63,9 @@ impl Bound {
         let (mut now, mut pages, mut new_pages, mut holds) = (0, 0.0, 0, false);
         for (at, step) in process.steps.iter().enumerate() {
             if at.is_multiple_of(AHEAD) {
+                if stop.load(Ordering::Relaxed) {
+                    return None;
+                }
                 let next = process.steps.range(at..process.steps.len().min(at + AHEAD));
                 uses.prepare(next.map(|step| step.range()));
             }
@@ -67,14 +85,14 @@ impl Bound {
             pages += range.pages() as f64;
             now += 1;
         }
-        Self {
+        Some(Self {
             no_cache: (costs.reg_page + costs.dereg_page) * pages + costs.reg_call * now as f64,
             saved: items.sorted(),
             living,
             // A range that was invalidated while in use may still be registered, beside its replacement.
             last_pages: if holds { new_pages } else { uses.pages() },
             dereg_page: costs.dereg_page,
-        }
+        })
     }
 
     /// Returns the saving of holding one page for one more request, in a cache of this capacity.
@@ -128,4 +146,22 @@ fn add_items(found: &mut Found, is_all: bool, costs: &Linear, items: &mut Items)
     }
     items.add(value, volume);
     runs.for_each(|(value, volume)| items.add(value, volume));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mrrc_core::Access;
+    use traces::Step;
+
+    #[test]
+    fn a_stopped_bound_is_none() {
+        let step = |page: u64| Step::new(Kind::Request, PageRange::new(page % 300, 1).unwrap(), Access::LOCAL, false);
+        let steps: Vec<Step> = (0..5000).map(step).collect();
+        let trace = Trace { processes: vec![Process { steps: steps.into() }], ..Trace::default() };
+        let [go, stop] = [false, true].map(AtomicBool::new);
+        let until = |stop| lower_until(&trace, &[10, 20], &Linear::PAPER, stop);
+        assert_eq!(until(&go), Some(lower(&trace, &[10, 20], &Linear::PAPER)));
+        assert_eq!(until(&stop), None);
+    }
 }

@@ -59,7 +59,7 @@ mod living;
 mod lower;
 mod upper;
 
-pub use lower::lower;
+pub use lower::{lower, lower_until};
 pub use upper::{upper, upper_bypassing};
 
 use mrrc_core::policy::{Granule, Scheme};

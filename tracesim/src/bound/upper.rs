@@ -73,7 +73,8 @@ fn cheapest(
     let mut totals = vec![0.0; capacities.len()];
     for process in &trace.processes {
         let future = Future::of(process);
-        let prices = tries.iter().any(|schedule| schedule.bypass_below > 0.0).then(|| Bound::of(process, costs));
+        let prices =
+            tries.iter().any(|schedule| schedule.bypass_below > 0.0).then(|| Bound::of(process, costs)).flatten();
         for (total, &capacity) in totals.iter_mut().zip(capacities) {
             let price = prices.as_ref().map_or(0.0, |bound| bound.price_at(capacity));
             let mut least = f64::INFINITY;

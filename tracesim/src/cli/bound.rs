@@ -68,7 +68,9 @@ impl Bound {
         let (trace, footprint) = self.source.load(&self.trace)?;
         let capacities: Vec<u64> =
             self.capacity.iter().map(|size| size.pages(footprint.largest_process_pages)).collect();
-        let lower = bound::lower(&trace, &capacities, &self.cost);
+        let Some(lower) = bound::lower_until(&trace, &capacities, &self.cost, &interrupt::STOP) else {
+            return Err(Failure::Interrupted);
+        };
         let progress = Progress::of(&trace.name, capacities.len() as u64);
         let row = |(&capacity_pages, &lower_bound_us): (&u64, &f64)| {
             let upper = |upper: Upper| {
