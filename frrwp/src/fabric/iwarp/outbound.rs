@@ -24,6 +24,7 @@ use super::socket::Piece;
 use super::tags::Pin;
 use super::terminate::Terminate;
 use smallvec::SmallVec;
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -36,8 +37,12 @@ const SEGMENT: usize = 65_472;
 const COPIED: usize = 8_192;
 /// The longest payload of a frame that goes into the stream.
 const STREAMED: usize = 2048;
-/// Bytes of the stream at most, but for the last frame: each connection keeps so many.
+/// Bytes of the stream at most, but for the last frame.
 const STREAM: usize = 40 * 1024;
+/// Bytes of the stream that each connection keeps. A longer one is the thread's, and goes back when its frames have left.
+const KEPT: usize = 4096;
+/// Bytes of a stream that a thread lends.
+const LENT: usize = STREAM + STREAMED + 64;
 /// Frames that are cut at a time, and bytes of them. A write of 1 MiB goes in one call, and so do answers to 32 small
 /// reads.
 const FRAMES: usize = 32;
@@ -46,6 +51,11 @@ const BYTES: usize = 1024 * 1024;
 pub(super) const SHOWN: usize = 64;
 /// Buffers that are kept for the next message or answer, if they are not too large.
 const POOL: usize = 4;
+
+thread_local! {
+    /// A long stream that no connection needs just now.
+    static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
 
 type Pieces = SmallVec<[Piece; GATHER]>;
 
@@ -152,6 +162,8 @@ pub(super) struct Outbound {
     frames: VecDeque<Frame>,
     /// Short frames. It is begun anew when the last of them was sent.
     stream: Vec<u8>,
+    /// Whether the last stream was a long one.
+    was_long: bool,
     /// Bytes of the first frame that were sent.
     begun: usize,
     turn: Turn,
@@ -179,6 +191,7 @@ impl Outbound {
             copied: None,
             frames: VecDeque::new(),
             stream: Vec::new(),
+            was_long: false,
             begun: 0,
             turn: Turn::Posts,
             within: false,
@@ -276,7 +289,7 @@ impl Outbound {
         self.answers.clear();
         self.copied = None;
         self.frames.clear();
-        self.stream.clear();
+        self.stream = Vec::new();
         self.last_words = None;
         self.begun = 0;
     }
@@ -467,6 +480,7 @@ impl Outbound {
         }
         let from = entered.address.wrapping_add(pin.address as usize);
         Some(self.streamed(header, length, Ends::Answer, |stream| {
+            // It has the room already, but this is where it is relied on.
             stream.reserve(length);
             let end = stream.len();
             // SAFETY: bound bytes stay mapped until no read is at them, whatever is done to them; there is room.
@@ -516,6 +530,11 @@ impl Outbound {
         let (encoded, used) = header.encode();
         let carried = used + length;
         let at = self.stream.len();
+        // Two bytes of the length, up to three of padding, and the CRC.
+        let room = 2 + carried + 3 + 4;
+        if self.stream.capacity() - at < room {
+            self.lengthen(at + room);
+        }
         self.stream.extend_from_slice(&(carried as u16).to_be_bytes());
         self.stream.extend_from_slice(&encoded[..used]);
         put(&mut self.stream);
@@ -525,6 +544,31 @@ impl Outbound {
         self.stream.extend_from_slice(&crc.to_le_bytes());
         let length = self.stream.len() - at;
         Frame { head: SmallVec::new(), body: Body::Stream(at), length, tail: [0; 7], ends_at: 0, ends }
+    }
+
+    /// Makes room for so many bytes in the stream.
+    #[cold]
+    fn lengthen(&mut self, bytes: usize) {
+        if bytes <= KEPT && !self.was_long {
+            let bytes = bytes.max(2 * self.stream.capacity()).min(KEPT);
+            return self.stream.reserve_exact(bytes - self.stream.len());
+        }
+        let mut long = SPARE.take();
+        if long.capacity() < LENT {
+            long = Vec::with_capacity(LENT);
+        }
+        long.clear();
+        long.extend_from_slice(&self.stream);
+        self.stream = long;
+    }
+
+    /// Gives a long stream back, of which all was sent.
+    #[inline]
+    fn shorten(&mut self) {
+        if self.stream.capacity() > KEPT {
+            self.was_long = self.stream.len() > KEPT;
+            SPARE.set(std::mem::take(&mut self.stream));
+        }
     }
 
     /// The bytes to be sent next, and what keeps them there.
@@ -597,6 +641,9 @@ impl Outbound {
                 ended(frame.ends);
             }
         }
+        if self.frames.is_empty() {
+            self.shorten();
+        }
     }
 }
 
@@ -611,4 +658,76 @@ fn copy(from: *const u8, length: u32, into: &mut Vec<u8>) -> io::Result<()> {
         }
         Ok(())
     })?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct None;
+
+    impl Sources for None {
+        fn pin(&self, _: u32, _: u64, _: u64) -> Result<Pin, Terminate> {
+            Err(Terminate::LOCAL_CATASTROPHE)
+        }
+    }
+
+    /// Sends so many messages of a kilobyte, some bytes at a time, and returns how much was sent.
+    fn send(outbound: &mut Outbound, messages: u8, at_a_time: usize) -> usize {
+        for message in 0..messages {
+            outbound.post(Post::Send { bytes: vec![message; 1024], invalidate: Option::None });
+        }
+        let mut sent = Vec::new();
+        loop {
+            outbound.fill(&None).unwrap();
+            let (mut vector, mut pins) = (SmallVec::new(), SmallVec::new());
+            outbound.show(&None, &mut vector, &mut pins).unwrap();
+            // SAFETY: the frames are in the stream until they are sent.
+            let shown: Vec<u8> = vector.iter().flat_map(|piece| unsafe { piece.bytes() }.to_vec()).collect();
+            if shown.is_empty() {
+                break;
+            }
+            let now = shown.len().min(at_a_time);
+            sent.extend_from_slice(&shown[..now]);
+            outbound.sent(now, |_| {});
+        }
+        let each = sent.len() / usize::from(messages);
+        for (message, frame) in (0..messages).zip(sent.chunks(each)) {
+            assert_eq!(frame.iter().filter(|&&byte| byte == message).count() / 1024, 1, "message {message}");
+        }
+        sent.len()
+    }
+
+    #[test]
+    fn idle_connections_keep_short_streams() {
+        for at_a_time in [usize::MAX, 10_000, 999] {
+            let mut outbound = Outbound::new(true, true, 4, 4);
+            let one = send(&mut outbound, 1, at_a_time);
+            let kept = outbound.stream.as_ptr();
+            assert!((1..=KEPT).contains(&outbound.stream.capacity()));
+            assert_eq!(send(&mut outbound, 1, at_a_time), one);
+            assert_eq!(outbound.stream.as_ptr(), kept, "short ones are written where the last one was");
+            for _ in 0..3 {
+                assert_eq!(send(&mut outbound, 32, at_a_time), 32 * one);
+                assert_eq!(outbound.stream.capacity(), 0);
+            }
+            let spare = SPARE.take();
+            assert!((STREAM..=LENT).contains(&spare.capacity()), "{}", spare.capacity());
+            SPARE.set(spare);
+            // Two short ones, and it has one of its own again.
+            (0..2).for_each(|_| _ = send(&mut outbound, 1, at_a_time));
+            assert!((1..=KEPT).contains(&outbound.stream.capacity()));
+        }
+    }
+
+    #[test]
+    fn connections_of_a_thread_share_a_long_stream() {
+        let mut connections = [(); 20].map(|()| Outbound::new(false, true, 4, 4));
+        for _ in 0..2 {
+            connections.iter_mut().for_each(|outbound| _ = send(outbound, 32, usize::MAX));
+        }
+        let spare = SPARE.take();
+        let kept: usize = connections.iter().map(|outbound| outbound.stream.capacity()).sum();
+        assert!(kept <= 20 * KEPT && spare.capacity() <= LENT, "{kept}");
+    }
 }
