@@ -109,7 +109,7 @@ fn flash(name: &str, value: Option<&str>, number: Result<u64, String>, plan: &mu
         "ext_max_frag" => {
             let share = value.and_then(|value| value.parse::<f64>().ok()).filter(|share| (0.0..=1.0).contains(share));
             let wrong = || "-o ext_max_frag: a share from 0 to 1, as in ext_max_frag=0.6".to_owned();
-            plan.flash.max_live = Some((share.ok_or_else(wrong)? * 100.0) as u32);
+            plan.flash.max_live = Some((share.ok_or_else(wrong)? * 100.0).round() as u32);
         }
         "ext_drop_unread" => plan.flash.drop_unread = true,
         "ext_threads" | "ext_io_depth" | "ext_item_age" | "ext_low_ttl" | "ext_recache_rate" | "ext_compact_under"

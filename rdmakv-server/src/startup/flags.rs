@@ -130,7 +130,8 @@ pub(super) struct Flags {
     /// More options, with commas: [no_]maxconns_fast, idle_timeout=SECONDS, hashpower=N, [no_]lru_crawler. With -Z:
     /// ssl_chain_cert=FILE, ssl_key=FILE, ssl_keyformat=PEM|DER, ssl_ca_cert=FILE, ssl_verify_mode=0|1|2, ssl_ciphers=A:B,
     /// ssl_min_version=2|3, ssl_session_cache, ssl_wbuf_size=KB. For flash: ext_path=PATH:SIZE,
-    /// ext_item_size=BYTES, ext_page_size=MB, ext_wbuf_size=MB, ext_max_frag=SHARE, ext_drop_unread
+    /// ext_item_size=BYTES, ext_page_size=MB, ext_wbuf_size=MB, ext_max_frag=SHARE (0.6; less saves writes and
+    /// loses items), ext_drop_unread
     #[arg(short = 'o', long = "extended", value_name = "OPTIONS")]
     extended: Vec<String>,
     /// Address for watching the server: an overview at /, Prometheus metrics at /metrics, /health
@@ -457,6 +458,15 @@ mod tests {
     fn memory_can_grow_as_far_as_there_is_address_space() {
         let plan = plan("-m 64").unwrap();
         assert!(plan.store.memory_max >= 1 << 30, "{}", plan.store.memory_max);
+    }
+
+    #[test]
+    fn flash_takes_what_it_may_write_again() {
+        let flash = |options: &str| plan(&format!("--flash /x:64m {options}")).unwrap().flash;
+        assert_eq!((flash("").max_live, flash("").drop_unread), (None, false));
+        // In binary this is a little less than 0.29.
+        let tuned = flash("-o ext_max_frag=0.29,ext_drop_unread");
+        assert_eq!((tuned.max_live, tuned.drop_unread), (Some(29), true));
     }
 
     #[test]
