@@ -7,8 +7,11 @@
 //! * [layout]: what the maps have where, and the hash of keys. The program has the same in `layout.h`.
 //! * [table]: the server's writer of the table of places.
 //! * `load`, with the feature `bpf`: maps, programs and links.
+//! * `pair`, with it: two interfaces in namespaces, for tests.
 
 pub mod layout;
 #[cfg(feature = "bpf")]
 pub mod load;
+#[cfg(feature = "bpf")]
+pub mod pair;
 pub mod table;

@@ -11,11 +11,24 @@ pub(crate) struct Addresses {
     tcp: String,
     shm: Option<String>,
     iwarp: Option<String>,
+    udp: bool,
+    /// The interface where the kernel answers, and the path of the clients' namespace.
+    kernel: Option<Kernel>,
+}
+
+/// A server that has the kernel answer datagrams.
+#[derive(Clone, Debug)]
+pub(crate) struct Kernel {
+    /// The server's address and interface.
+    pub(crate) host: String,
+    pub(crate) interface: String,
+    /// The path of the clients' namespace.
+    pub(crate) namespace: String,
 }
 
 impl Addresses {
     /// Chooses addresses that were free a moment ago; with `at`, that of a server that runs already.
-    pub(crate) fn choose(transports: &[Transport], at: Option<&str>) -> io::Result<Self> {
+    pub(crate) fn choose(transports: &[Transport], at: Option<&str>, kernel: Option<Kernel>) -> io::Result<Self> {
         let uses = |transport| transports.contains(&transport);
         if let Some(at) = at {
             if uses(Transport::Shm) || uses(Transport::Iwarp) {
@@ -23,21 +36,28 @@ impl Addresses {
                     "--at names a server's TCP port: leave shm and iwarp out of --transports",
                 ));
             }
-            return Ok(Self { tcp: at.to_owned(), shm: None, iwarp: None });
+            return Ok(Self { tcp: at.to_owned(), shm: None, iwarp: None, udp: uses(Transport::Udp), kernel });
         }
-        let (tcp, iwarp) = (TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?);
+        let host = kernel.as_ref().map_or("127.0.0.1", |kernel| &kernel.host);
+        let (tcp, iwarp) = (TcpListener::bind((host, 0))?, TcpListener::bind((host, 0))?);
         let (tcp, iwarp) = (tcp.local_addr()?, iwarp.local_addr()?);
         Ok(Self {
             tcp: tcp.to_string(),
             shm: uses(Transport::Shm).then(|| format!("@rdmakv-check-{}-{}", std::process::id(), tcp.port())),
             iwarp: uses(Transport::Iwarp).then(|| iwarp.to_string()),
+            udp: uses(Transport::Udp),
+            kernel,
         })
     }
 
     /// Returns the server's arguments.
     pub(crate) fn arguments(&self, tag_lease: &str) -> Vec<String> {
-        let port = self.tcp.rsplit(':').next().unwrap_or_default();
-        let mut all: Vec<String> = ["-l", "127.0.0.1", "-p", port].map(str::to_owned).into();
+        let (host, port) = self.tcp.rsplit_once(':').unwrap_or_default();
+        let mut all: Vec<String> = ["-l", host, "-p", port].map(str::to_owned).into();
+        if self.udp {
+            all.extend(["-U", port].map(str::to_owned));
+        }
+        all.extend(self.kernel.iter().map(|kernel| format!("--xdp={}", kernel.interface)));
         for (transport, address) in self.fabrics() {
             all.extend(["--fabric".into(), format!("{}:{address}", transport.name())]);
         }
@@ -54,6 +74,9 @@ impl Addresses {
     /// Every transport and where it is.
     pub(crate) fn all(&self) -> Vec<(&'static str, String)> {
         let fabrics = self.fabrics().map(|(transport, address)| (transport.name(), address.clone()));
-        std::iter::once((Transport::Tcp.name(), self.tcp.clone())).chain(fabrics).collect()
+        let udp = self.udp.then(|| (Transport::Udp.name(), self.tcp.clone()));
+        let namespace = self.kernel.iter().map(|kernel| ("namespace", kernel.namespace.clone()));
+        let tcp = std::iter::once((Transport::Tcp.name(), self.tcp.clone()));
+        tcp.chain(fabrics).chain(udp).chain(namespace).collect()
     }
 }

@@ -30,6 +30,7 @@ const EXAMPLES: &str = "Examples:
   rdmakv-check --kill-server-every 2 --seed 7        many restarts, other random numbers
   rdmakv-check --transports tcp,shm,iwarp            over fabrics too, on the same keys
   rdmakv-check --flash 64 --large --cold 150         more than memory holds: some values come from flash
+  rdmakv-check --kernel --transports udp,tcp         GETs in the kernel, as root
   rdmakv-check faults                                are faults found that are put in on purpose?
   rdmakv-check --at 127.0.0.1:11211 --flush-every 0  a memcached that runs already
 
@@ -44,7 +45,11 @@ enum Command {
     /// item hides, and which shows as torn values once clients do not look at the sum.
     ///
     /// Of flash: a record whose sum is not compared. An old value that stays where an item is written or ends. A read that is believed
-    /// though the item ended meanwhile. Runs without any fault are between them. To be called in the repository: it runs cargo.
+    /// though the item ended meanwhile.
+    ///
+    /// Of GETs in the kernel, with the feature bpf: programs that look once only, and a flush that they learn of late.
+    ///
+    /// Runs without any fault are between them. To be called in the repository: it runs cargo.
     Faults(Faults),
     /// A client process of a run
     #[command(hide = true)]

@@ -29,7 +29,7 @@ pub(crate) struct Faults {
     /// A build with faults that is there already
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
-    /// Runs of these faults only
+    /// Runs of these faults only; "kernel" is all of GETs in the kernel
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
     /// Print the whole report of each run
@@ -41,6 +41,8 @@ pub(crate) struct Faults {
 struct Case {
     server: Option<&'static str>,
     client: Option<&'static str>,
+    /// The rule that the kernel's programs break, by the number of `GETS_FAULT`. They wait amid each copy; 0 breaks none.
+    rule: Option<u32>,
     /// The expected finding: one of these; nothing if there are none.
     finds: &'static [&'static str],
     arguments: &'static [&'static str],
@@ -91,26 +93,63 @@ const FLASH: &[&str] = &[
     "--kill-client-every=0",
 ];
 
+/// The kernel answers, on few keys that change often.
+const KERNEL: &[&str] = &[
+    "--kernel",
+    "--transports=udp,tcp,udp,tcp",
+    "--processes=1",
+    "--small",
+    "--hot=1",
+    "--counters=1",
+    "--warm=1",
+    "--cold=1",
+    "--readers=0",
+    "--gets=40",
+    "--warm-changes=600",
+    "--flush-every=1000",
+    "--kill-server-every=0",
+    "--kill-client-every=0",
+];
+
+/// Cases of builds with GETs in the kernel.
+const IN_KERNEL: &[Case] = &[
+    Case { server: None, client: None, rule: None, finds: &[], arguments: KERNEL },
+    Case { server: None, client: None, rule: Some(0), finds: &[], arguments: KERNEL },
+    Case {
+        server: None,
+        client: None,
+        rule: Some(1),
+        finds: &["torn value", "came back", "out of turn", "no order", "never written"],
+        arguments: KERNEL,
+    },
+    Case { server: Some("flushed-late"), client: None, rule: None, finds: ORDER, arguments: KERNEL },
+];
+
 const CASES: &[Case] = &[
-    Case { server: None, client: None, finds: &[], arguments: FABRICS },
-    Case { server: None, client: None, finds: &[], arguments: RESTARTS },
-    Case { server: None, client: Some("no-crc"), finds: &[], arguments: CHURN },
-    Case { server: Some("index-before-dead"), client: None, finds: ORDER, arguments: FABRICS },
-    Case { server: Some("dead-after-reply"), client: None, finds: ORDER, arguments: FABRICS },
-    Case { server: None, client: Some("believes-the-dead"), finds: ORDER, arguments: RESTARTS },
-    Case { server: Some("reuse-early"), client: None, finds: &[], arguments: CHURN },
-    Case { server: Some("reuse-early"), client: Some("no-crc"), finds: &["torn value"], arguments: CHURN },
-    Case { server: None, client: None, finds: &[], arguments: FLASH },
-    Case { server: Some("flash-damage"), client: None, finds: &[], arguments: FLASH },
-    Case { server: Some("flash-no-crc"), client: None, finds: &["torn value"], arguments: FLASH },
-    Case { server: Some("flash-kept-at-overwrite"), client: None, finds: ORDER, arguments: FLASH },
-    Case { server: Some("flash-kept-at-end"), client: None, finds: ORDER, arguments: FLASH },
-    Case { server: Some("flash-load-not-orphaned"), client: None, finds: ORDER, arguments: FLASH },
+    Case { server: None, client: None, rule: None, finds: &[], arguments: FABRICS },
+    Case { server: None, client: None, rule: None, finds: &[], arguments: RESTARTS },
+    Case { server: None, client: Some("no-crc"), rule: None, finds: &[], arguments: CHURN },
+    Case { server: Some("index-before-dead"), client: None, rule: None, finds: ORDER, arguments: FABRICS },
+    Case { server: Some("dead-after-reply"), client: None, rule: None, finds: ORDER, arguments: FABRICS },
+    Case { server: None, client: Some("believes-the-dead"), rule: None, finds: ORDER, arguments: RESTARTS },
+    Case { server: Some("reuse-early"), client: None, rule: None, finds: &[], arguments: CHURN },
+    Case { server: Some("reuse-early"), client: Some("no-crc"), rule: None, finds: &["torn value"], arguments: CHURN },
+    Case { server: None, client: None, rule: None, finds: &[], arguments: FLASH },
+    Case { server: Some("flash-damage"), client: None, rule: None, finds: &[], arguments: FLASH },
+    Case { server: Some("flash-no-crc"), client: None, rule: None, finds: &["torn value"], arguments: FLASH },
+    Case { server: Some("flash-kept-at-overwrite"), client: None, rule: None, finds: ORDER, arguments: FLASH },
+    Case { server: Some("flash-kept-at-end"), client: None, rule: None, finds: ORDER, arguments: FLASH },
+    Case { server: Some("flash-load-not-orphaned"), client: None, rule: None, finds: ORDER, arguments: FLASH },
 ];
 
 impl Case {
     fn name(&self) -> String {
-        let parts: Vec<&str> = self.server.into_iter().chain(self.client).collect();
+        let rule = self.rule.map(|rule| match rule {
+            0 => "kernel-waits",
+            1 => "kernel-believes",
+            _ => "kernel-breaks-a-rule",
+        });
+        let parts: Vec<&str> = self.server.into_iter().chain(self.client).chain(rule).collect();
         if parts.is_empty() { "no fault".into() } else { parts.join(" and ") }
     }
 }
@@ -120,10 +159,14 @@ pub(crate) fn run(faults: &Faults) -> io::Result<bool> {
     let program = faults.program.clone().map_or_else(|| build(faults), Ok)?;
     let mut good = true;
     let chosen = |case: &&Case| {
-        let is_named = |name: &String| case.server == Some(name) || case.client == Some(name);
+        let own = case.name();
+        let is_named = |name: &String| {
+            own.split(" and ").any(|part| part == name) || (name == "kernel" && case.arguments == KERNEL)
+        };
         faults.only.is_empty() || faults.only.iter().any(is_named)
     };
-    for case in CASES.iter().filter(chosen) {
+    let in_kernel = if cfg!(feature = "bpf") { IN_KERNEL } else { &[] };
+    for case in CASES.iter().chain(in_kernel).filter(chosen) {
         let began = Instant::now();
         let mut command = Command::new(&program);
         let is_large = case.arguments.contains(&"--large");
@@ -131,6 +174,8 @@ pub(crate) fn run(faults: &Faults) -> io::Result<bool> {
         command.arg("--quiet").arg("--operations").arg(operations.to_string()).args(case.arguments);
         command.args(case.server.map(|fault| format!("--server-fault={fault}")));
         command.args(case.client.map(|fault| format!("--client-fault={fault}")));
+        let object = case.rule.map(compile).transpose()?;
+        command.envs(object.as_ref().map(|object| ("RDMAKV_GETS_OBJECT", object.path())));
         let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
         let text = String::from_utf8_lossy(&output.stdout);
         let found: Vec<&str> = text.lines().filter(|line| line.starts_with("VIOLATION")).collect();
@@ -162,11 +207,24 @@ pub(crate) fn run(faults: &Faults) -> io::Result<bool> {
     Ok(good)
 }
 
+/// Compiles the kernel's programs with a broken rule, and with a wait amid each copy.
+fn compile(rule: u32) -> io::Result<tempfile::NamedTempFile> {
+    let object = tempfile::NamedTempFile::new()?;
+    let mut command = Command::new(std::env::var("CLANG").unwrap_or_else(|_| "clang".into()));
+    command.args(["-g", "-O2", "-mcpu=v3", "-target", "bpfel", "-Wno-unused-function", "-DGETS_WAIT=60000"]);
+    command.arg(format!("-DGETS_FAULT={rule}")).args(["-c", "rdmakv-server/bpf/src/gets.bpf.c", "-o"]);
+    if !command.arg(object.path()).status()?.success() {
+        return Err(io::Error::other("clang does not compile gets.bpf.c; run this in the repository"));
+    }
+    Ok(object)
+}
+
 /// This program with its server and clients, with the faults in them.
 fn build(faults: &Faults) -> io::Result<PathBuf> {
     let mut command = Command::new("cargo");
     command.args(["build", "-p", "rdmakv-check", "--target-dir"]).arg(&faults.target_dir);
     command.args((!faults.debug).then_some("--release"));
+    command.args(cfg!(feature = "bpf").then_some("--features=bpf"));
     // Those of the caller stay: they may say how to link.
     let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
     let status = command.env("RUSTFLAGS", format!("{flags} --cfg rdmakv_fault_injection")).status()?;

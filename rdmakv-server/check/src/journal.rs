@@ -186,8 +186,8 @@ impl Journal {
             request,
             answer: if is_known { answer } else { Answer::Unknown },
             expiry: (head >> 16) as u8,
-            transport: Transport::ALL[(head >> 8 & 3) as usize],
-            one_sided: head >> 10 & 1 == 1,
+            transport: Transport::ALL[(head >> 8 & 7) as usize % Transport::ALL.len()],
+            one_sided: head >> 11 & 1 == 1,
         }
     }
 }
@@ -215,7 +215,7 @@ fn head(record: &Record) -> u64 {
     request
         | answer << 4
         | (record.transport as u64) << 8
-        | u64::from(record.one_sided) << 10
+        | u64::from(record.one_sided) << 11
         | u64::from(record.expiry) << 16
         | u64::from(record.key) << 32
 }
@@ -248,7 +248,7 @@ mod tests {
                     continue;
                 }
                 let (begin, end, key, expiry) = (at as u64 + 1, 9 + over as u64, u32::MAX - at as u32, 255);
-                let (transport, one_sided) = (Transport::ALL[over % 3], over % 2 == 0);
+                let (transport, one_sided) = (Transport::ALL[over % 5], over % 2 == 0);
                 records.push(Record { begin, end, key, request, answer, expiry, transport, one_sided });
             }
         }

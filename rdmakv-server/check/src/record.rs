@@ -13,11 +13,13 @@ pub enum Transport {
     Shm,
     /// Our client library, over iWARP.
     Iwarp,
+    /// GETs in datagrams, and the rest over TCP.
+    Udp,
 }
 
 impl Transport {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Tcp, Self::Socket, Self::Shm, Self::Iwarp];
+    pub const ALL: [Self; 5] = [Self::Tcp, Self::Socket, Self::Shm, Self::Iwarp, Self::Udp];
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
@@ -26,6 +28,7 @@ impl Transport {
             Self::Socket => "socket",
             Self::Shm => "shm",
             Self::Iwarp => "iwarp",
+            Self::Udp => "udp",
         }
     }
 }
@@ -35,7 +38,7 @@ impl std::str::FromStr for Transport {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let transport = Self::ALL.into_iter().find(|transport| transport.name() == text);
-        transport.ok_or_else(|| format!("{text}: no such transport; there are tcp, socket, shm and iwarp"))
+        transport.ok_or_else(|| format!("{text}: no such transport; there are udp, tcp, socket, shm and iwarp"))
     }
 }
 

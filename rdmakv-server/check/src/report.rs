@@ -72,11 +72,25 @@ fn table(run: &Run, text: &mut String) {
             } += 1;
         }
     }
+    let in_datagrams = total.transports[Transport::Udp as usize];
     let one_sided_share = |row: &Row| format!("{:.1} %", 100.0 * row.one_sided as f64 / row.all.max(1) as f64);
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-    let names =
-        ["", "all", "tcp", "socket", "shm", "iwarp", "one-sided", "done", "absent", "refused", "not-done", "unknown"];
+    let names = [
+        "",
+        "all",
+        "tcp",
+        "socket",
+        "shm",
+        "iwarp",
+        "udp",
+        "one-sided",
+        "done",
+        "absent",
+        "refused",
+        "not-done",
+        "unknown",
+    ];
     table.set_header(names.map(Cell::new));
     for (name, row) in rows.values().map(|(name, row)| (*name, row)).chain([("all", &total)]) {
         let counts = row.transports.map(|count| count.to_string());
@@ -103,6 +117,14 @@ fn table(run: &Run, text: &mut String) {
     if run.from_flash > 0 {
         let _ =
             writeln!(text, "{} values came back from flash, {} were moved there, likewise", run.from_flash, run.moved);
+    }
+    if run.in_kernel > 0 {
+        let share = 100.0 * run.in_kernel as f64 / in_datagrams.max(1) as f64;
+        let _ = writeln!(
+            text,
+            "{} GETs were answered in the kernel, likewise: {share:.0} % of those in datagrams",
+            run.in_kernel
+        );
     }
     let mut kinds: BTreeMap<String, u32> = BTreeMap::new();
     run.findings.wrong.iter().for_each(|finding| *kinds.entry(finding.violation.kind.to_string()).or_default() += 1);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-use crate::addresses::Addresses;
+use crate::addresses::{Addresses, Kernel};
 use crate::client::{Client, Outcome, text::Text};
 use crate::clock;
 use crate::evidence::{Ending, Evidence, Findings, Restart};
@@ -47,6 +47,10 @@ pub struct Plan {
     /// Paths that clients take; each thread of a process takes the next one
     #[arg(long, value_delimiter = ',', default_value = "tcp", value_name = "TRANSPORT")]
     pub transports: Vec<Transport>,
+    /// Run the server where the kernel answers GETs in datagrams (--xdp), at one of two interfaces in namespaces of their own. Takes
+    /// root, and a build with --features bpf
+    #[arg(long, conflicts_with = "at")]
+    pub kernel: bool,
     /// Memory of the server, in megabytes
     #[arg(short = 'm', long, default_value_t = 8, value_name = "MB")]
     pub memory: u32,
@@ -90,6 +94,36 @@ pub struct Plan {
     /// No progress on standard error
     #[arg(short, long)]
     pub quiet: bool,
+}
+
+#[cfg(feature = "bpf")]
+type Pair = rdmakv_bpf::pair::Pair;
+
+/// No pair of interfaces: this program was built without GETs in the kernel.
+#[cfg(not(feature = "bpf"))]
+#[derive(Debug)]
+enum Pair {}
+
+#[cfg(not(feature = "bpf"))]
+impl Pair {
+    fn new() -> io::Result<Self> {
+        Err(io::Error::other("--kernel: this program was built without it; build it with --features bpf"))
+    }
+
+    fn here<T>(&self, _: impl FnOnce() -> T) -> io::Result<T> {
+        match *self {}
+    }
+}
+
+#[cfg(feature = "bpf")]
+fn kernel(pair: &Pair) -> Kernel {
+    use rdmakv_bpf::pair::{INTERFACE, SERVER};
+    Kernel { host: SERVER.to_owned(), interface: INTERFACE.to_owned(), namespace: pair.path() }
+}
+
+#[cfg(not(feature = "bpf"))]
+fn kernel(pair: &Pair) -> Kernel {
+    match *pair {}
 }
 
 fn fault(text: &str) -> Result<String, String> {
@@ -163,6 +197,8 @@ pub struct Run {
     pub from_flash: u64,
     /// Values that reclaim moved on flash, likewise.
     pub moved: u64,
+    /// GETs that the kernel answered, likewise.
+    pub in_kernel: u64,
     /// How long clients worked.
     pub worked: Duration,
     /// How long the judging took.
@@ -184,6 +220,14 @@ impl Run {
 ///
 /// The server does not start or ends by itself, a client process fails, or files cannot be written.
 pub fn run(plan: &Plan) -> io::Result<Run> {
+    if plan.kernel {
+        let pair = Pair::new()?;
+        return pair.here(|| run_at(plan, Some(kernel(&pair))))?;
+    }
+    run_at(plan, None)
+}
+
+fn run_at(plan: &Plan, kernel: Option<Kernel>) -> io::Result<Run> {
     let own = match &plan.keep {
         Some(directory) => {
             std::fs::create_dir_all(directory)?;
@@ -194,10 +238,10 @@ pub fn run(plan: &Plan) -> io::Result<Run> {
     let directory = plan.keep.as_deref().or(own.as_ref().map(tempfile::TempDir::path)).unwrap_or(Path::new("."));
     let place = Place::create(directory)?;
     let began = clock::now();
-    let mut torture = Torture::start(plan, place.clone())?;
+    let mut torture = Torture::start(plan, place.clone(), kernel)?;
     torture.until_done()?;
     let (worked, threads) = (torture.began.elapsed(), torture.next_thread);
-    let Torture { restarts, killed, evicted, expired, from_flash, moved, .. } = torture;
+    let Torture { restarts, killed, evicted, expired, from_flash, moved, in_kernel, .. } = torture;
     let judging = Instant::now();
     let evidence = Evidence::gather(&place, 0..threads, plan.habits.keys, restarts.clone())?;
     let count = plan.habits.keys.count();
@@ -207,7 +251,20 @@ pub fn run(plan: &Plan) -> io::Result<Run> {
     });
     drop(progress);
     let judged = judging.elapsed();
-    Ok(Run { evidence, findings, restarts, killed, evicted, expired, from_flash, moved, worked, judged, began })
+    Ok(Run {
+        evidence,
+        findings,
+        restarts,
+        killed,
+        evicted,
+        expired,
+        from_flash,
+        moved,
+        in_kernel,
+        worked,
+        judged,
+        began,
+    })
 }
 
 /// A client process, killed with the run.
@@ -239,16 +296,17 @@ struct Torture<'a> {
     expired: u64,
     from_flash: u64,
     moved: u64,
+    in_kernel: u64,
     began: Instant,
     random: Pcg64Mcg,
 }
 
 impl<'a> Torture<'a> {
-    fn start(plan: &'a Plan, place: Place) -> io::Result<Self> {
+    fn start(plan: &'a Plan, place: Place, kernel: Option<Kernel>) -> io::Result<Self> {
         let mut torture = Self {
             plan,
             place,
-            addresses: Addresses::choose(&plan.transports, plan.at.as_deref())?,
+            addresses: Addresses::choose(&plan.transports, plan.at.as_deref(), kernel)?,
             server: None,
             clients: Vec::new(),
             lines_before: 0,
@@ -259,6 +317,7 @@ impl<'a> Torture<'a> {
             expired: 0,
             from_flash: 0,
             moved: 0,
+            in_kernel: 0,
             began: Instant::now(),
             random: Pcg64Mcg::seed_from_u64(plan.habits.seed),
         };
@@ -324,7 +383,7 @@ impl<'a> Torture<'a> {
             command.arg(name).arg(value.to_string());
         }
         command.envs(self.plan.client_fault.as_ref().map(|fault| ("RDMAKV_FAULT", fault)));
-        command.args(habits.large.then_some("--large"));
+        command.args(habits.large.then_some("--large")).args(habits.small.then_some("--small"));
         let transports: Vec<&str> = self.plan.transports.iter().map(|transport| transport.name()).collect();
         let process = command.arg("--transports").arg(transports.join(",")).stdin(Stdio::null()).spawn()?;
         self.next_thread += threads;
@@ -447,6 +506,7 @@ impl<'a> Torture<'a> {
         self.expired += count("get_expired") + count("crawler_reclaimed");
         self.from_flash += count("get_extstore");
         self.moved += count("extstore_compact_rescues");
+        self.in_kernel += count("kernel_gets");
     }
 
     fn so_far(&self, lines: u64) -> String {

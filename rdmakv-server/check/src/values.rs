@@ -58,6 +58,8 @@ pub enum Lengths {
     Mixed,
     /// From 50 to 100 KiB.
     Large,
+    /// From a word to 1 KiB.
+    Small,
 }
 
 /// Words of this version's value.
@@ -69,6 +71,7 @@ fn words(version: Value, lengths: Lengths) -> usize {
     let most = match chance % 20 {
         0..10 => 8,
         10..16 => 128,
+        _ if lengths == Lengths::Small => 128,
         16..19 => 1280,
         _ => 12_800,
     };
@@ -127,7 +130,7 @@ mod tests {
         let mut value = Vec::new();
         for line in 0..3_000 {
             let version = version(line % MOST_THREADS, line);
-            for lengths in [Lengths::Mixed, Lengths::Large] {
+            for lengths in [Lengths::Mixed, Lengths::Large, Lengths::Small] {
                 write(version, lengths, &mut value);
                 assert!(value.len() <= 100 << 10 && read(&value, lengths) == Read::Whole(version));
             }

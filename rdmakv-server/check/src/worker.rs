@@ -10,6 +10,7 @@ use rand::{Rng, RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use rustc_hash::FxHashMap;
 
+use crate::client::datagrams::Datagrams;
 use crate::client::library::Library;
 use crate::client::{Client, Outcome, text::Text};
 use crate::clock;
@@ -41,8 +42,11 @@ pub struct Habits {
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub readers: u32,
     /// Large values only
-    #[arg(long)]
+    #[arg(long, conflicts_with = "small")]
     pub large: bool,
+    /// Values of 1 KiB at most
+    #[arg(long)]
+    pub small: bool,
     /// How many operations there are for each flush_all; 0 is none at all
     #[arg(long, default_value_t = 100_000, value_name = "N")]
     pub flush_every: u32,
@@ -53,7 +57,11 @@ pub struct Habits {
 
 impl Habits {
     fn lengths(self) -> Lengths {
-        if self.large { Lengths::Large } else { Lengths::Mixed }
+        match (self.large, self.small) {
+            (true, _) => Lengths::Large,
+            (_, true) => Lengths::Small,
+            _ => Lengths::Mixed,
+        }
     }
 
     fn read(self, is_counter: bool, found: &[u8]) -> values::Read {
@@ -250,6 +258,7 @@ pub fn work(
 fn connect(transport: Transport, place: &Place) -> io::Result<Box<dyn Client + Send>> {
     match transport {
         Transport::Tcp => Ok(Box::new(Text::new(place.clone()))),
+        Transport::Udp => Ok(Box::new(Datagrams::new(place.clone()))),
         Transport::Socket | Transport::Shm | Transport::Iwarp => Ok(Box::new(Library::new(place.clone(), transport))),
     }
 }

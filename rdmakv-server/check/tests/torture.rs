@@ -53,6 +53,24 @@ fn nothing_old_is_back_after_kills_and_stops() {
     assert!(!text.contains("(0 after an orderly stop"), "{text}");
 }
 
+#[cfg(feature = "bpf")]
+#[test]
+fn keys_stay_linearizable_with_the_kernel() {
+    if let Some(why) = rdmakv_bpf::pair::Pair::lacks() {
+        return println!("SKIPPED: a torture with GETs in the kernel: {why}");
+    }
+    let four = ["--hot", "1", "--counters", "1", "--warm", "1", "--cold", "1", "--flush-every", "2000"];
+    let (output, text) = check(
+        &[&["-q", "-n", "50000", "--kernel", "--transports", "udp,tcp,iwarp,udp", "--small"], &four[..]].concat(),
+    );
+    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    let line = text.lines().find(|line| line.contains("answered in the kernel")).unwrap();
+    let in_kernel: u64 = line.split(' ').next().unwrap().parse().unwrap();
+    let (all, changes) = (cell(&text, "GET", "udp"), cell(&text, "SET", "tcp") + cell(&text, "SET", "iwarp"));
+    println!("{line}");
+    assert!(in_kernel * 2 >= all && all > 10_000 && changes > 100, "{text}");
+}
+
 /// Returns the share of those in that row in which the server had no part.
 fn share(text: &str, row: &str) -> f64 {
     let line = text.lines().find(|line| line.starts_with(row)).unwrap();

@@ -82,7 +82,8 @@ fn server_that_ends_in_order_leaves_nothing() {
     Wire::run(|wire| {
         let mut server = wire.server(&["-u", "nobody"]);
         let said = server.lines.join("\n");
-        for words in [&format!("GETs over UDP at {ADDRESS} are answered in the kernel (XDP, {HERE})")[..], "ethtool -K"]
+        for words in
+            [&format!("GETs over UDP at {ADDRESS} are answered in the kernel (XDP, {HERE})")[..], "=generic needs none"]
         {
             assert!(said.contains(words), "{words}: {said}");
         }
@@ -213,6 +214,25 @@ fn generic_mode_answers_without_xdp() {
                 assert_eq!(client.get("k"), format!("VALUE k 0 {length}\r\n{value}\r\nEND\r\n"));
             }
             assert!(server.stat("kernel_gets") >= before + 20, "{length}");
+        }
+    });
+}
+
+#[test]
+fn servers_in_generic_mode_share_an_interface() {
+    Wire::run(|wire| {
+        let start = |port: &str| {
+            let generic = format!("--xdp={HERE}=generic");
+            Server::start(&["-l", ADDRESS, "-p", port, "-U", port, &generic])
+        };
+        let servers = ["11211", "11212"].map(start);
+        for (server, port) in servers.iter().zip([11211, 11212]) {
+            tcp(server, format!("set k 0 0 5\r\n{port}\r\n").as_bytes());
+            let mut client = wire.client_of(port);
+            for _ in 0..20 {
+                assert_eq!(client.get("k"), format!("VALUE k 0 5\r\n{port}\r\nEND\r\n"));
+            }
+            assert!(server.stat("kernel_gets") >= 20, "{port}");
         }
     });
 }

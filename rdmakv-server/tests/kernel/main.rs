@@ -4,6 +4,8 @@ mod coherence;
 #[path = "../common/mod.rs"]
 mod common;
 mod ends;
+mod races;
+mod tour;
 mod wire;
 
 use wire::{Wire, tcp};

@@ -44,7 +44,7 @@ impl Library {
     fn address(&self) -> Option<String> {
         let tcp = self.place.last_address("tcp")?;
         match self.transport {
-            Transport::Tcp | Transport::Socket => Some(format!("tcp:{tcp}")),
+            Transport::Tcp | Transport::Udp | Transport::Socket => Some(format!("tcp:{tcp}")),
             Transport::Shm | Transport::Iwarp => {
                 let fabric = self.place.last_address(self.transport.name())?;
                 Some(format!("{}:{fabric},tcp:{tcp}", self.transport.name()))

@@ -1,5 +1,6 @@
 //! The clients: one trait, an implementation for each transport.
 
+pub mod datagrams;
 pub mod library;
 pub mod text;
 
