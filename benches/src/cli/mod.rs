@@ -39,6 +39,8 @@ enum Subject {
     Handshake(parts::Handshake),
     /// The key-value server, beside memcached
     Kv(parts::Kv),
+    /// GETs over UDP that the kernel answers (--xdp), beside memcached's over UDP
+    Kernel(parts::Kernel),
 }
 
 const EXAMPLES: &str = "\
@@ -86,6 +88,7 @@ pub fn main() -> ExitCode {
         Some(Subject::Fabric(fabric)) => parts::fabric(fabric),
         Some(Subject::Handshake(handshake)) => parts::handshake(handshake),
         Some(Subject::Kv(kv)) => parts::kv(kv),
+        Some(Subject::Kernel(kernel)) => parts::kernel(kernel),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

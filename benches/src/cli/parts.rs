@@ -153,6 +153,52 @@ pub(super) fn kv(kv: &Kv) -> Result<(), Stop> {
     run("kv", &kv.common, &setting, kv::parts(&kv.trace).map_err(Stop::Usage)?, &head)
 }
 
+#[derive(Args)]
+#[command(after_help = KERNEL)]
+pub(super) struct Kernel {
+    #[command(flatten)]
+    common: Common,
+
+    /// Seconds of each turn of a load
+    #[arg(long, value_name = "S", default_value_t = 0.5, value_parser = seconds, allow_negative_numbers = true)]
+    seconds: f64,
+
+    /// Turns of each server
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+}
+
+const KERNEL: &str = "\
+It takes root, and a build with --features bpf; it is no part of `all`. Each server is at one end of a pair of interfaces (veth) in
+namespaces of its own, and the load at the other end. There the kernel handles a packet in its sender's time: the program that answers
+runs in the client's. Rows:
+  kernel/SIZE/WINDOW/cpu       CPU of a GET: client, server and softirq; WINDOW GETs are in flight
+  kernel/SIZE/WINDOW/process   the server process's part
+  kernel/SIZE/WINDOW/program   the run time of the kernel's programs, by the kernel's own count
+  kernel/SIZE/WINDOW/server    process and program: what a server with a network card of its own would take
+  kernel/SIZE/WINDOW/p50       how long a client waits, with one GET in flight
+  socket/SIZE/WINDOW/...       the same, answered by our server's socket
+  unknown/WINDOW/process       the server process's part of a GET of a key that is not there; the peer is ours without --xdp
+  tcp/SIZE/get, set            the server's CPU for a request over TCP, with --xdp; the peer is ours without it
+
+Ratios are ours / peer, of the best rounds, and are null (`-` in tables) where the rounds of both overlap.
+
+Examples:
+  side-by-side kernel                            two minutes
+  side-by-side kernel --only kernel/1KiB --rounds 9
+
+Exit status: 0 measured, 1 something could not be measured, 2 wrong usage.";
+
+pub(super) fn kernel(kernel: &Kernel) -> Result<(), Stop> {
+    let (near, far) = places(true)?;
+    let mut head = vec![format!("The load on CPU {near}, the servers on CPU {far}.")];
+    head.extend(kv::about());
+    let whole = if kernel.common.quick { Duration::from_millis(20) } else { Duration::from_secs_f64(kernel.seconds) };
+    let rounds = if kernel.common.quick { 1 } else { kernel.rounds as usize };
+    let setting = Setting { near, far, rounds, whole, quick: kernel.common.quick };
+    run("kernel", &kernel.common, &setting, kv::kernel_parts().map_err(Stop::Measuring)?, &head)
+}
+
 pub(super) fn fabric(fabric: &Fabric) -> Result<(), Stop> {
     let (near, far) = places(fabric.apart)?;
     let whole = Duration::from_secs_f64(if fabric.common.quick { 0.0 } else { fabric.seconds });

@@ -17,6 +17,8 @@ mod contestant;
 mod cpu;
 mod crossover;
 mod eviction;
+#[cfg(feature = "bpf")]
+mod kernel;
 mod load;
 mod objects;
 mod one_sided;
@@ -44,6 +46,17 @@ pub fn parts(traces: &[String]) -> Result<Vec<Part>, String> {
     parts.extend(overhead::parts());
     parts.extend(eviction::parts(traces)?);
     Ok(parts)
+}
+
+/// Returns what `side-by-side kernel` measures.
+///
+/// # Errors
+/// This program was built without GETs in the kernel, or this system lacks something.
+pub fn kernel_parts() -> Result<Vec<Part>, String> {
+    #[cfg(feature = "bpf")]
+    return kernel::parts();
+    #[cfg(not(feature = "bpf"))]
+    Err("this program was built without GETs in the kernel; build it with --features bpf".into())
 }
 
 /// Returns the participants, and the missing ones.

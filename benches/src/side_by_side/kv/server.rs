@@ -86,19 +86,7 @@ impl Server {
         // If another process takes the address meanwhile, the next is tried.
         for attempt in 0..5 {
             let (address, listens) = transport.address(&format!("{whose:?}-{attempt}"))?;
-            let mut command = match whose {
-                Whose::Ours => {
-                    let mut command = Command::new(std::env::current_exe()?);
-                    command.arg0(OURS);
-                    command
-                }
-                Whose::Peer => {
-                    let mut command = Command::new(PEER);
-                    // It refuses to run as root without being told so.
-                    command.args(["-u", "root"]);
-                    command
-                }
-            };
+            let mut command = program(whose)?;
             command.args(listens).args(flags);
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
             let child = on_cpu(cpu, move || command.spawn())?;
@@ -109,6 +97,16 @@ impl Server {
             }
         }
         Err(format!("{whose:?} did not start: {failure}").into())
+    }
+
+    /// The same, at a given address, with flags that have it listen there.
+    #[cfg(feature = "bpf")]
+    pub(super) fn start_at(whose: Whose, cpu: usize, address: Address, flags: &[String]) -> Outcome<Self> {
+        let mut command = program(whose)?;
+        command.args(flags).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut server = Self { child: on_cpu(cpu, move || command.spawn())?, address };
+        server.wait().map_err(|error| format!("{whose:?} did not start: {error}"))?;
+        Ok(server)
     }
 
     fn wait(&mut self) -> Outcome<()> {
@@ -170,6 +168,22 @@ impl Server {
         };
         Ok((kib("RssAnon") + kib("RssShmem") + kib("HugetlbPages")) << 10)
     }
+}
+
+fn program(whose: Whose) -> std::io::Result<Command> {
+    Ok(match whose {
+        Whose::Ours => {
+            let mut command = Command::new(std::env::current_exe()?);
+            command.arg0(OURS);
+            command
+        }
+        Whose::Peer => {
+            let mut command = Command::new(PEER);
+            // It refuses to run as root without being told so.
+            command.args(["-u", "root"]);
+            command
+        }
+    })
 }
 
 /// Does it in a thread on that CPU, which a process that is started there inherits.

@@ -18,9 +18,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const NAME: &str = "localhost";
 
 /// A connected socket.
-pub(super) trait Stream: Read + Write + Debug {}
+pub(super) trait Stream: Read + Write + Debug + Send {}
 
-impl<T: Read + Write + Debug> Stream for T {}
+impl<T: Read + Write + Debug + Send> Stream for T {}
 
 /// The address of a server, with what a client needs to connect.
 #[derive(Clone, Debug)]
