@@ -24,6 +24,12 @@ fn flag_table_equals_help() {
     let help = Command::new(env!("CARGO_BIN_EXE_rdmakv-server")).arg("--help").output().unwrap();
     let help = String::from_utf8(help.stdout).unwrap();
     let table = README.lines().skip_while(|line| *line != "## Flags").take_while(|line| !line.starts_with("| signal"));
+    let kernel = README
+        .lines()
+        .skip_while(|line| *line != "## GETs in the kernel")
+        .take_while(|line| *line != "## More items than memory");
+    // Help names them where they work.
+    let table = table.chain(kernel.filter(|_| cfg!(feature = "bpf")));
     let listed = flags(table.filter(|line| line.starts_with('|')).map(|line| line.split(" | ").next().unwrap()));
     let known = flags(help.lines().map(str::trim_start).filter(|line| line.starts_with('-')));
     assert_eq!(listed, known);

@@ -98,7 +98,7 @@ impl Kernel {
             links.push(attach(&gets, found.index, !at.generic).map_err(refused)?);
             if found.is_veth && !at.generic {
                 said.push(format!(
-                    "{}: its other end loses the answers unless it has GRO (ethtool -K IFACE gro on) or a program",
+                    "{0}: its other end loses the answers unless an XDP program is there, too; --xdp={0}=generic needs none",
                     at.name
                 ));
             }
