@@ -40,6 +40,13 @@ pub struct Skipped {
     pub first: Vec<(u64, String)>,
 }
 
+impl Skipped {
+    /// Returns whether these were requests, for no bytes, blocks or sectors.
+    pub fn asks_for_nothing(&self) -> bool {
+        self.reason.starts_with("the request is for no ")
+    }
+}
+
 impl Summary {
     /// Returns a summary that says how the source is read.
     pub fn new(understood: impl Into<String>) -> Self {

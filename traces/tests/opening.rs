@@ -261,6 +261,31 @@ fn mostly_unreadable_file_names_line_and_remedy() {
 }
 
 #[test]
+fn times_too_large_have_the_time_before() {
+    // The second is beyond 64 bits, and the fourth only as nanoseconds; the blank keeps a line from being a plain one.
+    let text = b"1 10 4096\n99999999999999999999 11 4096\n3 12 4096\n 99999999999 13 4096\n5 14 4096\n";
+    let mut reader = traces::read("objects", Cursor::new(text.to_vec()), &ReadOptions::of(Format::Objects)).unwrap();
+    let times: Vec<u64> = reader.by_ref().map(|event| event.unwrap().time / 1_000_000_000).collect();
+    assert_eq!(times, [1, 1, 3, 3, 5]);
+    assert_eq!(reader.summary().untimed, 2);
+    let reader = traces::read("objects", Cursor::new(text.to_vec()), &ReadOptions::of(Format::Objects)).unwrap();
+    let trace = traces::Trace::load("objects", reader, false).unwrap();
+    assert_eq!((trace.summary.events, trace.summary.untimed), (5, 2));
+}
+
+#[test]
+fn objects_are_told_by_number_and_unit() {
+    for (text, expected) in [
+        (&b"1 10 4096\n2 10 4096\n"[..], "times in seconds; 1 object, each"),
+        (b"1700000000123 10 4096\n1700000000124 11 4096\n", "times in milliseconds; 2 objects side by side, each"),
+    ] {
+        let mut reader = traces::read("t", Cursor::new(text.to_vec()), &ReadOptions::of(Format::Objects)).unwrap();
+        assert_eq!(reader.by_ref().count(), 2);
+        assert!(reader.summary().understood.contains(expected), "{}", reader.summary().understood);
+    }
+}
+
+#[test]
 fn what_is_not_there_or_is_a_directory_is_said() {
     let error = |path: &Path| traces::open(path, &default()).err().unwrap().to_string();
     assert!(error(Path::new("/nowhere/t.csv")).starts_with("/nowhere/t.csv: open: No such file"));

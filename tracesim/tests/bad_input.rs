@@ -201,6 +201,56 @@ fn a_full_disk_is_failed_work() {
 }
 
 #[test]
+fn what_is_named_twice_counts_once() {
+    let trace = &golden("overlaps.csv");
+    let output = command(&["compare", "--json", "-pmrrc", "-c10%,5%,10%", trace, trace]).output().unwrap();
+    let (printed, said) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert_eq!(printed.lines().count(), 4, "two lines, and a policy at two capacities: {printed}");
+    assert_eq!(said.matches("is named twice: it is taken once").count(), 2, "{said}");
+    assert_says(&said, &["capacity 10% is", &format!("{trace} is")]);
+}
+
+#[test]
+fn numbers_below_the_least_are_answered_with_it() {
+    let trace = &golden("overlaps.csv");
+    for option in ["--split", "--cut"] {
+        assert_says(&complaint(&["replay", option, "0", trace], 2), &[option, "give a whole number, at least 1"]);
+    }
+}
+
+#[test]
+fn numbers_below_zero_are_no_traces() {
+    let trace = &golden("overlaps.csv");
+    let costs = ["--cost", "-1,1,1,1"];
+    for arguments in [
+        &["replay", "-c", "-5", trace][..],
+        &["compare", "-c", "-5", trace],
+        &["replay", costs[0], costs[1], trace],
+        &["compare", costs[0], costs[1], trace],
+        &["advise", costs[0], costs[1], trace],
+    ] {
+        let said = complaint(arguments, 2);
+        assert_says(&said, &[arguments[2]]);
+        // That tip would make it a trace.
+        assert!(!said.contains(&format!("-- {}", arguments[2])), "{said}");
+    }
+}
+
+#[test]
+fn requests_for_nothing_are_told() {
+    let folder = folder();
+    let trace = &path(&folder, "objects.txt");
+    std::fs::write(trace, "1 10 0\n2 11 4096\n3 12 0\n99999999999999999999 11 4096\n").unwrap();
+    let output = command(&["replay", "--format", "objects", "-pmrrc", "-c1p", trace]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}");
+    assert_says(
+        &said,
+        &["objects.txt: 2 left out: the request is for no bytes", "objects.txt: 1 time could not be read: its request"],
+    );
+}
+
+#[test]
 fn missing_trace_is_reported_before_reading() {
     let trace = &golden("overlaps.csv");
     // Standard input is empty, which would be said if it were read.

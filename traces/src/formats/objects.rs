@@ -16,12 +16,25 @@ use std::collections::VecDeque;
 pub(crate) struct Objects {
     store: Store,
     times: Times,
+    /// The last time, and how many were too large at the first reading and at the second.
+    last: u64,
+    too_large: [u64; 2],
 }
 
 impl Objects {
     pub(crate) fn new(options: &ReadOptions) -> Self {
         let unit = options.time_unit.map(TimeUnit::nanoseconds);
-        Self { store: Store::default(), times: Times::new(unit) }
+        Self { store: Store::default(), times: Times::new(unit), last: 0, too_large: [0; 2] }
+    }
+
+    /// Returns a time, or the one before it in place of one that is too large.
+    fn time_of(&mut self, time: u64) -> u64 {
+        if time == u64::MAX {
+            self.too_large[usize::from(self.store.layout.is_laid_out())] += 1;
+        } else {
+            self.last = time;
+        }
+        self.last
     }
 }
 
@@ -72,7 +85,8 @@ impl Parser for Objects {
         let (Some(at), Some(object), Some(bytes)) = numbers else {
             return Outcome::Bad(crate::number::wrong(&[at, object, bytes]));
         };
-        self.store.request(at, object, bytes)
+        let time = self.time_of(at);
+        self.store.request(time, object, bytes)
     }
 
     fn note(&mut self, lines: &[u8]) -> Taken {
@@ -110,11 +124,17 @@ impl Parser for Objects {
     }
 
     fn lay_out(&mut self, pieces: u64) {
+        self.last = 0;
         self.store.lay_out(pieces);
     }
 
     fn recall(&mut self, steps: &mut Vec<Step>) -> bool {
         self.store.recall(steps)
+    }
+
+    fn untimed(&self) -> u64 {
+        // One of the readings may have taken plain lines without their times.
+        self.too_large[0].max(self.too_large[1])
     }
 
     fn understood(&self) -> String {

@@ -163,8 +163,13 @@ pub(crate) fn name(path: &Path) -> String {
 /// Says what was passed over, and why.
 pub(crate) fn tell(path: &Path, summary: &Summary) {
     if summary.untimed > 0 {
-        let what = "times could not be read: each request has the time of the one before it";
+        let (times, each) = if summary.untimed == 1 { ("time", "its") } else { ("times", "each") };
+        let what = format!("{times} could not be read: {each} request has the time of the one before it");
         note(&format!("{}: {} {what}", path.display(), summary.untimed));
+    }
+    // Others are of kinds that are not read; `info` has them.
+    for Skipped { reason, count, .. } in summary.left_out.iter().filter(|left_out| left_out.asks_for_nothing()) {
+        note(&format!("{}: {count} left out: {reason}", path.display()));
     }
     for Skipped { reason, count, first } in &summary.skipped {
         note(&format!("{}: {count} passed over: {reason}", path.display()));
