@@ -60,7 +60,7 @@ impl Step {
     pub fn range(self) -> PageRange {
         let start = self.start & ((1 << START_BITS) - 1);
         // It came from a range.
-        PageRange::new(start, self.pages).unwrap_or(PageRange::EVERYTHING)
+        PageRange::between(start, start + self.pages)
     }
 
     /// Returns the kind of the step.

@@ -208,7 +208,8 @@ impl<P: Policy> Replayer<P> {
     #[inline(always)]
     fn request(&mut self, asked: PageRange) {
         let refused = if self.deferred.is_none() {
-            self.core.request(asked).is_err()
+            // As `Core::request`, without the answer to a hit.
+            self.core.hit(asked).is_none() && self.core.request_missed(asked).is_err()
         } else {
             self.hit_deferred(asked, None).is_none() && self.missed_deferred(asked, None).is_none()
         };

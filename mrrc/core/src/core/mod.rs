@@ -175,8 +175,12 @@ impl<P: Policy> Core<P> {
         Ok(self.outcome())
     }
 
+    /// The second half of [`Core::request`]: takes a request that [`Core::hit`] has just not found.
+    ///
+    /// # Errors
+    /// [`AllInUse`] when everything that could make room is held by leases.
     #[inline(never)]
-    fn request_missed(&mut self, asked: PageRange) -> Result<&Outcome, AllInUse> {
+    pub fn request_missed(&mut self, asked: PageRange) -> Result<&Outcome, AllInUse> {
         let Self { contents, planner, .. } = self;
         let request = Request { mapping: PageRange::EVERYTHING, ..Request::new(asked) };
         let lone = miss::answer_lone(contents, planner, &request, false, &mut NoHolders);

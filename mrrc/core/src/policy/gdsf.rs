@@ -54,7 +54,9 @@ impl Gdsf {
     fn benefit_of(&self, regions: &Regions, id: RegionId) -> f64 {
         let region = regions.get(id);
         let pages = region.pages();
-        let of_one_use = (self.cost.reload(pages) / pages as f64 * self.scale).round().clamp(1.0, MOST);
+        let exact = (self.cost.reload(pages) / pages as f64 * self.scale).clamp(1.0, MOST);
+        // Rounded, without a call.
+        let of_one_use = (exact + 0.5) as i64 as f64;
         (self.clock + f64::from(region.count.get()) * of_one_use).min(LIMIT)
     }
 }
@@ -104,5 +106,25 @@ impl Policy for Gdsf {
 
     fn memory(&self) -> usize {
         self.benefit.memory()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::range::PageRange;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn benefits_are_rounded(page in 1e-9_f64..1e3, call in 0_f64..1e6, pages in 1_u64..5000) {
+            let cost = Linear { reg_page: page, reg_call: call, ..Linear::PAPER };
+            let gdsf = Gdsf::new(&PolicyParams { cost, ..PolicyParams::new(100) });
+            let mut regions = Regions::new();
+            let id = regions.insert(PageRange::new(0, pages).unwrap());
+            regions.get(id).count.set(1);
+            let exact = cost.reload(pages) / pages as f64 * gdsf.scale;
+            prop_assert_eq!(gdsf.benefit_of(&regions, id), exact.round().clamp(1.0, MOST));
+        }
     }
 }

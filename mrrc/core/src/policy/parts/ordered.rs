@@ -8,7 +8,7 @@
 
 use crate::regions::{ListId, RegionId, Regions};
 use dary_heap::{PeekMut, QuaternaryHeap};
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Reverse;
 
 /// Regions by (value, last reference). Uses [`Region::weight`](crate::Region::weight) for the value,
 /// which is never negative, and [`Region::order`](crate::Region::order) for the number of the reference.
@@ -22,35 +22,31 @@ pub struct Ordered {
     heap: QuaternaryHeap<Reverse<Entry>>,
 }
 
-/// Sorts by value, then by reference, of which no two regions have the same. Positive floats sort as their bits do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Entry {
-    value: u64,
-    reference: u64,
-    id: RegionId,
-}
+/// A value, the reference, and the region in one word, from the first bits to the last. It sorts by them, of which no two regions have the
+/// same. Positive floats sort as their bits do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Entry(u128);
+
+/// Bits of a name, and of a reference.
+const ID_BITS: u32 = 30;
+const REFERENCE_BITS: u32 = 35;
+/// The last reference: then all are numbered anew.
+const LAST: u64 = (1 << REFERENCE_BITS) - 1;
+const _: () = assert!(RegionId::MOST < 1 << ID_BITS);
 
 impl Entry {
+    #[inline]
     fn of(regions: &Regions, id: RegionId) -> Self {
         let region = regions.get(id);
-        Self { value: region.weight.get().to_bits(), reference: region.order.get(), id }
+        // The sign goes.
+        let value = u128::from(region.weight.get().to_bits()) << (ID_BITS + REFERENCE_BITS);
+        Self(value | u128::from(region.order.get()) << ID_BITS | u128::from(id.raw()))
     }
 
-    /// Both in one word: it compares without a branch to guess wrong.
-    fn key(&self) -> u128 {
-        u128::from(self.value) << 64 | u128::from(self.reference)
-    }
-}
-
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Entry {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.key().cmp(&other.key())
+    /// Returns the region: there is always one.
+    #[inline]
+    fn id(self) -> Option<RegionId> {
+        RegionId::from_raw(self.0 as u32 & ((1 << ID_BITS) - 1))
     }
 }
 
@@ -70,6 +66,9 @@ impl Ordered {
 
     #[inline]
     fn set(&mut self, regions: &Regions, id: RegionId, value: f64) {
+        if self.references == LAST {
+            self.renumber(regions);
+        }
         self.references += 1;
         let region = regions.get(id);
         region.weight.set(value);
@@ -85,6 +84,19 @@ impl Ordered {
         if self.heap.len() > 2 * self.len + 64 {
             self.rebuild(regions, list);
         }
+    }
+
+    /// Numbers the references of all members from 1 on, in their order.
+    #[cold]
+    fn renumber(&mut self, regions: &Regions) {
+        let Some(list) = self.list else { return self.references = 0 };
+        let mut members: Vec<RegionId> = std::iter::successors(regions.front(list), |&id| regions.after(id)).collect();
+        members.sort_unstable_by_key(|&id| regions.get(id).order.get());
+        for (reference, &id) in (1..).zip(&members) {
+            regions.get(id).order.set(reference);
+        }
+        self.references = members.len() as u64;
+        self.rebuild(regions, list);
     }
 
     #[cold]
@@ -109,7 +121,7 @@ impl Ordered {
     pub fn take_idle(&mut self, regions: &mut Regions) -> Option<RegionId> {
         loop {
             let mut top = self.heap.peek_mut()?;
-            let id = top.0.id;
+            let id = top.0.id()?;
             let here = regions.list(id) == self.list;
             let current = Entry::of(regions, id);
             if here && top.0 != current {
@@ -154,6 +166,39 @@ mod tests {
         ordered.raise(&regions, ids[0], 3.0);
         let order: Vec<_> = std::iter::from_fn(|| ordered.take_idle(&mut regions)).collect();
         assert_eq!(order, [ids[3], ids[1], ids[2], ids[0]]);
+    }
+
+    #[test]
+    fn references_are_numbered_anew_in_their_order() {
+        let mut regions = Regions::new();
+        let mut ordered = Ordered { references: LAST - 3, ..Ordered::default() };
+        let ids: Vec<_> = (0..6).map(|i| regions.insert(PageRange::new(i, 1).unwrap())).collect();
+        for &id in &ids {
+            ordered.insert(&mut regions, id, 1.0);
+        }
+        ordered.raise(&regions, ids[1], 1.0);
+        assert_eq!(ordered.references, 3 + 4);
+        ordered.references = LAST;
+        ordered.raise(&regions, ids[3], 1.0);
+        assert_eq!(ordered.references, 6 + 1);
+        let order: Vec<_> = std::iter::from_fn(|| ordered.take_idle(&mut regions)).collect();
+        assert_eq!(order, [0, 2, 4, 5, 1, 3].map(|at| ids[at]));
+    }
+
+    #[test]
+    fn entries_sort_by_value_then_reference() {
+        let mut regions = Regions::new();
+        let id = regions.insert(PageRange::new(0, 1).unwrap());
+        let values = [0.0, f64::MIN_POSITIVE, 0.5, 1.0, 1.0 + f64::EPSILON, 2e15, f64::MAX, f64::INFINITY];
+        let entries = values.iter().flat_map(|&value| [0, 1, LAST].map(|reference| (value, reference)));
+        let entries: Vec<Entry> = entries
+            .map(|(value, reference)| {
+                regions.get(id).weight.set(value);
+                regions.get(id).order.set(reference);
+                Entry::of(&regions, id)
+            })
+            .collect();
+        assert!(entries.is_sorted_by(|a, b| a < b) && entries.iter().all(|entry| entry.id() == Some(id)));
     }
 
     #[test]
