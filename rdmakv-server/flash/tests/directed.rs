@@ -204,7 +204,7 @@ fn a_cancelled_load_can_begin_again() {
     let bytes = world.bytes(area);
     assert!(matches!(world.loaded(load, &bytes), Loaded::Item(_)));
 
-    // A load whose item ended concerns nobody any more. Its stub may be another item's, which is being read.
+    // A load whose item ended means nothing any more. Its stub may be another item's, which is being read.
     world.put("third");
     world.flash.write_out();
     world.settle();
