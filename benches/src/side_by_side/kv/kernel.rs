@@ -13,7 +13,7 @@ use crate::side_by_side::figure::Figure;
 use crate::side_by_side::part::{Part, Setting};
 use crate::side_by_side::remote::Outcome;
 use crate::side_by_side::report::{Row, Unit};
-use rdmakv_bpf::pair::{CLIENT, INTERFACE, Pair, SERVER};
+use rdmakv_bpf::pair::{CLIENT, INTERFACE, Pair, SERVER, run};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::UdpSocket;
@@ -220,7 +220,7 @@ impl Contestant {
     fn program(&mut self, value: usize, window: usize) -> Outcome<Option<f64>> {
         const STATS: &str = "/proc/sys/kernel/bpf_stats_enabled";
         let was = fs::read_to_string(STATS).unwrap_or_default();
-        if fs::write(STATS, "1").is_err() {
+        if run("bpftool version").is_err() || fs::write(STATS, "1").is_err() {
             return Ok(None);
         }
         let before = self.run_time();
@@ -230,12 +230,16 @@ impl Contestant {
         Ok(Some((after? - before?) as f64 / turn?.gets as f64))
     }
 
+    /// Returns the run time of the programs whose links the server has, by bpftool.
     fn run_time(&self) -> Outcome<u64> {
         let mut all = 0;
         for file in fs::read_dir(format!("/proc/{}/fdinfo", self.server.process()))? {
             let text = fs::read_to_string(file?.path()).unwrap_or_default();
-            let line = text.lines().find_map(|line| line.strip_prefix("run_time_ns:"));
-            all += line.map_or(Ok(0), |line| line.trim().parse::<u64>())?;
+            if let Some(id) = text.lines().find_map(|line| line.strip_prefix("prog_id:")) {
+                let shown = run(&format!("bpftool prog show id {}", id.trim()))?;
+                let time = shown.split_once("run_time_ns ").and_then(|(_, rest)| rest.split_whitespace().next());
+                all += time.map_or(Ok(0), str::parse::<u64>)?;
+            }
         }
         Ok(all)
     }
