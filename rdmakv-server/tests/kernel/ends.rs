@@ -238,6 +238,35 @@ fn servers_in_generic_mode_share_an_interface() {
 }
 
 #[test]
+fn three_capabilities_are_enough() {
+    if Command::new("setpriv").arg("--version").output().is_err() {
+        return println!("SKIPPED: a server with three capabilities: setpriv is not installed");
+    }
+    Wire::run(|wire| {
+        let three = "+bpf,+net_admin,+perfmon";
+        let mut command = Command::new("setpriv");
+        command.args([
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            "--bounding-set=-all,+bpf,+net_admin,+perfmon",
+        ]);
+        command.arg(format!("--inh-caps=-all,{three}")).arg(format!("--ambient-caps=-all,{three}")).arg(SERVER);
+        command.args(["-l", ADDRESS, "-p", "11211", "-U", "11211", &format!("--xdp={HERE}")]);
+        let server = Server::run(&mut command);
+        let mut client = wire.client();
+        tcp(&server, b"set k 0 0 1\r\nx\r\n");
+        assert_eq!(client.get("k"), "VALUE k 0 1\r\nx\r\nEND\r\n");
+        assert_eq!(server.stat("kernel_gets"), 1);
+        let status = std::fs::read_to_string(format!("/proc/{}/status", server.process.id())).unwrap();
+        assert!(
+            ["CapEff", "CapPrm", "CapAmb"].iter().all(|set| status.contains(&format!("{set}:\t0000000000000000"))),
+            "{status}"
+        );
+    });
+}
+
+#[test]
 fn refused_starts_name_the_cause() {
     Wire::run(|_| {
         let refused = |command: &mut Command, words: &[&str]| {
