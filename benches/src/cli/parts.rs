@@ -175,10 +175,10 @@ runs in the client's. Rows:
   kernel/SIZE/WINDOW/cpu       CPU of a GET: client, server and softirq; WINDOW GETs are in flight
   kernel/SIZE/WINDOW/process   the server process's part
   kernel/SIZE/WINDOW/program   the run time of the kernel's programs, by the kernel's own count
-  kernel/SIZE/WINDOW/server    process and program: what a server with a network card of its own would take
+  kernel/SIZE/WINDOW/server    process and program together, as with a network card
   kernel/SIZE/WINDOW/p50       how long a client waits, with one GET in flight
   socket/SIZE/WINDOW/...       the same, answered by our server's socket
-  unknown/WINDOW/process       the server process's part of a GET of a key that is not there; the peer is ours without --xdp
+  unknown/WINDOW/process       the process's part for an absent key; the peer is ours without --xdp
   tcp/SIZE/get, set            the server's CPU for a request over TCP, with --xdp; the peer is ours without it
 
 Ratios are ours / peer, of the best rounds, and are null (`-` in tables) where the rounds of both overlap.

@@ -257,7 +257,7 @@ fn three_capabilities_are_enough() {
         let mut client = wire.client();
         tcp(&server, b"set k 0 0 1\r\nx\r\n");
         assert_eq!(client.get("k"), "VALUE k 0 1\r\nx\r\nEND\r\n");
-        assert_eq!(server.stat("kernel_gets"), 1);
+        assert!(server.stat("kernel_gets") >= 1);
         let status = std::fs::read_to_string(format!("/proc/{}/status", server.process.id())).unwrap();
         assert!(
             ["CapEff", "CapPrm", "CapAmb"].iter().all(|set| status.contains(&format!("{set}:\t0000000000000000"))),

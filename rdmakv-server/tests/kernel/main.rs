@@ -60,6 +60,7 @@ fn socket_answers_the_rest() {
         assert_eq!(server.stat("kernel_gets"), in_kernel);
         assert!(server.stat("kernel_passed_unknown") >= 2);
         assert_eq!(client.get("a"), "VALUE a 0 1\r\nz\r\nEND\r\n");
-        assert_eq!(server.stat("kernel_gets"), in_kernel + 1);
+        // A datagram that is lost is sent again.
+        assert!(server.stat("kernel_gets") > in_kernel);
     });
 }
