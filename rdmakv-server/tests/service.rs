@@ -248,26 +248,57 @@ fn activated_http_socket_serves_http() {
     assert_eq!(refused.status.code(), Some(1));
 }
 
-#[test]
-fn systemd_finds_nothing_wrong_with_the_units() {
+/// Returns what `systemd-analyze` says of the units, with or without the drop-in for items; none where it is not installed.
+fn analyzed(arguments: &[&str], with_items: bool) -> Option<Output> {
     let folder = tempfile::tempdir().unwrap();
     let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd");
     let service = std::fs::read_to_string(units.join("rdmakv.service")).unwrap();
     let [service_file, socket_file] = ["rdmakv.service", "rdmakv.socket"].map(|name| folder.path().join(name));
     std::fs::write(&service_file, service.replace("/usr/bin/rdmakv-server", SERVER)).unwrap();
     std::fs::copy(units.join("rdmakv.socket"), &socket_file).unwrap();
-    let analyze = |arguments: &[&str]| {
-        Command::new("systemd-analyze").args(arguments).args([&service_file, &socket_file]).output()
-    };
-    let verified = match analyze(&["verify"]) {
+    if with_items {
+        let dropped_in = folder.path().join("rdmakv.service.d");
+        std::fs::create_dir(&dropped_in).unwrap();
+        std::fs::copy(units.join("rdmakv-items.conf"), dropped_in.join("items.conf")).unwrap();
+    }
+    match Command::new("systemd-analyze").args(arguments).args([&service_file, &socket_file]).output() {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             eprintln!("skipped: systemd-analyze is not installed");
-            return;
+            None
         }
-        verified => verified.unwrap(),
+        output => Some(output.unwrap()),
+    }
+}
+
+#[test]
+fn systemd_finds_nothing_wrong_with_the_units() {
+    for with_items in [false, true] {
+        let Some(verified) = analyzed(&["verify"], with_items) else { return };
+        let said = text(&verified.stderr) + &text(&verified.stdout);
+        assert!(verified.status.success() && !said.contains("rdmakv"), "{with_items}: {said}");
+    }
+}
+
+#[test]
+fn drop_in_for_items_leaves_the_servers_record() {
+    let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd");
+    let read = |name| std::fs::read_to_string(units.join(name)).unwrap();
+    let last = |key: &str| {
+        let of = |file: &str| {
+            file.lines().rev().find_map(|line| line.strip_prefix(key)?.strip_prefix('=').map(str::to_owned))
+        };
+        of(&read("rdmakv-items.conf")).or_else(|| of(&read("rdmakv.service")))
     };
-    let said = text(&verified.stderr) + &text(&verified.stdout);
-    assert!(verified.status.success() && !said.contains("rdmakv"), "{said}");
+    // systemd.exec: a dynamic user implies RemoveIPC=yes, "and cannot be turned off".
+    for (key, value) in [("DynamicUser", "no"), ("RemoveIPC", "no"), ("ProcSubset", "all"), ("ProtectSystem", "strict")]
+    {
+        assert_eq!(last(key).as_deref(), Some(value), "{key}");
+    }
+    let user = last("User").unwrap();
+    assert!(read("rdmakv.sysusers").contains(&format!("\nu {user} ")), "{user}");
+    // The file that its first lines name lies in the directory that systemd makes.
+    let file = format!("-e /var/lib/{}/items", last("StateDirectory").unwrap());
+    assert!(read("rdmakv-items.conf").contains(&file), "{file}");
 }
 
 #[test]

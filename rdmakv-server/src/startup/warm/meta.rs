@@ -45,7 +45,8 @@ pub(super) enum Disbelief {
     #[error("another server was at this address since, or this one was killed while it stopped")]
     OtherServer,
     #[error(
-        "nothing tells whether another server was at this address since: its record in /dev/shm is gone or in use: let nothing remove it"
+        "nothing tells whether another server was at this address since: its record in /dev/shm is gone or in use: let nothing remove \
+         it (systemd: rdmakv-items.conf)"
     )]
     NoRecord,
     #[error("its items cannot be read: {0}")]
