@@ -26,7 +26,7 @@ pub struct Server {
     pub id: ServerId,
     /// Its name on the ring. It keeps its keys if it returns under the same name.
     pub name: String,
-    /// Where clients reach it, best first.
+    /// The addresses that clients use, best first.
     pub addresses: Vec<String>,
     /// Its share of the keys, compared with the others; at least 1.
     pub weight: u16,

@@ -34,7 +34,7 @@ struct Run {
     is_primary: bool,
     /// A read that was sent, and what it will show.
     read: Option<(Renewal, Config)>,
-    /// What `adopted` says.
+    /// The epoch in its fact `adopted`.
     written: Epoch,
 }
 

@@ -133,7 +133,7 @@ proptest! {
         prop_assert_eq!(Placement::of(&config).primary(&key), before.primary());
     }
 
-    /// Whatever joins or drains, a member of the next whole epoch takes writes before it.
+    /// A member of the next whole epoch takes writes before it, when servers join or drain.
     #[test]
     fn next_members_take_writes_before(servers in 2_u8..9, drained in 0_u8..9, joins in 0_u8..4, size in 1_usize..5,
         key: Vec<u8>) {
