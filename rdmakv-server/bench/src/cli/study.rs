@@ -12,7 +12,7 @@ use super::Failure;
 use super::flags::{time, whole};
 use super::session::raise_descriptors;
 use crate::Choice;
-use crate::study::{Amounts, Contender, Parameters, Programs, beside_us, render, study, usual_folder};
+use crate::study::{Amounts, Contender, Parameters, Part, Programs, beside_us, render, study, usual_folder};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -28,6 +28,7 @@ Examples:
   rdmakv-bench hybrid study --folder /flash
   rdmakv-bench hybrid study -m 1024 --flash 8192 --rounds 3 --json > study.json
   rdmakv-bench hybrid study --contenders ours,extstore --patterns uniform --page-cache
+  rdmakv-bench hybrid study --parts full --max-frag 0.23,0.5
   rdmakv-bench hybrid study --quick                               to see that it works, some seconds
 
 Exit status: 0 measured, 1 failed or interrupted, 2 wrong usage. Goals that are missed are printed, and no failure.")]
@@ -66,6 +67,19 @@ pub(super) struct Study {
     /// Leave the files of flash in the system's cache
     #[arg(long, help_heading = "Servers")]
     page_cache: bool,
+    /// Also measure rdmakv-server with these ext_max_frag where flash is 80 % full
+    #[arg(long, value_delimiter = ',', value_name = "LIST", help_heading = "Servers")]
+    max_frag: Vec<f64>,
+    /// Which of patterns, tiers, full
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "patterns,tiers,full",
+        value_name = "LIST",
+        help_heading = "Load"
+    )]
+    parts: Vec<Part>,
     /// Which keys: uniform, zipf[:SKEW], latest[:SKEW], earliest[:SKEW]
     #[arg(
         long,
@@ -136,6 +150,9 @@ impl Study {
         if self.penalties.iter().any(|penalty| !penalty.is_finite() || *penalty < 0.0) {
             return usage("--penalties: milliseconds, not below 0");
         }
+        if self.max_frag.iter().any(|share| !(0.0..=1.0).contains(share)) {
+            return usage("--max-frag: shares from 0 to 1");
+        }
         if !(0.1..=1000.0).contains(&self.times) {
             return usage("--times: between 0.1 and 1000");
         }
@@ -156,6 +173,8 @@ impl Study {
                 memcached: self.memcached.clone(),
                 folder: self.folder.clone().unwrap_or_else(usual_folder),
             },
+            parts: self.parts.clone(),
+            max_frags: self.max_frag.clone(),
             amounts: Amounts { memory, flash, threads: self.threads, page_cache: self.page_cache },
             patterns: if self.quick { vec![Choice::Uniform] } else { self.patterns.clone() },
             penalties: self.penalties.clone(),

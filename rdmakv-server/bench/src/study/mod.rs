@@ -24,7 +24,7 @@ use crate::tally::Kind;
 use crate::traffic::{Mix, Traffic};
 
 use process::Server;
-pub(crate) use process::{Amounts, Contender, Programs, beside_us};
+pub(crate) use process::{Amounts, Contender, Part, Programs, beside_us};
 pub(crate) use table::render;
 
 /// Values that are written a second before the measurement. More would overtake what the servers write to flash.
@@ -41,6 +41,9 @@ const FULL_FLASH: u64 = 256;
 pub(crate) struct Parameters {
     pub(crate) contenders: Vec<Contender>,
     pub(crate) programs: Programs,
+    pub(crate) parts: Vec<Part>,
+    /// Values of ext_max_frag with which ours is measured, too, where flash is 80 % full.
+    pub(crate) max_frags: Vec<f64>,
     pub(crate) amounts: Amounts,
     pub(crate) patterns: Vec<Choice>,
     /// Milliseconds of a miss.
@@ -139,19 +142,25 @@ pub(crate) const WITHOUT: &str = "ram, no flash";
 pub(crate) fn study(parameters: &Parameters, tell: &dyn Fn(&str)) -> Result<Study, String> {
     let mut all: Vec<Row> = Vec::new();
     for round in 1..=parameters.rounds {
-        for &pattern in &parameters.patterns {
+        let patterns = parameters.patterns.iter().filter(|_| parameters.parts.contains(&Part::Patterns));
+        for &pattern in patterns {
             for &contender in &parameters.contenders {
                 tell(&format!("round {round}, {pattern}, {}", contender.name()));
                 all.extend(of_pattern(parameters, contender, pattern)?);
             }
         }
-        for &contender in parameters.contenders.iter().filter(|contender| contender.has_flash()) {
+        let with_flash = || parameters.contenders.iter().filter(|contender| contender.has_flash());
+        for &contender in with_flash().filter(|_| parameters.parts.contains(&Part::Tiers)) {
             tell(&format!("round {round}, flash and memory alone, {}", contender.name()));
             all.extend(of_tiers(parameters, contender)?);
         }
-        for &contender in parameters.contenders.iter().filter(|contender| contender.has_flash()) {
-            tell(&format!("round {round}, 80 % full, {}", contender.name()));
-            all.extend(of_full(parameters, contender)?);
+        for &contender in with_flash().filter(|_| parameters.parts.contains(&Part::Full)) {
+            let shares = parameters.max_frags.iter().filter(|_| contender == Contender::Ours);
+            for share in [None].into_iter().chain(shares.map(|&share| Some(share))) {
+                let part = share.map_or(FULL.to_owned(), |share| format!("{FULL}, {share}"));
+                tell(&format!("round {round}, {part}, {}", contender.name()));
+                all.extend(of_full(parameters, contender, &part, share)?);
+            }
         }
     }
     let rows = medians(&all);
@@ -184,11 +193,12 @@ impl<'a> Filled<'a> {
         contender: Contender,
         amounts: Amounts,
         keys: u64,
+        max_frag: Option<f64>,
     ) -> Result<Option<Self>, String> {
         if parameters.interrupt.load(Relaxed) {
             return Ok(None);
         }
-        let server = Server::start(contender, &parameters.programs, amounts)?;
+        let server = Server::start(contender, &parameters.programs, amounts, max_frag)?;
         let mut plan = Plan::new(server.target());
         plan.keys = keys;
         plan.sizes = sizes(parameters.size)?;
@@ -273,7 +283,7 @@ fn figures(
 
 /// GETs by a law; what is missed is written.
 fn of_pattern(parameters: &Parameters, contender: Contender, pattern: Choice) -> Result<Option<Row>, String> {
-    let Some(filled) = Filled::new(parameters, contender, parameters.amounts, parameters.keys())? else {
+    let Some(filled) = Filled::new(parameters, contender, parameters.amounts, parameters.keys(), None)? else {
         return Ok(None);
     };
     let traffic = Traffic::Mix(Mix { reads: 1.0, fill: true, ..Mix::default() });
@@ -283,7 +293,7 @@ fn of_pattern(parameters: &Parameters, contender: Contender, pattern: Choice) ->
 
 /// GETs of memory alone, and of memory while others read flash.
 fn of_tiers(parameters: &Parameters, contender: Contender) -> Result<Vec<Row>, String> {
-    let Some(filled) = Filled::new(parameters, contender, parameters.amounts, parameters.keys())? else {
+    let Some(filled) = Filled::new(parameters, contender, parameters.amounts, parameters.keys(), None)? else {
         return Ok(Vec::new());
     };
     let gets = Traffic::Mix(Mix { reads: 1.0, fill: true, ..Mix::default() });
@@ -322,17 +332,22 @@ fn at_once(plan: &Plan, other: &Plan) -> Result<(Report, Report), String> {
 }
 
 /// GETs and SETs of keys that fill 80 % of flash.
-fn of_full(parameters: &Parameters, contender: Contender) -> Result<Option<Row>, String> {
+fn of_full(
+    parameters: &Parameters,
+    contender: Contender,
+    part: &str,
+    max_frag: Option<f64>,
+) -> Result<Option<Row>, String> {
     let amounts = Amounts { flash: parameters.amounts.flash.min(FULL_FLASH), ..parameters.amounts };
     let keys = parameters.keys_of(0.8 * (amounts.flash << 20) as f64);
-    let Some(filled) = Filled::new(parameters, contender, amounts, keys)? else { return Ok(None) };
+    let Some(filled) = Filled::new(parameters, contender, amounts, keys, max_frag)? else { return Ok(None) };
     let traffic = Traffic::Mix(Mix { reads: 0.5, updates: 0.5, fill: true, ..Mix::default() });
     // At one rate: the faster server would write more, and then lose what its device cannot take.
     let rate = Some(2.0 * FULL_BYTES / parameters.size as f64);
     // Longer than the others: flash is to be written anew before.
     let duration = parameters.duration * 2;
     let plan = Plan { choice: Choice::Uniform, traffic, rate, duration, ..filled.plan.clone() };
-    filled.measure(FULL, &plan).map(Some)
+    filled.measure(part, &plan).map(Some)
 }
 
 /// Returns each row once, with the medians of its rounds.

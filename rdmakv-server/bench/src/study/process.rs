@@ -45,6 +45,17 @@ impl Contender {
     }
 }
 
+/// A part of the study.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Part {
+    /// GETs by each pattern
+    Patterns,
+    /// GETs of memory, alone and beside busy flash
+    Tiers,
+    /// SETs where flash is 80 % full
+    Full,
+}
+
 /// The programs, and the folder of their files.
 #[derive(Clone, Debug)]
 pub(crate) struct Programs {
@@ -77,12 +88,17 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts a server, and waits until it answers.
+    /// Starts a server, and waits until it answers. `max_frag` is for ours.
     ///
     /// # Errors
     ///
     /// The program that is missing or ended, and the remedy.
-    pub(crate) fn start(contender: Contender, programs: &Programs, amounts: Amounts) -> Result<Self, String> {
+    pub(crate) fn start(
+        contender: Contender,
+        programs: &Programs,
+        amounts: Amounts,
+        max_frag: Option<f64>,
+    ) -> Result<Self, String> {
         let folder = tempfile::Builder::new().prefix("rdmakv-bench-").tempdir_in(&programs.folder);
         let folder = folder.map_err(|error| {
             format!("make folder in {}: {error}: name another with --folder", programs.folder.display())
@@ -97,6 +113,7 @@ impl Server {
         match contender {
             Contender::Ours => {
                 command.arg("--flash").arg(format!("{}:{flash}m", file.display()));
+                command.args(max_frag.map(|share| format!("-oext_max_frag={share}")));
             }
             Contender::Memcached => {}
             Contender::Extstore => {
