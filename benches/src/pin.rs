@@ -65,16 +65,17 @@ pub fn user_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_usec as f64 * 1e-6
 }
 
-/// Returns the seconds of user CPU that children of this process have had that ended and were waited for.
-pub fn user_seconds_of_children() -> f64 {
+/// Returns the seconds of CPU, the program's and the kernel's, of children of this process that ended and were waited for.
+pub fn seconds_of_children() -> f64 {
     #[expect(unsafe_code, reason = "system call")]
     // SAFETY: the record is plain numbers, which the call overwrites; it fails only for a wrong first argument.
-    let time = unsafe {
+    let usage = unsafe {
         let mut usage = mem::zeroed::<libc::rusage>();
         libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage);
-        usage.ru_utime
+        usage
     };
-    time.tv_sec as f64 + time.tv_usec as f64 * 1e-6
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 * 1e-6;
+    seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }
 
 /// Nanoseconds of CPU that this process has had, all its threads.

@@ -54,8 +54,9 @@ pub(super) struct Sim {
 const EXAMPLES: &str = "\
 Rows: sim/read, and for each policy sim/POLICY/replay, sim/POLICY/misses and, with --instructions,
 sim/POLICY/instructions. sim/POLICY/command is of whole processes: ours is tracesim replay --json
---no-bound with its start, reading, footprint and output; the peer is Python with its start. Units: `M/s` (million requests a second of user CPU) is better the higher
-it is, `share` and `count` the lower. Ratios are ours / peer, of the best laps. Peer and ratio are
+--no-bound with its start, reading, footprint and output; the peer is Python with its start. Its
+CPU is the kernel's for it too. Units: `M/s` (million requests a second of CPU, in other rows of
+user CPU) is better the higher it is, `share` and `count` the lower. Ratios are ours / peer, of the best laps. Peer and ratio are
 null (`-` in tables) where there is no peer, and the ratio where the laps of both overlap.
 
 The peer is the Python package libcachesim, which is installed into an environment of its own the

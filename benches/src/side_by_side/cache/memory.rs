@@ -1,4 +1,5 @@
-//! Memory: what a cached region takes, by the memory of the process before and after the cache is filled.
+//! Memory: what a cached region takes, by the memory of the process before and after the cache is filled, and after it
+//! evicted as many regions as it holds (`/evicted`).
 //!
 //! The kernel's own count of anonymous memory: neither cache is asked. What the allocator had to spare is given back before.
 
@@ -13,12 +14,15 @@ use crate::subject::{Setup, Subject};
 pub const TITLE: &str = "Memory: what one cached region takes, with a registrar that keeps nothing (lower is better)";
 
 /// The ends of the names of its rows.
-pub const ROWS: [&str; 6] = [
+pub const ROWS: [&str; 9] = [
     "stride/100000",
+    "stride/100000/evicted",
     "stride/100000/watched",
     "stride/1000000",
+    "stride/1000000/evicted",
     "stride/1000000/watched",
     "irregular/100000",
+    "irregular/100000/evicted",
     "irregular/100000/watched",
 ];
 
@@ -33,24 +37,35 @@ pub fn measure<O: Subject, P: Subject>(_: &Options) -> Result<Vec<Row>, String> 
         (Layout::Stride, "stride", 1_000_000),
         (Layout::Irregular, "irregular", 100_000),
     ] {
-        let field = Field::new(layout, regions, 7)?;
+        let field = Field::new(layout, 2 * regions, 7)?;
         let name = format!("memory/{name}/{regions}");
-        let ours = bytes::<O>(&field, regions, true)?.ok_or("our own cache is not there")?;
-        let watched = bytes::<O>(&field, regions, false)?.ok_or("our own cache is not there")?;
-        let peer = bytes::<P>(&field, regions, true)?;
-        rows.push(Row::new(&name, Figure::once(ours), peer.map(Figure::once), Unit::Bytes));
+        let [ours, evicted] = bytes::<O>(&field, regions, true)?.ok_or("our own cache is not there")?;
+        let [watched, _] = bytes::<O>(&field, regions, false)?.ok_or("our own cache is not there")?;
+        let [peer, peer_evicted] = match bytes::<P>(&field, regions, true)? {
+            Some(bytes) => bytes.map(|bytes| Some(Figure::once(bytes))),
+            None => [None; 2],
+        };
+        rows.push(Row::new(&name, Figure::once(ours), peer, Unit::Bytes));
+        rows.push(Row::new(format!("{name}/evicted"), Figure::once(evicted), peer_evicted, Unit::Bytes));
         rows.push(Row::new(format!("{name}/watched"), Figure::once(watched), None, Unit::Bytes));
     }
     Ok(rows)
 }
 
-fn bytes<S: Subject>(field: &Field, regions: usize, unwatched: bool) -> Result<Option<f64>, String> {
+/// Returns the bytes of a region when the cache is full for the first time. Then each region is touched twice and as many
+/// others once. Returns the bytes of a region after that as well.
+fn bytes<S: Subject>(field: &Field, regions: usize, unwatched: bool) -> Result<Option<[f64; 2]>, String> {
     let setup = Setup { most_regions: regions, most_pages: field.pages(0..regions), unwatched, ..Setup::default() };
     let Some(cache) = S::create(&setup)? else { return Ok(None) };
+    let place = |region| field.place(region);
     fill(&cache, [field.place(0)])?;
     let before = resident()?;
-    fill(&cache, (1..regions).map(|region| field.place(region)))?;
-    Ok(Some((resident()? - before) / (regions - 1) as f64))
+    fill(&cache, (1..regions).map(place))?;
+    let filled = (resident()? - before) / (regions - 1) as f64;
+    fill(&cache, (0..regions).chain(0..regions).chain(regions..2 * regions).map(place))?;
+    let behaviour = cache.behaviour();
+    let registered = behaviour.attempts().saturating_sub(behaviour.deregistered()).max(2);
+    Ok(Some([filled, (resident()? - before) / (registered - 1) as f64]))
 }
 
 /// Returns the bytes of anonymous memory.

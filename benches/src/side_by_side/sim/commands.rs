@@ -2,6 +2,7 @@
 //!
 //! Ours is `tracesim replay --json --no-bound`: its start, reading the trace twice where the format needs it, the footprint, the
 //! replay and the output. The peer is a process of Python with libCacheSim: its start, mapping the trace, and the replay.
+//! CPU is that of the program and of the kernel for it: one copies the trace, and the other maps it.
 
 use super::{Options, millions};
 use crate::peer::libcachesim::{self, Ask, Environment};
@@ -19,7 +20,7 @@ use tracesim::policies::PolicyEntry;
 pub const TRACESIM: &str = "tracesim";
 
 /// The title of the table.
-pub const TITLE: &str = "Whole commands, start and reading included: requests a second of user CPU";
+pub const TITLE: &str = "Whole commands, start and reading included: requests a second of CPU, the kernel's included";
 
 /// The trace that both sides read, and their settings.
 pub struct Commands<'a> {
@@ -58,11 +59,11 @@ impl<'a> Commands<'a> {
         Ok(Row::new(format!("sim/{policy}/command"), Figure::highest(ours), peer, Unit::Millions))
     }
 
-    /// Returns the requests a second of user CPU of a child that ends within `run`.
+    /// Returns the requests a second of CPU, the kernel's included, of a child that ends within `run`.
     fn rate(&self, run: impl FnOnce() -> Result<(), String>) -> Result<f64, String> {
-        let before = pin::user_seconds_of_children();
+        let before = pin::seconds_of_children();
         run()?;
-        Ok(millions(self.requests, pin::user_seconds_of_children() - before))
+        Ok(millions(self.requests, pin::seconds_of_children() - before))
     }
 
     fn ours(&self, policy: &PolicyEntry) -> Result<(), String> {

@@ -7,7 +7,7 @@
 //! * `sim/POLICY/replay`: millions of requests a second, the best lap.
 //! * `sim/POLICY/misses`: the share of requests that miss. Sizes and costs are as libCacheSim has them (every miss costs
 //!   the same) and ranges match exactly, so policies of one name miss alike.
-//! * `sim/POLICY/command`: requests a second of user CPU of whole processes ([`commands`]).
+//! * `sim/POLICY/command`: requests a second of CPU of whole processes, the kernel's included ([`commands`]).
 //! * `sim/POLICY/instructions`: a request, on a shorter trace, where there is a tool that counts ([`instructions`]).
 
 pub mod commands;
