@@ -7,7 +7,7 @@ use super::output::{cannot_write, doubts};
 use super::{Stop, asked};
 use crate::side_by_side::host::Host;
 use crate::side_by_side::report;
-use crate::side_by_side::results::{Kept, Others, markdown};
+use crate::side_by_side::results::{Before, Kept, markdown};
 use clap::{Args, ValueEnum};
 use std::fs;
 use std::io::{self, Write};
@@ -35,7 +35,7 @@ pub(super) struct All {
     #[arg(long)]
     quick: bool,
 
-    /// Also write a page of tables to this file, as benches/RESULTS.md is. Its sections of other commands stay
+    /// Also write a page of tables to this file, as benches/RESULTS.md is. What it has that is not measured now stays
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
 
@@ -59,10 +59,9 @@ Exit status: 0 measured, 1 something could not be measured (the rest was), 2 wro
 
 pub(super) fn run(all: &All) -> Result<(), Stop> {
     // Before a quarter of an hour is spent on what cannot be kept.
-    let others = match &all.markdown {
-        Some(page) => others(page).map_err(|error| Stop::Measuring(cannot_write(page, &error)))?,
-        None => Others::default(),
-    };
+    if let Some(page) = &all.markdown {
+        writable(page).map_err(|error| Stop::Measuring(cannot_write(page, &error)))?;
+    }
     let folder = tempfile::tempdir().map_err(|error| Stop::Measuring(format!("a temporary folder: {error}")))?;
     let host = Host::look();
     let parts: Vec<Part> = if all.only.is_empty() { Part::value_variants().into() } else { all.only.clone() };
@@ -92,7 +91,7 @@ pub(super) fn run(all: &All) -> Result<(), Stop> {
     }
     out.flush()?;
     if let Some(page) = &all.markdown {
-        write_page(page, all, &host, &kept, &others).map_err(|error| Stop::Measuring(cannot_write(page, &error)))?;
+        write_page(page, all, &host, &kept, &failed).map_err(|error| Stop::Measuring(cannot_write(page, &error)))?;
     }
     match failed.as_slice() {
         [] => Ok(()),
@@ -111,19 +110,42 @@ fn one(name: &str, all: &All, file: &Path) -> Result<Kept, String> {
         command.stdout(Stdio::null());
     }
     let status = command.status().map_err(|error| error.to_string())?;
-    let text = fs::read_to_string(file).map_err(|_| format!("it ended with {status} before it measured anything"))?;
-    Kept::read(&text, status.success())?.ok_or_else(|| format!("it ended with {status} before it measured anything"))
+    let text = fs::read(file).map_err(|_| format!("it ended with {status} before it measured anything"))?;
+    Kept::read(&String::from_utf8_lossy(&text), status.success())?
+        .ok_or_else(|| format!("it ended with {status} before it measured anything"))
 }
 
-/// Returns the sections of the page that stay, if it is there and can be written.
-fn others(page: &Path) -> io::Result<Others> {
-    fs::File::options().append(true).create(true).open(page)?;
-    fs::read_to_string(page).map(|page| Others::of(&page))
+/// Returns whether the page can be written, and leaves no trace.
+fn writable(page: &Path) -> io::Result<()> {
+    if page.exists() {
+        return fs::File::options().append(true).open(page).map(drop);
+    }
+    tempfile::tempfile_in(folder_of(page)).map(drop)
 }
 
-fn write_page(page: &Path, all: &All, host: &Host, kept: &[Kept], others: &Others) -> io::Result<()> {
+fn folder_of(page: &Path) -> &Path {
+    page.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Writes the page, with what it has now that was not measured. It is whole at any time.
+fn write_page(page: &Path, all: &All, host: &Host, kept: &[Kept], failed: &[String]) -> io::Result<()> {
+    let is_there = page.exists();
+    let page = if is_there { fs::canonicalize(page)? } else { page.to_owned() };
+    let is_file = !is_there || fs::metadata(&page)?.is_file();
+    let before = if is_there && is_file { Before::of(&fs::read_to_string(&page)?) } else { Before::default() };
     let mut text = Vec::new();
     let command = format!("cargo run --release -p benches --bin {}", asked().replacen(' ', " -- ", 1));
-    markdown(&mut text, &command, host, &doubts(all.quick).collect::<Vec<_>>(), kept, others)?;
-    fs::write(page, text)
+    markdown(&mut text, &command, host, &doubts(all.quick).collect::<Vec<_>>(), kept, failed, &before)?;
+    if !is_file {
+        return fs::write(page, text);
+    }
+    let mut new = page.clone().into_os_string();
+    new.push(".new");
+    let written = fs::write(&new, text).and_then(|()| {
+        if is_there {
+            fs::set_permissions(&new, fs::metadata(&page)?.permissions())?;
+        }
+        fs::rename(&new, &page)
+    });
+    written.inspect_err(|_| _ = fs::remove_file(&new))
 }

@@ -44,8 +44,10 @@ impl Line {
     /// # Errors
     /// Those of the writer.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
-        serde_json::to_writer(&mut *out, self)?;
-        writeln!(out)
+        // In one go: a program that is killed leaves half a line in few cases.
+        let mut line = serde_json::to_vec(self)?;
+        line.push(b'\n');
+        out.write_all(&line)
     }
 }
 
@@ -61,11 +63,16 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Reads what was saved. A part that did not get as far as its head is none.
+    /// Reads what was saved. A part that did not get as far as its head is none. Half a last line is left out, and the part
+    /// then has no end.
     ///
     /// # Errors
     /// A line that is not one of these.
     pub fn read(text: &str, whole: bool) -> Result<Option<Self>, String> {
+        let (text, whole) = match text.rsplit_once('\n') {
+            Some((lines, half)) if !half.is_empty() => (lines, false),
+            _ => (text, whole),
+        };
         let mut lines = text.lines().map(|line| serde_json::from_str(line).map_err(|error| format!("{error}: {line}")));
         let head = match lines.next().transpose()? {
             None => return Ok(None),
@@ -78,6 +85,12 @@ impl Kept {
         });
         Ok(Some(Self { rows: rows.collect::<Result<_, String>>()?, head, whole }))
     }
+
+    /// Returns its rows that are ahead, even, behind and overlapping.
+    fn counts(&self) -> [usize; 4] {
+        [Standing::Ahead, Standing::Even, Standing::Behind, Standing::Overlap]
+            .map(|standing| self.rows.iter().filter(|row| row.row.standing() == Some(standing)).count())
+    }
 }
 
 /// The sections of a page that no part makes: those of other commands, and what people wrote. They outlive the page.
@@ -89,30 +102,145 @@ pub struct Others {
     late: String,
 }
 
+/// All that a page has. What a run does not measure stays as it is.
+#[derive(Clone, Debug, Default)]
+pub struct Before {
+    /// The sections of no part.
+    pub others: Others,
+    parts: Vec<Old>,
+    /// Above the losses, behind their count.
+    remarks: String,
+    /// Losses that are in no part's tables.
+    losses: Vec<String>,
+    /// How the page was measured, with its heading.
+    measured: String,
+}
+
+/// A part of a page.
+#[derive(Clone, Debug, Default)]
+struct Old {
+    name: String,
+    /// How it fares.
+    line: String,
+    /// That its last run did not end well, if so.
+    word: String,
+    /// With its heading.
+    section: String,
+    losses: Vec<String>,
+}
+
+impl Old {
+    /// Returns its rows that are ahead, even, behind and overlapping, as its line has them.
+    fn counts(&self) -> [usize; 4] {
+        let counts = self.line.rsplit_once("Ahead in ").map_or("", |(_, counts)| counts);
+        let mut numbers = counts.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok());
+        [(); 4].map(|()| numbers.next().unwrap_or(0))
+    }
+
+    /// Returns the paragraphs that people wrote: no list, table, code or title.
+    fn notes(&self) -> impl Iterator<Item = &str> {
+        let of_tables =
+            |text: &&str| ["## ", "- ", "|", "```"].iter().any(|begin| text.starts_with(begin)) || text.ends_with(':');
+        self.section.split("\n\n").map(str::trim).filter(move |text| !text.is_empty() && !of_tables(text))
+    }
+}
+
 const LOSSES: &str = "## Where we lose";
 const MEASURED: &str = "## How this was measured";
+const OVERLAP: &str = "the rounds overlap.";
 
-impl Others {
-    /// Finds them in a page.
+/// Returns the row of a table without its note: what tells it from others of its name.
+fn key(line: &str) -> Option<Vec<&str>> {
+    line.starts_with("| `").then(|| line.split('|').map(str::trim).take(8).collect())
+}
+
+/// Returns the part whose section begins with this heading: `` ## `side-by-side cache --quick` ``.
+fn part_of(heading: &str) -> Option<&str> {
+    heading.strip_prefix("## `side-by-side ")?.split([' ', '`']).next()
+}
+
+/// Returns the part that this says not to be measured to its end.
+fn unmeasured(line: &str) -> Option<&str> {
+    line.strip_prefix("**`")?.split_once("` was not measured to its end.**").map(|(name, _)| name)
+}
+
+impl Before {
+    /// Finds it in a page.
     pub fn of(page: &str) -> Self {
-        let (mut all, mut is_early, mut is_other, mut is_code) = (Self::default(), true, false, false);
+        let (mut all, mut is_early, mut is_code) = (Self::default(), true, false);
+        let (mut heading, mut losses, mut words) = (String::new(), Vec::new(), Vec::new());
         for line in page.lines() {
             is_code ^= line.starts_with("```");
             if !is_code && line.starts_with("## ") {
                 is_early &= line != MEASURED;
-                is_other = ![LOSSES, MEASURED].contains(&line) && !line.starts_with("## `side-by-side ");
+                line.clone_into(&mut heading);
             }
-            if is_other {
-                let place = if is_early { &mut all.early } else { &mut all.late };
-                *place += line;
-                place.push('\n');
-            }
+            // Sections of parts that the list at the top lacks are those of other commands.
+            let part = part_of(&heading).and_then(|name| all.parts.iter_mut().find(|part| part.name == name));
+            let place = match (heading.as_str(), part) {
+                ("", _) => {
+                    let name = line.strip_prefix("- **").and_then(|line| line.split_once("**"));
+                    all.parts.extend(name.map(|(name, _)| Old {
+                        name: name.into(),
+                        line: line.into(),
+                        ..Old::default()
+                    }));
+                    words.extend(unmeasured(line).map(|name| (name, line)));
+                    continue;
+                }
+                (LOSSES, _) if line == LOSSES => continue,
+                (LOSSES, _) if line.starts_with('|') => {
+                    losses.extend(key(line).map(|key| (key, line)));
+                    continue;
+                }
+                (LOSSES, _) => &mut all.remarks,
+                (MEASURED, _) => &mut all.measured,
+                (_, Some(part)) => &mut part.section,
+                (_, None) if is_early => &mut all.others.early,
+                (_, None) => &mut all.others.late,
+            };
+            *place += line;
+            place.push('\n');
+        }
+        all.remarks = all.remarks.split_once(OVERLAP).map_or("", |(_, remarks)| remarks).trim().to_owned();
+        for (name, word) in words {
+            all.parts.iter_mut().filter(|part| part.name == name).for_each(|part| word.clone_into(&mut part.word));
+        }
+        for (key, line) in losses {
+            let of =
+                all.parts.iter_mut().find(|part| part.section.lines().any(|row| self::key(row).as_ref() == Some(&key)));
+            of.map_or(&mut all.losses, |part| &mut part.losses).push(line.to_owned());
         }
         all
     }
 }
 
-/// Writes the page; `doubts` say why its figures are not to be believed, and `others` are from the page before.
+/// A part on its way to a page.
+enum Entry<'a> {
+    /// Measured now; and what the page had of it.
+    New(&'a Kept, Option<&'a Old>),
+    /// As it was, with a word on how this run of it ended.
+    Old(&'a Old, String),
+}
+
+/// Returns the parts of the page before, in their order, and the new ones.
+fn entries<'a>(parts: &'a [Kept], failed: &[String], before: &'a Before) -> Vec<Entry<'a>> {
+    let measured = |name: &str| parts.iter().find(|part| part.head.part == name);
+    let olds = before.parts.iter().map(|old| match measured(&old.name) {
+        Some(part) if part.whole => Entry::New(part, Some(old)),
+        None if !failed.contains(&old.name) => Entry::Old(old, old.word.clone()),
+        _ => Entry::Old(old, format!("{} Its section is of an earlier run.", no_end(&old.name))),
+    });
+    let is_old = |part: &&Kept| before.parts.iter().any(|old| old.name == part.head.part);
+    olds.chain(parts.iter().filter(|part| !is_old(part)).map(|part| Entry::New(part, None))).collect()
+}
+
+fn no_end(name: &str) -> String {
+    format!("**`{name}` was not measured to its end.**")
+}
+
+/// Writes the page; `doubts` say why its figures are not to be believed. `failed` are the parts that did not end well.
+/// What was not measured now stays as it was `before`.
 ///
 /// # Errors
 /// Those of the writer.
@@ -122,54 +250,122 @@ pub fn markdown(
     host: &Host,
     doubts: &[String],
     parts: &[Kept],
-    others: &Others,
+    failed: &[String],
+    before: &Before,
 ) -> io::Result<()> {
+    let entries = entries(parts, failed, before);
+    let olds = || entries.iter().filter_map(|entry| if let Entry::Old(old, _) = entry { Some(*old) } else { None });
     writeln!(out, "# Results\n")?;
-    for part in parts {
-        writeln!(out, "- {}", text(&in_a_line(part)))?;
+    for entry in &entries {
+        match entry {
+            Entry::New(part, _) => writeln!(out, "- {}", text(&in_a_line(part)))?,
+            Entry::Old(old, _) => writeln!(out, "{}", old.line)?,
+        }
     }
     writeln!(
         out,
         "\nTimes are ours / peer, and of rates peer / ours: below 1 is better. Even is the same in every digit that is shown."
     )?;
-    for part in parts.iter().filter(|part| !part.whole) {
-        writeln!(out, "\n**`{}` was not measured to its end.**", part.head.part)?;
+    for entry in &entries {
+        match entry {
+            Entry::New(part, _) if !part.whole => writeln!(out, "\n{}", no_end(&part.head.part))?,
+            Entry::Old(_, word) if !word.is_empty() => writeln!(out, "\n{word}")?,
+            _ => {}
+        }
     }
-    let rows = || parts.iter().flat_map(|part| &part.rows);
-    let lost: Vec<_> = rows().filter(|row| row.row.standing() == Some(Standing::Behind)).collect();
-    let beside = rows().filter(|row| row.row.standing().is_some()).count();
-    let overlap = rows().filter(|row| row.row.standing() == Some(Standing::Overlap)).count();
-    writeln!(out, "\n{LOSSES}\n")?;
-    writeln!(out, "In {} of {beside} rows that have a peer; in {overlap} others the rounds overlap.\n", lost.len())?;
-    if !lost.is_empty() {
-        table(out, lost.into_iter())?;
+    let has_entry = |name: &&String| {
+        parts.iter().map(|part| &part.head.part).chain(before.parts.iter().map(|old| &old.name)).any(|of| of == *name)
+    };
+    for name in failed.iter().filter(|name| !has_entry(name)) {
+        writeln!(out, "\n{}", no_end(name))?;
     }
-    section(out, &others.early)?;
-    writeln!(out, "\n{MEASURED}\n\n```sh\n{command}\n```\n")?;
-    for line in host.lines().iter().chain(doubts) {
-        writeln!(out, "- {}", text(line))?;
-    }
-    writeln!(
-        out,
-        "\nOurs and the peer took turns. Ratios are ours / peer, of the best rounds, and are left out where rounds of one lie \
-         among those of the other (of 20 rounds and more, without a tenth at each end); medians are in brackets. Units: `ns`, \
-         `B`, `MiB`, `share`, `calls` and counts are better the lower they are; `x`, `M/s`, `GB/s`, `items` and `part` the \
-         higher."
-    )?;
-    for Kept { head, rows, .. } in parts {
-        writeln!(out, "\n## `{}`\n", head.command)?;
-        for line in &head.about {
+    losses(out, &entries, before)?;
+    section(out, &before.others.early)?;
+    if olds().next().is_some() {
+        section(out, &before.measured)?;
+    } else {
+        writeln!(out, "\n{MEASURED}\n\n```sh\n{command}\n```\n")?;
+        for line in host.lines().iter().chain(doubts) {
             writeln!(out, "- {}", text(line))?;
         }
-        let mut rest = rows.as_slice();
-        while let Some(first) = rest.first() {
-            let (now, later) = rest.split_at(rest.iter().take_while(|row| row.title == first.title).count());
-            writeln!(out, "\n{}:\n", text(&first.title))?;
-            table(out, now.iter())?;
-            rest = later;
+        writeln!(
+            out,
+            "\nOurs and the peer took turns. Ratios are ours / peer, of the best rounds, and are left out where rounds of one lie \
+             among those of the other (of 20 rounds and more, without a tenth at each end); medians are in brackets. Units: `ns`, \
+             `B`, `MiB`, `share`, `calls` and counts are better the lower they are; `x`, `M/s`, `GB/s`, `items` and `part` the \
+             higher."
+        )?;
+    }
+    for entry in &entries {
+        match entry {
+            Entry::New(part, old) => {
+                // The section above is of another run.
+                let own = olds().next().is_some().then(|| part.head.host.lines());
+                new_section(out, part, own.iter().flatten(), old.iter().flat_map(|old| old.notes()))?;
+            }
+            Entry::Old(old, _) => section(out, &old.section)?,
         }
     }
-    section(out, &others.late)
+    section(out, &before.others.late)
+}
+
+/// Writes the losses of all parts, and those that people added.
+fn losses(out: &mut impl Write, entries: &[Entry<'_>], before: &Before) -> io::Result<()> {
+    let mut counts = [0; 4];
+    for entry in entries {
+        let more = match entry {
+            Entry::New(part, _) => part.counts(),
+            Entry::Old(old, _) => old.counts(),
+        };
+        counts.iter_mut().zip(more).for_each(|(all, more)| *all += more);
+    }
+    let [ahead, even, behind, overlap] = counts;
+    let beside = ahead + even + behind + overlap;
+    let others = match before.losses.len() {
+        0 => String::new(),
+        count => format!(", and in {count} of other commands, the last ones"),
+    };
+    let remarks = if before.remarks.is_empty() { String::new() } else { format!(" {}", before.remarks) };
+    writeln!(out, "\n{LOSSES}\n")?;
+    writeln!(out, "In {behind} of {beside} rows that have a peer{others}; in {overlap} others {OVERLAP}{remarks}\n")?;
+    if behind + before.losses.len() == 0 {
+        return Ok(());
+    }
+    writeln!(out, "{TABLE}")?;
+    for entry in entries {
+        match entry {
+            Entry::New(part, _) => {
+                let lost = part.rows.iter().filter(|row| row.row.standing() == Some(Standing::Behind));
+                lost.into_iter().try_for_each(|row| writeln!(out, "{}", in_a_table(row)))?;
+            }
+            Entry::Old(old, _) => old.losses.iter().try_for_each(|line| writeln!(out, "{line}"))?,
+        }
+    }
+    before.losses.iter().try_for_each(|line| writeln!(out, "{line}"))
+}
+
+/// Writes the section of a part that was measured now.
+fn new_section<'a>(
+    out: &mut impl Write,
+    Kept { head, rows, .. }: &'a Kept,
+    own: impl Iterator<Item = &'a String>,
+    notes: impl Iterator<Item = &'a str>,
+) -> io::Result<()> {
+    writeln!(out, "\n## `{}`\n", head.command)?;
+    for line in own.chain(&head.about) {
+        writeln!(out, "- {}", text(line))?;
+    }
+    let mut rest = rows.as_slice();
+    while let Some(first) = rest.first() {
+        let (now, later) = rest.split_at(rest.iter().take_while(|row| row.title == first.title).count());
+        writeln!(out, "\n{}:\n", text(&first.title))?;
+        table(out, now.iter())?;
+        rest = later;
+    }
+    for note in notes {
+        writeln!(out, "\n{note}")?;
+    }
+    Ok(())
 }
 
 /// Writes sections as they were.
@@ -199,9 +395,7 @@ const HEADLINES: [(&str, &str, &str); 13] = [
 
 /// Returns how a part fares, in a line.
 fn in_a_line(part: &Kept) -> String {
-    let of = |standing| part.rows.iter().filter(|row| row.row.standing() == Some(standing)).count();
-    let [ahead, even, behind] = [Standing::Ahead, Standing::Even, Standing::Behind].map(of);
-    let overlap = of(Standing::Overlap);
+    let [ahead, even, behind, overlap] = part.counts();
     let peer = part.head.about.iter().find_map(|line| line.strip_prefix("peer: "));
     let peer = peer.map(|peer| format!(" (peer: {})", peer.split(':').next().unwrap_or(peer))).unwrap_or_default();
     let effect = |&(_, name, meaning): &(&str, &str, &str)| {
@@ -218,13 +412,17 @@ fn in_a_line(part: &Kept) -> String {
     )
 }
 
-fn table<'a>(out: &mut impl Write, rows: impl Iterator<Item = &'a Titled>) -> io::Result<()> {
-    writeln!(out, "| | ours | | peer | | | ratio | |\n| --- | ---: | ---: | ---: | ---: | --- | ---: | --- |")?;
-    for Titled { row, .. } in rows {
-        let [name, ours, our_median, peer, peer_median, unit, ratio, note] = row.cells().map(|cell| text(&cell));
-        writeln!(out, "| `{name}` | {ours} | {our_median} | {peer} | {peer_median} | {unit} | {ratio} | {note} |")?;
-    }
-    Ok(())
+const TABLE: &str = "| | ours | | peer | | | ratio | |\n| --- | ---: | ---: | ---: | ---: | --- | ---: | --- |";
+
+fn table<'a>(out: &mut impl Write, mut rows: impl Iterator<Item = &'a Titled>) -> io::Result<()> {
+    writeln!(out, "{TABLE}")?;
+    rows.try_for_each(|row| writeln!(out, "{}", in_a_table(row)))
+}
+
+/// Returns a row as a line of a table.
+fn in_a_table(Titled { row, .. }: &Titled) -> String {
+    let [name, ours, our_median, peer, peer_median, unit, ratio, note] = row.cells().map(|cell| text(&cell));
+    format!("| `{name}` | {ours} | {our_median} | {peer} | {peer_median} | {unit} | {ratio} | {note} |")
 }
 
 /// Escapes text for Markdown.
@@ -268,7 +466,7 @@ mod tests {
         let kept = Kept::read(&saved(), true).unwrap().unwrap();
         let mut page = Vec::new();
         let parts = std::slice::from_ref(&kept);
-        markdown(&mut page, "side-by-side", &kept.head.host, &[], parts, &Others::default()).unwrap();
+        markdown(&mut page, "side-by-side", &kept.head.host, &[], parts, &[], &Before::default()).unwrap();
         let page = String::from_utf8(page).unwrap();
         let (losses, rest) = page.split_once("## `side-by-side cache`").unwrap();
         assert!(losses.starts_with("# Results\n\n- **cache** (peer: &lt;none>): Ahead in 1 row, even in 0"), "{page}");
@@ -301,19 +499,120 @@ mod tests {
     #[test]
     fn sections_of_other_commands_outlive_the_page() {
         let kept = Kept::read(&saved(), true).unwrap().unwrap();
-        let page = |others: &Others| {
-            let mut page = Vec::new();
-            markdown(&mut page, "side-by-side", &kept.head.host, &[], std::slice::from_ref(&kept), others).unwrap();
-            String::from_utf8(page).unwrap()
-        };
-        let plain = page(&Others::default());
-        assert_eq!(Others::of(&plain), Others::default());
+        let page = |before: &Before| written(std::slice::from_ref(&kept), &[], before);
+        let plain = page(&Before::default());
+        assert_eq!(Before::of(&plain).others, Others::default());
         let early = "## Goals\n\n- missed\n";
         let late = "## `tracesim compare --held-out`\n\n```sh\n## no heading\n```\n\n## Builds\n\nslow\n";
         let with = plain.replace(MEASURED, &format!("{early}\n{MEASURED}")) + "\n" + late;
-        let again = page(&Others::of(&with));
+        let again = page(&Before::of(&with));
         assert_eq!(again, with);
-        assert_eq!(page(&Others::of(&again)), with);
+        assert_eq!(page(&Before::of(&again)), with);
+    }
+
+    fn written(parts: &[Kept], failed: &[String], before: &Before) -> String {
+        let mut page = Vec::new();
+        let host = &Kept::read(&saved(), true).unwrap().unwrap().head.host;
+        markdown(&mut page, "side-by-side", host, &[], parts, failed, before).unwrap();
+        String::from_utf8(page).unwrap()
+    }
+
+    /// The saved part under another name, its rows too.
+    fn part(name: &str, ours: f64, whole: bool) -> Kept {
+        let mut kept = Kept::read(&saved(), whole).unwrap().unwrap();
+        kept.head.part = name.into();
+        kept.head.command = format!("side-by-side {name}");
+        for row in &mut kept.rows {
+            row.row.name = format!("{name}/{}", row.row.name);
+        }
+        kept.rows[1].row.ours = Figure::once(ours);
+        kept
+    }
+
+    /// A page of two parts, with what people added.
+    fn by_hand() -> String {
+        let page = written(&[part("cache", 9.0, true), part("kv", 8.0, true)], &[], &Before::default());
+        let page = page.replace("the rounds overlap.\n\n|", "the rounds overlap. By hand.\n\n|").replacen(
+            "peer;",
+            "peer, and in 1 of other commands, the last ones;",
+            1,
+        );
+        let page = page.replacen("| a loss |\n\n", "| a loss |\n| `other` | 2 |  | 1 |  | ns | 2.00 | a loss |\n\n", 1);
+        assert!(page.contains("By hand.") && page.contains("`other`"), "{page}");
+        page.replacen("| a loss |", "| a loss; by hand |", 1)
+            + "\nA note by hand.\n\n## `side-by-side lonely`\n\nNo part.\n"
+    }
+
+    #[test]
+    fn a_page_that_nothing_was_measured_for_stays() {
+        let page = by_hand();
+        assert_eq!(written(&[], &[], &Before::of(&page)), page);
+    }
+
+    #[test]
+    fn the_page_of_results_is_one_of_these() {
+        let page = include_str!("../../RESULTS.md");
+        let before = Before::of(page);
+        assert_eq!(
+            before.parts.iter().map(|part| part.name.as_str()).collect::<Vec<_>>(),
+            ["cache", "sim", "fabric", "handshake", "kv"]
+        );
+        for part in &before.parts {
+            assert_eq!(part.losses.len(), part.counts()[2], "{}", part.name);
+        }
+        assert_eq!(written(&[], &[], &before), page);
+    }
+
+    #[test]
+    fn what_was_not_measured_now_stays() {
+        let page = by_hand();
+        let again = written(&[part("cache", 7.0, true)], &[], &Before::of(&page));
+        let section = |page: &str, name: &str| {
+            let (_, section) = page.split_once(&format!("## `side-by-side {name}`")).unwrap();
+            section.to_owned()
+        };
+        assert_eq!(section(&again, "kv"), section(&page, "kv"));
+        let own = section(&again, "cache");
+        assert!(own.starts_with("\n\n- 2026-01-31T12:00:00Z") && own.contains("| `cache/miss` | 7.0 |"), "{again}");
+        let changed: Vec<_> = again.lines().filter(|line| !page.lines().any(|old| old == *line)).collect();
+        // Once among the losses, and once in the section, which also says when and where.
+        assert!(changed.len() == 2 || changed.len() == 3 && changed[1].contains("CPU"), "{changed:#?}");
+        assert!(
+            again.contains("rows that have a peer, and in 1 of other commands") && again.contains("By hand."),
+            "{again}"
+        );
+        assert!(again.contains("| `other` | 2 |") && again.matches("| `cache/miss` |").count() == 2, "{again}");
+    }
+
+    #[test]
+    fn a_part_that_failed_keeps_its_old_section() {
+        let page = by_hand();
+        // It had a head, and it had none.
+        for parts in [&[part("kv", 7.0, false)][..], &[]] {
+            let again = written(parts, &["kv".into()], &Before::of(&page));
+            let word = "**`kv` was not measured to its end.** Its section is of an earlier run.\n\n";
+            assert_eq!(again.replacen(word, "", 1), page);
+            assert!(again.contains(word));
+            // The next run of another part says so too, and one of this part does not.
+            assert!(written(&[part("cache", 7.0, true)], &[], &Before::of(&again)).contains(word));
+            assert!(!written(&[part("kv", 7.0, true)], &[], &Before::of(&again)).contains(word));
+        }
+        assert!(written(&[], &["sim".into()], &Before::of(&page)).contains("**`sim` was not measured to its end.**"));
+    }
+
+    #[test]
+    fn notes_of_a_part_measured_again_stay() {
+        let again = written(&[part("kv", 7.0, true)], &[], &Before::of(&by_hand()));
+        assert!(again.contains("\n\nA note by hand.\n\n## `side-by-side lonely`"), "{again}");
+    }
+
+    #[test]
+    fn half_a_last_line_is_left_out() {
+        let text = saved();
+        for end in [text.len() - 1, text.len() - 9] {
+            let kept = Kept::read(&text[..end], true).unwrap().unwrap();
+            assert_eq!((kept.rows.len(), kept.whole), (2, false));
+        }
     }
 
     #[test]
@@ -322,7 +621,7 @@ mod tests {
         let kept = Kept::read(&first, false).unwrap().unwrap();
         let mut page = Vec::new();
         let parts = std::slice::from_ref(&kept);
-        markdown(&mut page, "side-by-side", &kept.head.host, &[], parts, &Others::default()).unwrap();
+        markdown(&mut page, "side-by-side", &kept.head.host, &[], parts, &[], &Before::default()).unwrap();
         assert!(String::from_utf8(page).unwrap().contains("`cache` was not measured to its end"));
     }
 
