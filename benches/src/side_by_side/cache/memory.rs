@@ -1,5 +1,5 @@
-//! Memory: what a cached region takes, by the memory of the process before and after the cache is filled, and after it
-//! evicted as many regions as it holds (`/evicted`).
+//! Memory: what a cached region takes, by the memory of the process before and after the cache is filled. Rows `/evicted` are
+//! of later, when it evicted as many regions as it holds.
 //!
 //! The kernel's own count of anonymous memory: neither cache is asked. What the allocator had to spare is given back before.
 
