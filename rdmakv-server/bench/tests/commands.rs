@@ -441,7 +441,20 @@ fn study_compares_servers_and_leaves_no_files() {
     assert!(number(&of("uniform", "extstore")["flash_share"]) > 0.5, "{rows:?}");
     assert_eq!(of("uniform", "memcached")["with_penalty"].as_array().unwrap().len(), 4);
     assert_eq!(rows.len(), 6, "a pattern of two, three rows of the tiers of one, one of full flash: {rows:?}");
+    let mut command = Command::new(PROGRAM);
+    command.args(["hybrid", "study", "--quick", "--contenders", "extstore", "--parts", "full", "--max-frag", "0.5"]);
+    let output = command.args(["--json", "-q", "--folder"]).arg(folder.path()).output().unwrap();
+    let study: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = study["rows"].as_array().unwrap();
+    assert_eq!((rows.len(), rows[0]["part"].as_str()), (1, Some("80 % full")), "{rows:?}");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "files stay");
+}
+
+#[test]
+fn study_refuses_what_is_no_share() {
+    let output = Command::new(PROGRAM).args(["hybrid", "study", "--max-frag", "23"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && said.contains("--max-frag: shares from 0 to 1"), "{said}");
 }
 
 #[test]

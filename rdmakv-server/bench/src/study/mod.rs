@@ -463,6 +463,8 @@ mod tests {
     fn parameters() -> Parameters {
         let programs = Programs { ours: "a".into(), memcached: "b".into(), folder: "/".into() };
         Parameters {
+            parts: vec![Part::Patterns, Part::Tiers, Part::Full],
+            max_frags: Vec::new(),
             contenders: vec![Contender::Ours, Contender::Extstore],
             programs,
             amounts: Amounts { memory: 64, flash: 256, threads: 1, page_cache: true },
