@@ -341,7 +341,7 @@ impl Config {
     }
 
     /// The next epoch, unchanged but for its number and its past. A whole epoch keeps the past from before it, for the fences of those
-    /// that adopt it; the epoch after drops what was before the whole one.
+    /// that adopt it. The epoch after drops what was before the whole one.
     fn next(&self) -> Result<Self, ChangeError> {
         if self.epoch.0 >= MAX_EPOCH {
             return Err(ChangeError::Epochs);

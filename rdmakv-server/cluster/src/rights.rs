@@ -126,7 +126,7 @@ impl Fences {
 
     /// Returns until when this server, the primary of a key, must not answer for it; None if it may.
     ///
-    /// `has_adopted` tells whether a run has written that it adopted an epoch at least as late: its fences of before are over, and what
+    /// `has_adopted` tells whether a run has written that it adopted an epoch at least as late. Its fences of before are over then, and what
     /// it hands over is held.
     pub fn until(&self, key: &[u8], now: u64, has_adopted: impl Fn(Incarnation, Epoch) -> bool) -> Option<u64> {
         if crate::faults::is_planted("no-fence") {

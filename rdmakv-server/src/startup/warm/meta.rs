@@ -14,7 +14,7 @@
 //! |  2, … | the server's address                                       |
 //! |  2, … | the limits, as flags                                       |
 //! |     4 | shards; of each:                                           |
-//! |    33 | latest version, flushed, next flush (all ones: none), chosen |
+//! |    32 | latest version, flushed, next flush (all ones: none), chosen |
 //! |     8 | bytes of its items in FILE                                 |
 //! |     8 | bytes of its flash tier's manifest behind them; all ones: none |
 
