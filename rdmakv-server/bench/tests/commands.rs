@@ -352,7 +352,7 @@ fn dying_server_ends_each_command_with_results() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        server.has_computed_more(5_000_000);
+        server.has_computed_more(2_000_000);
         server.end();
         let output = process.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
