@@ -2,15 +2,18 @@
 //!
 //! This crate decides, and does no input or output: it has no sockets, clock or threads, and no randomness of its own.
 //!
+//! * [`codec`]: fragments of a value, any k of which make it.
 //! * [`config`]: the servers and policies of one epoch, and the changes that make the next one.
 //! * [`placement`]: which servers have a key, and which of them orders its writes.
 //! * [`rights`]: when a server may answer, and how long a new primary waits.
 //!
 //! Nothing uses it yet. It is public for rdmakv's own crates, and may change with any release.
 
+pub mod codec;
 pub mod config;
 mod faults;
 mod ids;
+mod kernel;
 pub mod placement;
 pub mod rights;
 #[cfg(test)]
