@@ -1,4 +1,4 @@
-//! What a core encodes and rebuilds, by the sizes of the design: `cargo bench -p rdmakv-cluster`.
+//! Measures how fast one core encodes and rebuilds, at the sizes of the design: `cargo bench -p rdmakv-cluster`.
 
 use std::hint::black_box;
 

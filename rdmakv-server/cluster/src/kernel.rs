@@ -58,8 +58,8 @@ impl Products {
     }
 }
 
-/// Makes each output the sum of the inputs, each multiplied by its coefficient: `rows` has for each output one row of coefficients, one
-/// for each input. All inputs and outputs have the same length.
+/// Makes each output the sum of the inputs, each multiplied by its coefficient. `rows` has one row for each output, and a row has one
+/// coefficient for each input. All inputs and outputs have the same length.
 pub(crate) fn sum_products(rows: &[Vec<Products>], inputs: &[&[u8]], outputs: &mut [&mut [u8]]) {
     with_kernel(fastest(), rows, inputs, outputs);
 }
