@@ -379,6 +379,23 @@ fn files_that_cannot_be_used_are_refused() {
     assert!(code == 1 && said.contains("not a regular file"), "{code} {said}");
 }
 
+#[test]
+fn limit_on_file_sizes_is_told_at_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("log");
+    // A file that has its size already, too: writes beyond the limit would end the server.
+    for is_there in [false, true] {
+        if is_there {
+            drop(start(&file));
+        }
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -f 131072; exec \"$@\"", "sh", SERVER, "-p", "-1", "-l", "127.0.0.1"]);
+        let output = command.args(flags(&file)).stdin(Stdio::null()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && said.contains("raise it (ulimit -f)"), "{said}");
+    }
+}
+
 /// Returns the memory of a server that is resident, in bytes.
 fn resident(server: &Server) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.process.id())).unwrap();

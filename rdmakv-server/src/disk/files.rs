@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use rdmakv_flash::superblock::{Superblock, SuperblockError};
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, SeekFrom, StatxFlags, fallocate, flock, seek, statx};
+use rustix::process::{Resource, getrlimit};
 
 /// Why a file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +42,16 @@ pub enum FileError {
     Zeros {
         /// The file.
         path: PathBuf,
+    },
+    /// The limit on file sizes of this process is smaller.
+    #[error(
+        "allocate {path}: the limit on file sizes allows {limit} bytes: raise it (ulimit -f), or give a smaller size"
+    )]
+    Limit {
+        /// The file.
+        path: PathBuf,
+        /// The limit.
+        limit: u64,
     },
     /// No regular file.
     #[error("open {path}: not a regular file: name a file")]
@@ -128,6 +139,9 @@ pub fn open(path: &Path, size: u64, wait: Duration) -> Result<FlashFile, FileErr
         Err(SuperblockError::Empty) => None,
         Err(source) => return Err(FileError::Foreign { path: path.to_owned(), source }),
     };
+    if let Some(limit) = limit_below(size) {
+        return Err(FileError::Limit { path: path.to_owned(), limit });
+    }
     match fallocate(&file, FallocateFlags::empty(), 0, size) {
         Ok(()) => {}
         Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(size).map_err(|error| failed("size", error))?,
@@ -137,6 +151,11 @@ pub fn open(path: &Path, size: u64, wait: Duration) -> Result<FlashFile, FileErr
         }
     }
     Ok(FlashFile { unit: if is_buffered { 512 } else { unit(&file) }, file, is_buffered, superblock, plain })
+}
+
+/// Returns the limit on file sizes, if it is below this size. A write beyond it would end the process, also in a file that is as long.
+pub(crate) fn limit_below(size: u64) -> Option<u64> {
+    getrlimit(Resource::Fsize).current.filter(|&limit| limit < size)
 }
 
 /// Returns whether any byte of the file was ever written. A file whose room was only reserved has none.

@@ -16,8 +16,8 @@ mod thread;
 mod transfer;
 
 pub use driver::Driver;
-pub(crate) use files::has_data;
 pub use files::{FileError, FlashFile, open};
+pub(crate) use files::{has_data, limit_below};
 pub use fixed::Fixed;
 pub(crate) use reads::WorkerReads;
 pub use ring::{Counts, Ring, StartError};

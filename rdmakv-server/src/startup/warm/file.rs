@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use rdmakv_flash::record;
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock, fstatfs, fstatvfs};
 
-use crate::disk::has_data;
+use crate::disk::{has_data, limit_below};
 use crate::log;
 use crate::session::Shards;
 use crate::store::ImagePlace;
@@ -190,6 +190,9 @@ impl WarmFile {
     /// Sees that a stop does not lack room.
     fn reserve(&self) -> Result<(), String> {
         let about = self.file.metadata().map_err(|error| self.too_small(&error))?;
+        if let Some(limit) = limit_below(self.size) {
+            return Err(self.too_small(&format_args!("the limit on file sizes allows {limit} bytes (ulimit -f)")));
+        }
         if self.is_memory {
             // Taken now it would be memory twice.
             let there = fstatvfs(&self.file).map_err(|error| self.too_small(&error))?;
