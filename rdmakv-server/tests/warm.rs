@@ -527,6 +527,34 @@ fn files_that_cannot_be_used_are_refused() {
 }
 
 #[test]
+fn one_file_by_two_names_is_told() {
+    let place = Place::new();
+    let (file, link) = (place.file(), place.folder.path().join("link"));
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    let said = place.refused(&["--flash", &format!("{}:256m", link.display())]);
+    assert!(said.contains("the same file as") && said.contains("items"), "{said}");
+    let (one, two) = (place.folder.path().join("one"), place.folder.path().join("two"));
+    std::os::unix::fs::symlink(&one, &two).unwrap();
+    let said = place.refused(&["--flash", &format!("{}:256m,{}:256m", one.display(), two.display())]);
+    assert!(said.contains("the same file as") && said.contains("one"), "{said}");
+}
+
+#[test]
+fn limit_on_file_sizes_loses_nothing() {
+    let place = Place::new();
+    let server = place.start(&[]);
+    set(&mut server.connect(), "kept", b"value", (0, 0));
+    end(server, "-TERM");
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -f 61440; exec \"$@\"", "sh", SERVER]).args(place.flags(&["--fabric", "none"]));
+    let said = refused(&mut limited);
+    assert!(said.contains("ulimit -f"), "{said}");
+    let (server, said) = place.start_loud(&[]);
+    assert!(said.contains("1 items are back"), "{said}");
+    drop(server);
+}
+
+#[test]
 fn zeros_before_data_are_not_overwritten() {
     let place = Place::new();
     let path = |name: &str| place.folder.path().join(name).display().to_string();

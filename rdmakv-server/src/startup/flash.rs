@@ -1,7 +1,8 @@
 //! `--flash`: the files of the second tier, from the flag to a driver that runs.
 
 use std::io;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -123,16 +124,28 @@ impl FlashPlan {
         })
     }
 
-    /// Opens the files.
+    /// Opens the files. `kept` is the file of `-e`.
     ///
     /// # Errors
     ///
     /// The file that cannot be used, and why.
-    pub(super) fn open(&self) -> Result<Vec<FlashFile>, String> {
-        let open = |(path, size): &(PathBuf, u64)| {
-            disk::open(path, *size, LOCKED).map_err(|error| format!("--flash: {error}"))
-        };
-        self.files.iter().map(open).collect()
+    pub(super) fn open(&self, kept: Option<&Path>) -> Result<Vec<FlashFile>, String> {
+        let identity = |path: &Path| std::fs::metadata(path).ok().map(|about| (about.dev(), about.ino()));
+        let mut files = Vec::new();
+        for (number, (path, size)) in self.files.iter().enumerate() {
+            // One file by two names: it would be waited for, and another server blamed.
+            let others = self.files[..number].iter().map(|(path, _)| path.as_path());
+            let own = identity(path).and_then(|own| others.chain(kept).find(|other| identity(other) == Some(own)));
+            if let Some(other) = own {
+                return Err(format!(
+                    "--flash {}: it is the same file as {}: name another one",
+                    path.display(),
+                    other.display()
+                ));
+            }
+            files.push(disk::open(path, *size, LOCKED).map_err(|error| format!("--flash: {error}"))?);
+        }
+        Ok(files)
     }
 
     /// Returns the bytes of all files.

@@ -178,7 +178,7 @@ fn as_user(
     let mut fabrics = Opened::open(plan.fabrics, listeners.port, plain, keeps.as_deref())?;
     plan.store.incarnation = fabrics.incarnation();
     listeners.said.extend(fabrics.said.iter().cloned());
-    let flash_files = plan.flash.open()?;
+    let flash_files = plan.flash.open(plan.memory_file.as_deref())?;
     for note in plan.flash.notes(&flash_files) {
         log::print(note);
     }
