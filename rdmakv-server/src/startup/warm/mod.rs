@@ -23,6 +23,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rdmakv_proto::clock;
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
 
 use super::flash::{OnFlash, RunningFlash};
 use crate::fabric::incarnation;
@@ -45,6 +47,8 @@ const NEW: &str = ".meta.new";
 const NAME_MAX: usize = 255;
 /// Bytes of FILE.meta at most.
 const META_MAX: u64 = 1 << 20;
+/// Bytes that are reserved for FILE.meta. It takes fewer than a hundred for each shard.
+const META_ROOM: u64 = 1 << 16;
 /// Bytes of flash for which a manifest has one byte, whatever its items are.
 const A_BYTE: u64 = 1 << 16;
 
@@ -189,8 +193,25 @@ impl Warm {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             removed => removed.map_err(failed)?,
         }
+        if let Err(error) = self.reserve_meta() {
+            self.print(format_args!("reserving room for its description: {error}: the stop may fail: make room"));
+        }
         sync_directory(self.path()).map_err(failed)?;
         self.file.mark(None).map_err(|error| format!("-e {}: writing it: {error}", self.path().display()))
+    }
+
+    /// Makes the file that becomes FILE.meta, with room for it: the stop does not fail where others have filled the file system.
+    fn reserve_meta(&self) -> io::Result<()> {
+        let file = self.new_meta()?;
+        match fallocate(&file, FallocateFlags::empty(), 0, META_ROOM) {
+            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+    fn new_meta(&self) -> io::Result<File> {
+        let new = beside(self.path(), NEW);
+        let _ = std::fs::remove_file(&new);
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)
     }
 
     /// Undoes [`begin`](Self::begin) after a failure: the items are for the next start. Nothing was served, and no item is back.
@@ -311,9 +332,11 @@ impl Warm {
 
     fn write_meta(&self, bytes: &[u8]) -> io::Result<()> {
         let new = beside(self.path(), NEW);
-        let _ = std::fs::remove_file(&new);
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+        // The reserved one, unless something has removed it.
+        let there = OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(&new);
+        let mut file = there.or_else(|_| self.new_meta())?;
         file.write_all(bytes)?;
+        file.set_len(bytes.len() as u64)?;
         file.sync_all()?;
         std::fs::rename(&new, self.meta_path())?;
         sync_directory(self.path())
