@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering::Relaxed;
 
 use rdmakv_flash::DeviceError;
 use rdmakv_flash::record::Summed;
@@ -18,10 +19,14 @@ use crate::store::{Load, Waiter};
 
 /// Reads in progress at most. Others wait.
 const DEPTH: u32 = 128;
+/// Ends that are taken at a time, where requests are few. Each puts an item into memory and answers requests. Between two times, those for
+/// items in memory have their turn.
+const ENDS: usize = 2;
 
 /// The reads of a thread. Its eventfd is readable when some have ended.
 #[derive(Debug)]
 pub(crate) struct WorkerReads {
+    /// Dropped before the buffers, in which it has registrations.
     ring: Ring,
     event: OwnedFd,
     waiting: VecDeque<(usize, Load)>,
@@ -30,7 +35,7 @@ pub(crate) struct WorkerReads {
     running: HashMap<u64, (usize, Load)>,
     next: u64,
     buffers: Buffers,
-    ended: Vec<Done>,
+    ended: VecDeque<Done>,
 }
 
 impl WorkerReads {
@@ -40,21 +45,13 @@ impl WorkerReads {
     ///
     /// The kernel allows no ring, or no descriptor is left.
     pub(crate) fn new(files: Vec<File>) -> Result<Self, StartError> {
-        let ring = Ring::new(files, DEPTH, None)?;
+        let (buffers, fixed) = Buffers::in_a_range();
+        let ring = Ring::new(files, DEPTH, Some(fixed))?;
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| StartError::Thread(error.into()))?;
         ring.notify(event.as_fd()).map_err(StartError::Ring)?;
         let (waiting, running) = (VecDeque::new(), HashMap::new());
-        Ok(Self {
-            ring,
-            event,
-            is_taken: true,
-            waiting,
-            running,
-            next: 0,
-            buffers: Buffers::default(),
-            ended: Vec::new(),
-        })
+        Ok(Self { ring, event, is_taken: true, waiting, running, next: 0, buffers, ended: VecDeque::new() })
     }
 
     /// Returns the eventfd.
@@ -88,7 +85,7 @@ impl WorkerReads {
             self.next += 1;
             self.running.insert(token, (shard, load));
             let into = Box::new(self.buffers.take(area.len as usize));
-            self.ring.begin(Transfer::Read { token, area, into }, &mut |done| self.ended.push(done));
+            self.ring.begin(Transfer::Read { token, area, into }, &mut |done| self.ended.push_back(done));
         }
         self.is_taken = self.ring.submit()?;
         Ok(())
@@ -100,16 +97,19 @@ impl WorkerReads {
         all.flat_map(|&(shard, load)| shared.shards.at(shard).cancel_load(load.id)).collect()
     }
 
-    /// Reports the reads that have ended to their stores; returns the requests that go on now.
-    pub(crate) fn take(&mut self, shared: &Shared, now: u64) -> Vec<Waiter> {
+    /// Reports reads that [have ended](Self::has_ended) to their stores: a few, but not fewer than the thread had `requests` since the last
+    /// time. Returns the requests that go on now.
+    pub(crate) fn take(&mut self, shared: &Shared, requests: usize, now: u64) -> Vec<Waiter> {
         // The counter of a descriptor that does not wait.
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
         let Self { ring, running, buffers, ended, .. } = self;
-        ring.take_ended(&mut |done| ended.push(done));
+        ring.take_ended(&mut |done| ended.push_back(done));
         let mut waiters = Vec::new();
-        for Done { token, result, memory, took } in ended.drain(..) {
+        let taken = ended.len().min(ENDS.max(requests));
+        for Done { token, result, memory, took, is_fixed } in ended.drain(..taken) {
             let Some((shard, load)) = running.remove(&token) else { continue };
             shared.transfers.record_transfer(Transferred::Read, took);
+            shared.fixed_reads.fetch_add(u64::from(is_fixed), Relaxed);
             let buffer = memory.and_then(Memory::into_owned);
             #[cfg(rdmakv_fault_injection)]
             super::transfer::linger();

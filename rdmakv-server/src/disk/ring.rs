@@ -38,7 +38,7 @@ struct Running {
     transfer: Transfer,
     begun: Instant,
     /// Keeps the memory registered.
-    _lease: Option<Lease<IoUringBuffers>>,
+    lease: Option<Lease<IoUringBuffers>>,
 }
 
 struct Slots {
@@ -157,7 +157,7 @@ impl Ring {
         };
         let Some(file) = self.files.get(usize::from(area.file)).filter(|_| area.len as usize <= room && area.len > 0)
         else {
-            finish(done, transfer, Err(DeviceError::Short), Duration::ZERO);
+            finish(done, transfer, Err(DeviceError::Short), Duration::ZERO, false);
             return;
         };
         let lease = self.registered.as_mut().and_then(|registered| registered.lease(at as usize, area.len as usize));
@@ -171,7 +171,7 @@ impl Ring {
             (None, true) => opcode::Write::new(fd, at, len).offset(offset).build(),
         };
         let slot = self.slots.free.pop().expect("the caller looked for room");
-        self.slots.all[slot] = Some(Running { transfer, begun: Instant::now(), _lease: lease.map(|(lease, _)| lease) });
+        self.slots.all[slot] = Some(Running { transfer, begun: Instant::now(), lease: lease.map(|(lease, _)| lease) });
         if let Some(gate) = &self.gate {
             let open = opcode::PollAdd::new(types::Fd(gate.as_raw_fd()), libc::POLLIN as u32).build();
             self.push(open.user_data(GATE).flags(squeue::Flags::IO_LINK));
@@ -233,9 +233,10 @@ impl Ring {
             error if -error == libc::ENOSPC || -error == libc::EDQUOT => Err(DeviceError::Full),
             error => Err(DeviceError::Failed(-error)),
         };
-        let Running { transfer, begun, _lease: lease } = running;
+        let Running { transfer, begun, lease } = running;
+        let is_fixed = lease.is_some();
         drop(lease);
-        finish(done, transfer, result, begun.elapsed());
+        finish(done, transfer, result, begun.elapsed(), is_fixed);
     }
 }
 
@@ -247,13 +248,20 @@ fn passing(result: io::Result<usize>) -> io::Result<()> {
     }
 }
 
-fn finish(done: &mut impl FnMut(Done), transfer: Transfer, result: Result<(), DeviceError>, took: Duration) {
-    match transfer {
-        Transfer::Read { token, into, .. } => done(Done { token, result, memory: Some(into), took }),
+fn finish(
+    done: &mut impl FnMut(Done),
+    transfer: Transfer,
+    result: Result<(), DeviceError>,
+    took: Duration,
+    is_fixed: bool,
+) {
+    let (token, memory) = match transfer {
+        Transfer::Read { token, into, .. } => (token, Some(into)),
         Transfer::Write { token, from, .. } => {
             // The tier uses a buffer again when no one else has it.
             drop(from);
-            done(Done { token, result, memory: None, took });
+            (token, None)
         }
-    }
+    };
+    done(Done { token, result, memory, took, is_fixed });
 }

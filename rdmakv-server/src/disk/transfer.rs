@@ -6,6 +6,9 @@ use std::sync::Arc;
 
 use rdmakv_flash::{Area, Buffer, DeviceError};
 
+/// Memory of reads begins at a multiple of this, as direct reads need it.
+const ALIGN: usize = 4096;
+
 /// Memory that a read lands in.
 ///
 /// # Safety
@@ -26,23 +29,110 @@ pub unsafe trait Memory: Send {
 /// Memory of its own, aligned to 4 KiB.
 #[derive(Debug)]
 pub struct Owned {
-    bytes: Box<[u8]>,
+    held: Held,
     begin: usize,
     len: usize,
+}
+
+#[derive(Debug)]
+enum Held {
+    Bytes(Box<[u8]>),
+    Part(Part),
 }
 
 impl Owned {
     /// Makes memory of so many bytes.
     #[must_use]
     pub fn new(len: usize) -> Self {
-        let bytes = vec![0; len + 4096].into_boxed_slice();
-        let begin = bytes.as_ptr().align_offset(4096).min(4096);
-        Self { bytes, begin, len }
+        let bytes = vec![0; len + ALIGN].into_boxed_slice();
+        let begin = bytes.as_ptr().align_offset(ALIGN).min(ALIGN);
+        Self { held: Held::Bytes(bytes), begin, len }
     }
     /// Returns the bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        &self.bytes[self.begin..self.begin + self.len]
+        match &self.held {
+            Held::Bytes(bytes) => &bytes[self.begin..self.begin + self.len],
+            Held::Part(part) => part.bytes(),
+        }
+    }
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match &mut self.held {
+            Held::Bytes(bytes) => &mut bytes[self.begin..self.begin + self.len],
+            Held::Part(part) => part.bytes_mut(),
+        }
+    }
+    /// Returns whether it is a part of a [`Region`].
+    pub(super) fn is_part(&self) -> bool {
+        matches!(self.held, Held::Part(_))
+    }
+}
+
+/// Memory for reads, side by side, so that all of it can be registered. It is freed when all parts are dropped.
+#[derive(Debug)]
+pub(super) struct Region {
+    bytes: NonNull<[u8]>,
+    begin: usize,
+}
+
+/// A part of a region: the only one that has its bytes.
+#[derive(Debug)]
+struct Part {
+    region: Arc<Region>,
+    at: usize,
+    len: usize,
+}
+
+impl Region {
+    /// Makes a region, and divides it; returns also where it begins.
+    pub(super) fn divided(parts: usize, len: usize) -> (NonNull<u8>, Vec<Owned>) {
+        let bytes = Box::leak(vec![0; parts * len + ALIGN].into_boxed_slice());
+        let begin = bytes.as_ptr().align_offset(ALIGN).min(ALIGN);
+        let place = NonNull::from(&mut bytes[begin..]).cast();
+        let region = Arc::new(Self { bytes: NonNull::from(bytes), begin });
+        let part = |number| {
+            let part = Part { region: Arc::clone(&region), at: number * len, len };
+            Owned { held: Held::Part(part), begin: 0, len }
+        };
+        (place, (0..parts).map(part).collect())
+    }
+}
+
+#[expect(unsafe_code, reason = "parts are in the hands of several owners")]
+// SAFETY: the bytes are plain memory, and are reached by parts only, each of which has its own.
+unsafe impl Send for Region {}
+#[expect(unsafe_code, reason = "parts are in the hands of several owners")]
+// SAFETY: a region itself gives no access to its bytes.
+unsafe impl Sync for Region {}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        #[expect(unsafe_code, reason = "owns the memory")]
+        // SAFETY: `Box::from_raw` requires the only pointer of a box. `divided` leaked that box, and all parts are dropped.
+        drop(unsafe { Box::from_raw(self.bytes.as_ptr()) });
+    }
+}
+
+impl Part {
+    fn place(&self) -> NonNull<[u8]> {
+        #[expect(unsafe_code, reason = "a place in the region")]
+        // SAFETY: `add` requires that the place is within the allocation. `divided` made it large enough for all parts, behind its begin.
+        let at = unsafe { self.region.bytes.cast::<u8>().add(self.region.begin + self.at) };
+        NonNull::slice_from_raw_parts(at, self.len)
+    }
+    fn bytes(&self) -> &[u8] {
+        #[expect(unsafe_code, reason = "a place in the region")]
+        // SAFETY: `as_ref` requires initialised memory that nothing writes meanwhile. It was zeroed, and only this part has it.
+        unsafe {
+            self.place().as_ref()
+        }
+    }
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        #[expect(unsafe_code, reason = "a place in the region")]
+        // SAFETY: `as_mut` requires that nothing else reaches the memory meanwhile. Only this part has it, and it is borrowed.
+        unsafe {
+            self.place().as_mut()
+        }
     }
 }
 
@@ -67,19 +157,19 @@ impl Owned {
             return;
         }
         let Ok((record, ..)) = rdmakv_flash::record::parse(self.bytes()) else { return };
-        if let Some(from_end) = record.value.as_ptr_range().end.addr().checked_sub(self.bytes.as_ptr().addr() + 1)
+        if let Some(from_end) = record.value.as_ptr_range().end.addr().checked_sub(self.bytes().as_ptr().addr() + 1)
             && !record.value.is_empty()
         {
-            self.bytes[from_end] ^= 0x10;
+            self.bytes_mut()[from_end] ^= 0x10;
         }
     }
 }
 
 #[expect(unsafe_code, reason = "the kernel writes there")]
-// SAFETY: the bytes are on the heap and owned, so they stay where they are while the box moves, until it is dropped.
+// SAFETY: the bytes are on the heap and owned, so they stay where they are while the value moves, until it is dropped.
 unsafe impl Memory for Owned {
     fn place(&mut self) -> NonNull<[u8]> {
-        NonNull::from(&mut self.bytes[self.begin..self.begin + self.len])
+        NonNull::from(self.bytes_mut())
     }
     fn into_owned(self: Box<Self>) -> Option<Owned> {
         Some(*self)
@@ -128,6 +218,8 @@ pub struct Done {
     pub memory: Option<Box<dyn Memory>>,
     /// How long it took; nothing if it was not begun.
     pub took: std::time::Duration,
+    /// Whether its memory was [registered](super::Fixed).
+    pub is_fixed: bool,
 }
 
 impl fmt::Debug for Done {

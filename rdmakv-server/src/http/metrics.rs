@@ -323,6 +323,8 @@ fn transfers(text: &mut Text, now: &Snapshot, shared: &Shared) {
     if now.flash.is_none() {
         return;
     }
+    let help = "Reads of items into memory that is registered with the kernel.";
+    text.counter("flash_fixed_reads_total", help, shared.fixed_reads.load(Relaxed));
     let mut family = text.family(
         "histogram",
         "flash_transfer_duration_seconds",

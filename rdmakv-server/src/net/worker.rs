@@ -133,7 +133,9 @@ impl Worker {
                 log::print(format_args!("worker {}: reading flash: {error}; the driver reads for it", self.number));
                 self.end_reads();
             }
-            let waits = !self.again.is_empty() || self.datagrams.iter().any(|datagrams| datagrams.waits);
+            let waits = !self.again.is_empty()
+                || self.datagrams.iter().any(|datagrams| datagrams.waits)
+                || self.reads.as_mut().is_some_and(WorkerReads::has_ended);
             let wait = match waits {
                 true => Duration::ZERO,
                 false if !self.watching.is_empty() => DELIVERY,
@@ -175,7 +177,7 @@ impl Worker {
             }
             // After the requests of the round: more have ended meanwhile. A signal may interrupt the wait before the event is seen.
             if is_signalled || self.reads.as_mut().is_some_and(WorkerReads::has_ended) {
-                self.take_reads();
+                self.take_reads(events.iter().count());
             }
             for _ in 0..self.again.len() {
                 if let Some(at) = self.again.pop_front() {
@@ -280,10 +282,10 @@ impl Worker {
         self.go_on_with(turns);
     }
 
-    /// Takes the ends of reads.
-    fn take_reads(&mut self) {
+    /// Takes ends of reads, after so many requests.
+    fn take_reads(&mut self, requests: usize) {
         let Some(reads) = &mut self.reads else { return };
-        let waiters = reads.take(&self.shared, self.now);
+        let waiters = reads.take(&self.shared, requests, self.now);
         let turns = self.shared.wake_others(waiters, self.number);
         self.go_on_with(turns);
     }

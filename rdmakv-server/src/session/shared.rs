@@ -65,6 +65,8 @@ pub struct Shared {
     pub latencies: Vec<Latencies>,
     /// The durations of flash's transfers.
     pub transfers: Latencies,
+    /// The reads of flash into memory that is registered with the kernel.
+    pub fixed_reads: AtomicU64,
     /// TLS as the server has it.
     pub tls: Option<Tls>,
     /// Fabrics, to report on.
@@ -109,6 +111,7 @@ impl Shared {
             rounds: (0..settings.threads).map(|_| AtomicU64::new(now)).collect(),
             latencies: (0..settings.threads).map(|_| Latencies::default()).collect(),
             transfers: Latencies::default(),
+            fixed_reads: AtomicU64::new(0),
             tls: None,
             fabrics: OnceLock::new(),
             kernel: OnceLock::new(),

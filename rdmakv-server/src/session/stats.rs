@@ -201,6 +201,7 @@ fn general(cx: &Context<'_>, emit: &mut Emit<'_>) {
         for (name, value) in counts.list().into_iter().chain(gauges.list()) {
             put(name, value);
         }
+        put("flash_reads_fixed", shared.fixed_reads.load(Relaxed));
         for kind in Transferred::ALL {
             let measured = Measured::of_transfers(&shared.transfers, kind);
             for (name, part) in [("p50", 0.5), ("p99", 0.99), ("max", 1.0)] {
