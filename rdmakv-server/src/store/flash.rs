@@ -64,6 +64,9 @@ const LINE: usize = 1 << 16;
 /// Seconds without the end of a read after which a device is not asked any more, and for which a request stays in line.
 const SILENCE: u64 = 5;
 
+/// Bytes of memory for reads that count for the memory limit, at most. Threads keep some for later reads.
+const READ_MEMORY: usize = 4 << 20;
+
 /// Marks of an item that its stub keeps. Others are not admitted with theirs: they end soon.
 const KEPT: [u64; 2] = [BINARY, CHOSEN];
 
@@ -79,6 +82,8 @@ pub(super) struct Tier {
     loads: HashMap<LoadId, (Vec<Waiter>, usize)>,
     reading: usize,
     reading_max: usize,
+    /// Bytes of the memory limit that are for reads.
+    read_memory: usize,
     /// Requests that wait until there is room for their reads, and since when.
     line: VecDeque<(Waiter, u64)>,
     /// When a read ended last, or the first of those in progress began.
@@ -122,7 +127,7 @@ impl Tier {
     /// Returns the bytes of stubs, and of all else that counts for the memory limit.
     fn bytes(&self) -> (usize, usize) {
         let usage = self.flash.usage();
-        (usage.stub_bytes, usage.buffer_bytes + usage.index_bytes + usage.mapped_bytes)
+        (usage.stub_bytes, usage.buffer_bytes + usage.index_bytes + usage.mapped_bytes + self.read_memory)
     }
 }
 
@@ -182,6 +187,7 @@ impl Store {
             loads,
             reading: 0,
             reading_max,
+            read_memory: (self.memory / 32).min(READ_MEMORY),
             line,
             progress: 0,
             bell,
