@@ -5,6 +5,7 @@ use crate::cost::Linear;
 use crate::error::AcquireError;
 use crate::footprint::Footprint;
 use crate::range::PageRange;
+use crate::unheld_limit::UnheldLimit;
 use std::time::Duration;
 
 /// The requests that may register more than they ask for, where the core widens.
@@ -39,6 +40,8 @@ pub(crate) struct EffectiveSettings {
     pub(crate) background: bool,
     /// Pages that the background keeps free.
     pub(crate) headroom: u64,
+    /// How much may stay without a lease, and for how long.
+    pub(crate) max_unheld: Option<UnheldLimit>,
     /// Whether anything is kept at all.
     pub(crate) caches: bool,
     /// Whether the monitor finds changes out.

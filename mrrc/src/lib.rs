@@ -162,6 +162,7 @@ mod state;
 pub mod testing;
 mod thread_id;
 mod times;
+mod unheld_limit;
 
 pub use cache::{AcquireError, Arena, ArenaError, BuildError, Cache, Lease, Segment};
 pub use fork::ForkGuard;

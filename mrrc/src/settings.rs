@@ -9,7 +9,7 @@
 //! counts as unset. `MRRC_MONITOR=userfaultfd` is for a program that chose
 //! [`Explicit`](crate::invalidation::Explicit). `explicit` weakens every other choice, the default too, and is
 //! ignored then, with a line on standard error. So is a time of `MRRC_DISCARD_GRACE` that is shorter than the
-//! program's (or 100 ms, if it set none).
+//! program's (or 100 ms, if it set none). Of `MRRC_MAX_UNHELD` and the program's limit the stricter one holds.
 //!
 //! Variables with other names are ignored. A name that looks like a slip of one of these (`MRRC_CAPACTIY`, `MRRC_CAP`,
 //! `MRRC_REGIONS`) is an error. So is a name from before a change, such as `MRRC_PATIENCE`: the error states the new one.
@@ -19,6 +19,7 @@ use crate::core::Core;
 use crate::error::BuildError;
 use crate::own_thread;
 use crate::range::PageRange;
+use crate::unheld_limit::UnheldLimit;
 use mrrc_core::cost::Linear;
 use mrrc_core::policy::PolicyKind;
 use std::time::Duration;
@@ -58,6 +59,7 @@ pub struct Settings {
     pub(crate) retries: u32,
     pub(crate) max_segments: usize,
     pub(crate) headroom: f64,
+    pub(crate) max_unheld: Option<UnheldLimit>,
     pub(crate) background: Option<bool>,
     pub(crate) histograms: bool,
     pub(crate) fence: bool,
@@ -84,6 +86,7 @@ impl Default for Settings {
             retries: 4,
             max_segments: usize::MAX,
             headroom: 0.0,
+            max_unheld: None,
             background: None,
             histograms: false,
             fence: false,

@@ -7,6 +7,7 @@
 #![allow(unsafe_code, reason = "memory is mapped by address, and acquired for no transfer")]
 
 use ::io_uring::IoUring;
+use mrrc::cache::Builder;
 use mrrc::invalidation::Explicit;
 use mrrc::registrar::Registrar;
 use mrrc::registrar::io_uring::IoUringBuffers;
@@ -40,6 +41,11 @@ fn cache(slots: u32, pages: Option<u64>) -> Option<(IoUring, Cache<IoUringBuffer
 }
 
 fn cache_over(entries: u32, slots: u32, pages: Option<u64>) -> Option<(IoUring, Cache<IoUringBuffers>)> {
+    let (ring, builder) = builder_over(entries, slots, pages)?;
+    Some((ring, builder.build().unwrap()))
+}
+
+fn builder_over(entries: u32, slots: u32, pages: Option<u64>) -> Option<(IoUring, Builder<IoUringBuffers>)> {
     let made = IoUring::new(entries).map_err(|error| error.to_string());
     let made = made.and_then(|ring| {
         let table = IoUringBuffers::new(&ring, slots).map_err(|error| error.to_string())?;
@@ -61,7 +67,7 @@ fn cache_over(entries: u32, slots: u32, pages: Option<u64>) -> Option<(IoUring, 
         Some(pages) => builder.capacity_pages(pages),
         None => builder,
     };
-    Some((ring, builder.build().unwrap()))
+    Some((ring, builder))
 }
 
 /// Pages of this process, small ones: a huge page would count as a whole.
@@ -126,6 +132,21 @@ fn kernel_pins_match_usage_and_capacity() {
     drop(memory.acquire(&cache, 0, 8).unwrap());
     drop(cache);
     comes_to(before);
+}
+
+#[test]
+fn pins_end_when_no_lease_has_them_for_long() {
+    let _alone = alone();
+    let Some((_ring, builder)) = builder_over(8, 16, Some(64)) else { return };
+    let cache = builder.max_unheld(u64::MAX, Duration::from_millis(200)).build().unwrap();
+    let before = pinned();
+    let memory = Memory::new(32);
+    let held = memory.acquire(&cache, 0, 8).unwrap();
+    drop(memory.acquire(&cache, 16, 8).unwrap());
+    comes_to(before + 8);
+    drop(held);
+    comes_to(before);
+    assert_eq!((cache.counters().expired, cache.usage().pages), (2, 0));
 }
 
 #[test]

@@ -353,6 +353,8 @@ typedef struct {
     uint64_t widened_pages;
     /** Requests whose widened registration failed: they were registered as they are. */
     uint64_t widened_failed;
+    /** Regions that ended by max_unheld. They count as invalidated, too. */
+    uint64_t expired;
 } mrrc_counters_t;
 
 /** The current registrations. Fields may be added at the end. */
@@ -389,7 +391,7 @@ mrrc_options_t *mrrc_options_new(void);
 /**
  * Sets what the environment variable of that name, after MRRC_, would set. Where both do, the environment wins. It
  * never weakens monitor and discard_grace, which correctness rests on; a line on standard error reports that it
- * tried.
+ * tried. Of two limits max_unheld the stricter one holds.
  *
  * | name                    | value                                                                                 |
  * | ----------------------- | ------------------------------------------------------------------------------------- |
@@ -407,6 +409,7 @@ mrrc_options_t *mrrc_options_new(void);
  * | retries                 | how often a registration is tried again after room was made: 4 (default)              |
  * | max_segments            | the most segments of a lease, 1 where a transfer takes one key; else no limit         |
  * | headroom                | the share of the capacity that the background keeps free: 0 (default)                 |
+ * | max_unheld              | after this time regions without a lease end: 60s, or with a size 1G,60s; else never   |
  * | background              | on, off: whether a thread of the cache deregisters; else on if the monitor reports    |
  * | histograms              | on, off (default): whether latencies are recorded; 50 ns an acquire                   |
  * | fence                   | on, off (default): whether hits use a fence although there is membarrier              |

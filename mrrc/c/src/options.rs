@@ -24,7 +24,7 @@ pub extern "C" fn mrrc_options_new() -> *mut mrrc_options_t {
 
 /// Sets what the environment variable of that name, after MRRC_, would set. Where both do, the environment wins. It
 /// never weakens monitor and discard_grace, which correctness rests on; a line on standard error reports that it
-/// tried.
+/// tried. Of two limits max_unheld the stricter one holds.
 ///
 /// | name                    | value                                                                                 |
 /// | ----------------------- | ------------------------------------------------------------------------------------- |
@@ -42,6 +42,7 @@ pub extern "C" fn mrrc_options_new() -> *mut mrrc_options_t {
 /// | retries                 | how often a registration is tried again after room was made: 4 (default)              |
 /// | max_segments            | the most segments of a lease, 1 where a transfer takes one key; else no limit         |
 /// | headroom                | the share of the capacity that the background keeps free: 0 (default)                 |
+/// | max_unheld              | after this time regions without a lease end: 60s, or with a size 1G,60s; else never   |
 /// | background              | on, off: whether a thread of the cache deregisters; else on if the monitor reports    |
 /// | histograms              | on, off (default): whether latencies are recorded; 50 ns an acquire                   |
 /// | fence                   | on, off (default): whether hits use a fence although there is membarrier              |

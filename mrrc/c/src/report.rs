@@ -64,6 +64,8 @@ pub struct mrrc_counters_t {
     pub widened_pages: u64,
     /// Requests whose widened registration failed: they were registered as they are.
     pub widened_failed: u64,
+    /// Regions that ended by max_unheld. They count as invalidated, too.
+    pub expired: u64,
 }
 
 /// The current registrations. Fields may be added at the end.
@@ -131,6 +133,7 @@ pub unsafe extern "C" fn mrrc_counters(
             widened: counted.widened,
             widened_pages: counted.widened_pages,
             widened_failed: counted.widened_failed,
+            expired: counted.expired,
         };
         // SAFETY: the header requires that `counters` can be written for `size` bytes.
         unsafe { fill(counters, size, &shown, "counters") }

@@ -41,6 +41,8 @@ pub struct CacheCounters {
     pub changed_in_flight: u64,
     /// Changes of memory that monitors reported.
     pub changes: u64,
+    /// Regions that ended because no lease had them for [too long](crate::cache::Builder::max_unheld). They count as invalidated, too.
+    pub expired: u64,
     /// Regions proposed to leave that turned out to be held.
     pub recalled: u64,
     /// Heavy barriers: one for each batch that is proposed to leave, replaced or invalidated, and one to arrange that
@@ -193,6 +195,7 @@ pub(super) fn counters<R: Registrar>(shared: &Shared<R>) -> CacheCounters {
         discarded: stats.discarded,
         changed_in_flight: stats.changed_in_flight,
         changes: stats.changes,
+        expired: stats.expired,
         recalled: stats.recalled,
         barriers: stats.barriers,
         sweeps: stats.sweeps,
@@ -203,6 +206,10 @@ pub(super) fn counters<R: Registrar>(shared: &Shared<R>) -> CacheCounters {
         peak_pages: stats.peak.pages,
         peak_regions: stats.peak.regions,
     }
+}
+
+pub(super) fn unheld_pages<R: Registrar>(shared: &Shared<R>) -> u64 {
+    shared.lock_now().map_or(0, |(mut state, _)| state.unheld_pages(&shared.tables))
 }
 
 pub(super) fn usage<R: Registrar>(shared: &Shared<R>) -> Usage {

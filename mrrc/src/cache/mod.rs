@@ -128,7 +128,8 @@ impl<R: Registrar> Cache<R> {
     /// peers that you trust with the memory, or take the rights back before the memory is used for something else. To
     /// do so end the leases of the range, [`Cache::invalidate`] it, and [`Cache::reap`]. When that has returned and
     /// [`Usage::refused`] is 0 (the registrar refused nothing), no key of the range works any more. Invalidating alone
-    /// keeps *requests* from finding the region, and peers from nothing.
+    /// keeps *requests* from finding the region, and peers from nothing. [`Builder::max_unheld`] bounds the time for which a
+    /// key works after the last lease.
     #[inline]
     #[expect(unsafe_code, reason = "the contract of registering memory by hand, stated once")]
     pub unsafe fn acquire(&self, address: *const u8, length: usize, access: Access) -> Result<Lease<R>, AcquireError> {
@@ -372,6 +373,11 @@ impl<R: Registrar> Cache<R> {
     /// Returns the current registrations.
     pub fn usage(&self) -> Usage {
         counters::usage(&self.shared)
+    }
+
+    /// Returns the pages that are cached and that no lease has. It looks at every region, under the lock.
+    pub fn unheld_pages(&self) -> u64 {
+        counters::unheld_pages(&self.shared)
     }
 
     /// Latencies, if the cache was [built](Builder::histograms) to record them. None in a forked child.

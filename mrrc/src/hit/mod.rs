@@ -161,7 +161,8 @@ impl<T> HitTables<T> {
             records: Records::new(regions)?,
             readers: core.share_index(),
             quick_number: if is_plain { blocks.number() } else { slots::NOBODY },
-            most_touches: core.max_touches(),
+            // A mark also tells that a region was leased: `state/unheld.rs`.
+            most_touches: core.max_touches().max(1),
             barrier,
             has_remote: AtomicBool::new(false),
             signs: (0..regions.div_ceil(GROUP)).map(|_| AtomicU8::new(0)).collect(),

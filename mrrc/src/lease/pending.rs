@@ -112,7 +112,7 @@ impl<'cache, R: Registrar> PendingLease<'cache, R> {
     fn share(&mut self, members: &[(usize, usize)]) -> Result<Vec<Lease<R>>, AcquireError> {
         let shared = self.shared;
         // No look for holders happens while the lock is taken, so no look falls between one hold and another.
-        let (state, _) = shared.lock_now()?;
+        let (mut state, _) = shared.lock_now()?;
         let mut leases = Vec::with_capacity(members.len());
         for &(address, length) in members {
             let range = PageRange::of_bytes(address as u64, length as u64)?;
@@ -123,6 +123,7 @@ impl<'cache, R: Registrar> PendingLease<'cache, R> {
                     self.miss.keep(holds);
                     return Err(AcquireError::TooManyLeases { range });
                 };
+                state.note_leased(id);
                 holds.push(hold);
             }
             leases.push(lease(shared, address, length, holds));

@@ -430,9 +430,10 @@ impl<T> Miss<T> {
     }
 
     /// Takes in the answer of the core. False where a region has too many leases.
-    fn take_answer(&mut self, state: &CacheState<T>, context: &Context<'_, T>) -> bool {
+    fn take_answer(&mut self, state: &mut CacheState<T>, context: &Context<'_, T>) -> bool {
         let &Context { tables, thread, .. } = context;
         let mut is_held = true;
+        let before = self.holds.len();
         for &part in state.core.outcome().parts() {
             match part {
                 Part::Ready { region: id, .. } => match tables.hold(id) {
@@ -451,6 +452,7 @@ impl<T> Miss<T> {
                 Part::Gap { region: None, .. } => unreachable!("under a hard limit every gap becomes a region"),
             }
         }
+        self.holds[before..].iter().for_each(|hold| state.note_leased(hold.id()));
         is_held
     }
 

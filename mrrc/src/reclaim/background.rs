@@ -2,8 +2,9 @@
 //!
 //! Every cache with a monitor has one, and others may have. It deregisters what left, looks after leases of regions that are
 //! retired, and keeps some room free if it is asked to ([`Builder::headroom`](crate::cache::Builder::headroom)), so that
-//! misses seldom wait for a deregistration. It tries the registrar's refusals again, at intervals that grow from 50 ms to 30
-//! s.
+//! misses seldom wait for a deregistration. It ends regions that had no lease for too long
+//! ([`Builder::max_unheld`](crate::cache::Builder::max_unheld)). It tries the registrar's refusals again, at intervals that
+//! grow from 50 ms to 30 s.
 
 use super::deregister_batch;
 use crate::error::Unusable;
@@ -119,6 +120,7 @@ pub(crate) fn tend<R: Registrar>(shared: &Shared<R>) {
         if is_short && !state.reclaimer.has_work() && !state.reclaimer.is_in_progress() {
             state.evict(&shared.tables, Need { pages: shared.settings.headroom - free, regions: 0 });
         }
+        let unheld = state.look_at_unheld(&shared.tables);
         if retry.is_due(state.reclaimer.has_refused()) {
             state.reclaimer.retry();
         }
@@ -128,7 +130,7 @@ pub(crate) fn tend<R: Registrar>(shared: &Shared<R>) {
             continue;
         }
         let idle = (is_short || state.reclaimer.has_unmaps()).then_some(IDLE);
-        let mut longest = [look, retry.left(), second_look.left(), idle].into_iter().flatten().min();
+        let mut longest = [look, retry.left(), second_look.left(), idle, unheld].into_iter().flatten().min();
         // Without end, if nothing is to be done: new work comes with a notification.
         if longest.is_none() && !state.reclaimer.rest() {
             longest = Some(IDLE);

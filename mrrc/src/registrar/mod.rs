@@ -22,6 +22,12 @@ pub fn pinnable_pages(locked: u64) -> Option<u64> {
     budget::pages(locked)
 }
 
+/// Returns `RLIMIT_MEMLOCK` in bytes, unless it is unlimited or this process is exempt from it. Other processes of the same user
+/// may draw on it as well.
+pub fn memlock_limit() -> Option<u64> {
+    budget::memlock()
+}
+
 use crate::access::Access;
 use crate::range::PageRange;
 use std::io;

@@ -2,6 +2,7 @@
 
 use super::{MonitorKind, Settings};
 use crate::own_thread;
+use crate::unheld_limit::UnheldLimit;
 use mrrc_core::PAGE;
 use mrrc_core::policy::PolicyKind;
 use mrrc_core::units::bytes;
@@ -139,6 +140,15 @@ const TABLE: &[Setting] = &[
         value: Value::Fraction(|settings, share| settings.headroom = share),
     },
     Setting {
+        name: "max_unheld",
+        help: "after this time regions without a lease end: 60s, or with a size 1G,60s; else never",
+        default: None,
+        value: Value::Other(
+            "a time of 100ms or more, after a size and a comma if you like: 60s, or 1G,60s; or off",
+            |settings, text| put(&mut settings.max_unheld, unheld(text).map(Some)),
+        ),
+    },
+    Setting {
         name: "background",
         help: "on, off: whether a thread of the cache deregisters; else on if the monitor reports",
         default: None,
@@ -229,6 +239,17 @@ pub fn switch(text: &str) -> Option<bool> {
         "off" | "0" | "false" | "no" => Some(false),
         _ => None,
     }
+}
+
+/// Reads a limit on regions without a lease.
+fn unheld(text: &str) -> Option<UnheldLimit> {
+    if text == "off" {
+        return Some(UnheldLimit::NONE);
+    }
+    let (size, longest) = text.rsplit_once(',').map_or((None, text), |(size, time)| (Some(size), time));
+    let pages = size.map_or(Some(u64::MAX), |size| bytes(size).map(|bytes| bytes / PAGE))?;
+    let time = time(longest.trim()).filter(|&time| time >= UnheldLimit::SHORTEST)?;
+    Some(UnheldLimit::new(pages, time))
 }
 
 fn time(text: &str) -> Option<Duration> {

@@ -20,6 +20,7 @@ fn every_variable_sets_what_it_says() {
         ("MRRC_WAIT_TIMEOUT", "3s"),
         ("MRRC_DISCARD_GRACE", "1 S"),
         ("MRRC_HEADROOM", "0.1"),
+        ("MRRC_MAX_UNHELD", "1G, 60s"),
         ("MRRC_RETRIES", "2"),
         ("MRRC_MAX_SEGMENTS", "1"),
         ("MRRC_BACKGROUND", "off"),
@@ -35,6 +36,7 @@ fn every_variable_sets_what_it_says() {
     assert_eq!(set.capacity_timeout, Duration::from_millis(20));
     assert_eq!((set.wait_timeout, set.grace), (Duration::from_secs(3), Some(Duration::from_secs(1))));
     assert_eq!(set.headroom, 0.1);
+    assert_eq!(set.max_unheld, Some(UnheldLimit { pages: 1 << 18, time: Duration::from_secs(60) }));
     assert_eq!((set.retries, set.max_segments), (2, 1));
     assert_eq!((set.background, set.histograms, set.fence), (Some(false), true, true));
     #[cfg(target_os = "linux")]
@@ -56,11 +58,23 @@ fn what_makes_no_sense_is_named_with_what_would() {
         ("MRRC_RETRIES", "-1"),
         ("MRRC_BACKGROUND", "maybe"),
         ("MRRC_HEADROOM", "7"),
+        ("MRRC_MAX_UNHELD", "1G"),
+        ("MRRC_MAX_UNHELD", "1G,"),
+        ("MRRC_MAX_UNHELD", "much,60s"),
+        ("MRRC_MAX_UNHELD", "0"),
+        ("MRRC_MAX_UNHELD", "99ms"),
         ("MRRC_CPUS", "3-1"),
     ] {
         let error = settings(&[(name, value)]).unwrap_err().to_string();
         assert!(error.contains(name) && error.contains(value) && error.contains("expected"), "{error}");
     }
+}
+
+#[test]
+fn a_limit_on_unheld_regions_can_be_off() {
+    let of = |text| settings(&[("MRRC_MAX_UNHELD", text)]).unwrap().max_unheld;
+    assert_eq!(of("off"), Some(UnheldLimit::NONE));
+    assert_eq!(of("500ms"), Some(UnheldLimit { pages: u64::MAX, time: Duration::from_millis(500) }));
 }
 
 #[test]

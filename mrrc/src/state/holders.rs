@@ -3,6 +3,7 @@
 use super::in_flight::InFlight;
 use super::lease_holds::LeaseHolds;
 use super::stats::Stats;
+use super::unheld::Looks;
 use crate::core::Holders;
 use crate::hit::HitTables;
 use crate::regions::RegionId;
@@ -12,6 +13,8 @@ pub(crate) struct Leases<'a, T> {
     pub(super) tables: &'a HitTables<T>,
     pub(super) in_flight: &'a mut InFlight,
     pub(super) lease_holds: &'a mut LeaseHolds,
+    /// It is told of marks that the core takes.
+    pub(super) unheld: &'a mut Looks,
     /// The group with the next marks to hand over.
     pub(super) next_group: &'a mut usize,
     pub(super) stats: &'a mut Stats,
@@ -53,11 +56,17 @@ impl<T> Holders for Leases<'_, T> {
     }
 
     fn touches(&mut self, region: RegionId) -> u32 {
-        self.tables.records[region].take_touched()
+        let touches = self.tables.records[region].take_touched();
+        if touches > 0 {
+            self.unheld.note_hit(region);
+        }
+        touches
     }
 
     /// In the order of their names: the next time goes on where this one ended, and begins anew when it has come to the end.
     fn touched(&mut self, most: usize, touched: &mut Vec<RegionId>) {
+        let before = touched.len();
         self.tables.take_touched(self.in_flight.len(), self.next_group, most, touched);
+        touched[before..].iter().for_each(|&id| self.unheld.note_hit(id));
     }
 }

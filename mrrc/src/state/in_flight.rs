@@ -140,6 +140,12 @@ impl InFlight {
         self.unpacked(id, self.packed(id))
     }
 
+    /// Returns the regions that look-ups find and that are registered.
+    pub(super) fn cached(&self) -> impl Iterator<Item = RegionId> {
+        let kinds = self.entries.iter().map(|&Packed(word)| word & Packed::KIND);
+        kinds.enumerate().filter(|&(_, kind)| kind == Packed::CACHED).map(|(index, _)| RegionId::of_index(index))
+    }
+
     #[inline]
     fn packed(&self, id: RegionId) -> Packed {
         self.entries.get(id.index()).copied().unwrap_or(Packed::ABSENT)

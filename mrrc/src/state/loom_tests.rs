@@ -142,7 +142,7 @@ impl Owner {
     fn of(field: &Arc<Field>) -> Self {
         let mut owner = Self {
             field: Arc::clone(field),
-            state: CacheState::new(core(), Footprint { pages: 64, regions: 1 }),
+            state: CacheState::new(core(), Footprint { pages: 64, regions: 1 }, None),
             made: Vec::new(),
         };
         owner.register(HERE);

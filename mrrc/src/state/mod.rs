@@ -21,6 +21,7 @@ mod pace;
 mod reclaimer;
 pub(crate) mod shared;
 pub(crate) mod stats;
+mod unheld;
 
 pub(crate) use in_flight::{Entry, InFlight, Wakes};
 pub(crate) use reclaimer::{Batch, PendingUnmap, Reclaimer, of_batch};
@@ -34,12 +35,14 @@ use crate::policy::Need;
 use crate::range::PageRange;
 use crate::regions::RegionId;
 use crate::registrar::Registered;
+use crate::unheld_limit::UnheldLimit;
 use change_log::ChangeLog;
 use holders::Leases;
 use lease_holds::LeaseHolds;
 use occupancy::Occupancy;
 use stats::Stats;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+use unheld::{Looks, Seen};
 
 /// The state of a cache. Owns the decisions ([`Core`]) and the parts that carry them out, and takes what leaves the core to
 /// the [`Reclaimer`].
@@ -51,6 +54,7 @@ pub(crate) struct CacheState<T> {
     pub(crate) changes: ChangeLog,
     pub(crate) occupancy: Occupancy,
     pub(crate) stats: Stats,
+    unheld: Looks,
     /// The group with the next marks to hand over.
     next_group: usize,
     /// The cache is gone: nothing new is registered.
@@ -58,7 +62,7 @@ pub(crate) struct CacheState<T> {
 }
 
 impl<T> CacheState<T> {
-    pub(crate) fn new(core: Core, limit: Footprint) -> Self {
+    pub(crate) fn new(core: Core, limit: Footprint, max_unheld: Option<UnheldLimit>) -> Self {
         Self {
             core,
             in_flight: InFlight::default(),
@@ -67,6 +71,7 @@ impl<T> CacheState<T> {
             changes: ChangeLog::new(),
             occupancy: Occupancy::new(limit),
             stats: Stats::default(),
+            unheld: Looks::new(max_unheld),
             next_group: 0,
             closed: false,
         }
@@ -78,8 +83,8 @@ impl<T> CacheState<T> {
         tables: &HitTables<T>,
         decide: impl FnOnce(&mut Core, &mut Leases<'_, T>) -> A,
     ) -> A {
-        let Self { core, in_flight, lease_holds, stats, next_group, .. } = self;
-        let answer = decide(core, &mut Leases { tables, in_flight, lease_holds, next_group, stats });
+        let Self { core, in_flight, lease_holds, stats, unheld, next_group, .. } = self;
+        let answer = decide(core, &mut Leases { tables, in_flight, lease_holds, unheld, next_group, stats });
         self.collect(tables);
         answer
     }
@@ -146,16 +151,25 @@ impl<T> CacheState<T> {
     #[inline]
     pub(crate) fn publish(&mut self, tables: &HitTables<T>, ids: &[RegionId]) {
         self.with_core(tables, |core, leases| _ = core.publish(ids, leases));
-        ids.iter().for_each(|&id| tables.records[id].show());
+        ids.iter().for_each(|&id| self.show(tables, id));
     }
 
     /// As [`CacheState::publish`], of one region.
     #[inline]
     pub(crate) fn publish_one(&mut self, tables: &HitTables<T>, id: RegionId) {
         if self.core.publish_lone(id) {
-            tables.records[id].show();
+            self.show(tables, id);
         } else {
             self.publish(tables, &[id]);
+        }
+    }
+
+    #[inline]
+    fn show(&mut self, tables: &HitTables<T>, id: RegionId) {
+        let record = &tables.records[id];
+        record.show();
+        if self.unheld.begin(id, || record.range().pages()) {
+            tables.notifier().notify_one();
         }
     }
 
@@ -216,6 +230,58 @@ impl<T> CacheState<T> {
     fn release(&mut self, tables: &HitTables<T>, holds: Vec<RegionId>) {
         for id in holds {
             self.with_core(tables, |core, _| _ = core.release(id));
+        }
+    }
+}
+
+/// Regions without a lease.
+impl<T> CacheState<T> {
+    /// Notes that a request leased a cached region under the lock: it leaves no mark.
+    #[inline]
+    pub(crate) fn note_leased(&mut self, id: RegionId) {
+        self.unheld.note_hit(id);
+    }
+
+    /// Returns the pages of all cached regions that no lease has. It looks at every region.
+    pub(crate) fn unheld_pages(&mut self, tables: &HitTables<T>) -> u64 {
+        let Self { in_flight, lease_holds, .. } = self;
+        lease_holds.names().read(tables, in_flight.len());
+        let names = lease_holds.names();
+        let unheld = in_flight.cached().filter(|&id| !names.have(tables, id));
+        unheld.map(|id| tables.records[id].range().pages()).sum()
+    }
+
+    /// Ends the regions that had no lease for too long, if a look is due. Returns how long it is till the next one.
+    pub(crate) fn look_at_unheld(&mut self, tables: &HitTables<T>) -> Option<Duration> {
+        if self.unheld.left()?.is_zero() {
+            self.end_unheld(tables);
+        }
+        self.unheld.left()
+    }
+
+    #[cold]
+    fn end_unheld(&mut self, tables: &HitTables<T>) {
+        let Self { in_flight, lease_holds, unheld, .. } = self;
+        let (mut touched, mut ending) = (Vec::new(), Vec::new());
+        // Slots first: a lease that ended before that has left its mark.
+        lease_holds.names().read(tables, in_flight.len());
+        let names = lease_holds.names();
+        let seen = in_flight.cached().map(|id| {
+            let record = &tables.records[id];
+            let touches = record.take_touched();
+            touched.extend((0..touches).map(|_| id));
+            Seen { id, pages: record.range().pages(), is_held: names.have(tables, id), is_hit: touches > 0 }
+        });
+        let excess = unheld.look(seen, &mut ending);
+        self.core.apply_touches(touched);
+        ending.retain(|&id| self.core.is_found(id));
+        self.stats.expired += ending.len() as u64;
+        if !ending.is_empty() {
+            self.with_core(tables, |core, leases| _ = core.invalidate_regions(&mut ending, leases));
+        }
+        if excess > 0 {
+            let need = Need { pages: excess, regions: 0 };
+            self.with_core(tables, |core, leases| _ = core.evict_exactly(need, leases));
         }
     }
 }

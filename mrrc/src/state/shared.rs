@@ -82,7 +82,7 @@ impl<R: Registrar> Shared<R> {
             registrar,
             monitor,
             seat: OnceLock::new(),
-            state: Mutex::new(CacheState::new(core, settings.capacity)),
+            state: Mutex::new(CacheState::new(core, settings.capacity, settings.max_unheld)),
             settings,
             progress: std::array::from_fn(|_| Condvar::new()),
             stopping: AtomicBool::new(false),

@@ -14,6 +14,7 @@ pub(crate) struct Stats {
     pub(crate) unwatched: u64,
     pub(crate) discarded: u64,
     pub(crate) changed_in_flight: u64,
+    pub(crate) expired: u64,
     pub(crate) recalled: u64,
     pub(crate) barriers: u64,
     pub(crate) sweeps: u64,

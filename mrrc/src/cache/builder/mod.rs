@@ -23,6 +23,7 @@ use crate::settings::{PAGES, REGIONS, Settings};
 use crate::state::listener;
 use crate::state::shared::Shared;
 use crate::times::Times;
+use crate::unheld_limit::UnheldLimit;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -243,8 +244,24 @@ impl<R: Registrar> Builder<R> {
         self
     }
 
+    /// Limits what stays registered without a lease. Default: no limit.
+    ///
+    /// A region that no lease has ends at most `longest` after its last lease ended, and at the soonest after 7/8 of that. A
+    /// time below 100 ms counts as 100 ms. When more than `bytes` (rounded down to pages) have no lease, those least worth
+    /// keeping leave. The [background](Builder::background) does both, so it is an error to turn that off as well. It
+    /// looks at all regions 16 times in that time, and once more when an eighth beyond `bytes` was registered since. So up to
+    /// an eighth more can be there for a moment, besides all whose leases ended since the last look. While nothing is
+    /// cached it sleeps.
+    ///
+    /// This bounds how long a peer can use a key that it was given, after the lease of it ended. `MRRC_MAX_UNHELD` can
+    /// make it stricter only.
+    pub fn max_unheld(mut self, bytes: u64, longest: Duration) -> Self {
+        self.settings.max_unheld = Some(UnheldLimit::new(bytes / PAGE, longest));
+        self
+    }
+
     /// Returns whether a thread of the cache deregisters what leaves. Default: yes if the monitor is
-    /// not [`Explicit`](crate::invalidation::Explicit). Without it, the next miss does, or
+    /// not [`Explicit`](crate::invalidation::Explicit), or if [`Builder::max_unheld`] is set. Without it, the next miss does, or
     /// [`Cache::reap`].
     pub fn background(mut self, on: bool) -> Self {
         self.settings.background = Some(on);
@@ -316,7 +333,14 @@ impl<R: Registrar> Builder<R> {
             return Err(BuildError::DiscardGrace { grace, floor, monitor: monitor.name() });
         }
         let vouched = monitor.vouches();
-        let background = settings.background.unwrap_or(vouched);
+        let background = settings.background.unwrap_or(vouched || effective.max_unheld.is_some());
+        if !background && effective.max_unheld.is_some() {
+            return Err(BuildError::Setting {
+                name: "background".into(),
+                value: "off".into(),
+                expected: "max_unheld needs the background thread: leave one of the two out".into(),
+            });
+        }
         effective.background = background;
         effective.vouched = vouched;
         if core.scheme().widens {
@@ -395,6 +419,7 @@ impl<R: Registrar> Builder<R> {
             grace: Duration::ZERO,
             background: false,
             headroom: config.params().pages_of(settings.headroom),
+            max_unheld: program.max_unheld(&settings),
             caches: core.scheme().keeps != Keeps::Nothing,
             vouched: false,
             widening: Widening::Off,

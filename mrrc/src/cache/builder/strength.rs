@@ -1,5 +1,5 @@
-//! Settings that the environment may strengthen and never weaken: the monitor, and the time for which nothing is cached
-//! where pages were discarded.
+//! Settings that the environment may strengthen and never weaken: the monitor, and two limits. One is the time for which
+//! nothing is cached where pages were discarded. The other is that on regions without a lease.
 //!
 //! A program's argument that no key goes stale rests on them (its `SAFETY` comments name them), and a user that sets a
 //! variable cannot know that argument. So a weaker value is ignored, and one line on standard error reports that, once a
@@ -9,6 +9,7 @@ use crate::effective::Widening;
 use crate::error::BuildError;
 use crate::invalidation::{Explicit, Monitor};
 use crate::settings::{GRACE, MonitorKind, Settings};
+use crate::unheld_limit::UnheldLimit;
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -99,6 +100,7 @@ pub(super) fn widening(program_asked: bool, vouched: bool) -> Widening {
 pub(super) struct Program {
     monitor: Option<MonitorKind>,
     grace: Option<Duration>,
+    unheld: Option<UnheldLimit>,
     /// Whether it promised to report changes of all memory around what it acquires.
     widens: bool,
 }
@@ -107,7 +109,14 @@ impl Program {
     /// Takes these settings out, so that those that are there later are the environment's.
     pub(super) fn take(settings: &mut Settings) -> Self {
         let widens = settings.widen.or(settings.config.as_ref().and_then(|config| config.widen));
-        Self { monitor: settings.monitor.take(), grace: settings.grace.take(), widens: widens == Some(true) }
+        let (monitor, grace, unheld) = (settings.monitor.take(), settings.grace.take(), settings.max_unheld.take());
+        Self { monitor, grace, unheld, widens: widens == Some(true) }
+    }
+
+    /// Returns the limit on regions without a lease, if there is one: the stricter of the program's and the environment's.
+    pub(super) fn max_unheld(&self, environment: &Settings) -> Option<UnheldLimit> {
+        let limits = [self.unheld, environment.max_unheld];
+        limits.into_iter().flatten().reduce(UnheldLimit::and).filter(|&limit| limit != UnheldLimit::NONE)
     }
 
     /// Returns whether it asked for widening, and with that promised to report changes of all memory around what it acquires.
@@ -140,6 +149,19 @@ fn report(reported: &AtomicBool, setting: &str, why: &str) {
 mod tests {
     use super::*;
     use crate::config::Config;
+
+    #[test]
+    fn environment_only_tightens_the_unheld_limit() {
+        let limit = |pages, seconds| UnheldLimit::new(pages, Duration::from_secs(seconds));
+        let of = |program: Option<UnheldLimit>, environment: Option<UnheldLimit>| {
+            let program = Program::take(&mut Settings { max_unheld: program, ..Settings::default() });
+            program.max_unheld(&Settings { max_unheld: environment, ..Settings::default() })
+        };
+        assert_eq!(of(None, None), None);
+        assert_eq!(of(None, Some(UnheldLimit::NONE)), None);
+        assert_eq!(of(Some(limit(9, 60)), Some(UnheldLimit::NONE)), Some(limit(9, 60)));
+        assert_eq!(of(Some(limit(9, 60)), Some(limit(50, 10))), Some(limit(9, 10)));
+    }
 
     #[test]
     fn environment_promises_nothing_for_the_program() {
