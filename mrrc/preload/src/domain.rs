@@ -11,9 +11,10 @@ use crate::benefit::{Benefit, Seen, Served};
 use crate::eligibility::{Class, Passed, Request};
 use crate::pinner::{self, Pinner};
 use crate::real::Real;
-use crate::settings;
+use crate::settings::Settings;
 use crate::shadow::Backing;
 use crate::stats::Stats;
+use mrrc::cache::CacheCounters;
 use mrrc::{AcquireError, BuildError, Cache};
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -24,6 +25,7 @@ use std::time::Instant;
 pub(crate) struct Domain {
     pd: NonNull<Pd>,
     context: usize,
+    settings: Settings,
     closed: Arc<AtomicBool>,
     /// Whether the program registers for a while only: [`FRESH`] and the rest, in that order.
     stage: AtomicU8,
@@ -40,6 +42,30 @@ const ENDED: u8 = 1;
 const AGAIN: u8 = 2;
 /// And deregistered, too: that is a program which registers for each operation. There are caches.
 const READY: u8 = 3;
+
+/// The counts of caches, for metrics.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Totals {
+    pub(crate) caches: u64,
+    pub(crate) evicted: u64,
+    pub(crate) invalidated: u64,
+    pub(crate) expired: u64,
+    pub(crate) flushed: u64,
+    pub(crate) unheld_pages: u64,
+}
+
+impl Totals {
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            caches: self.caches + other.caches,
+            evicted: self.evicted + other.evicted,
+            invalidated: self.invalidated + other.invalidated,
+            expired: self.expired + other.expired,
+            flushed: self.flushed + other.flushed,
+            unheld_pages: self.unheld_pages + other.unheld_pages,
+        }
+    }
+}
 
 /// None where a cache could not be made.
 type Made = Option<Arc<DomainCache>>;
@@ -70,11 +96,19 @@ impl DomainCache {
     fn seen(&self) -> Seen {
         let (counters, flushed) = (self.cache.counters(), self.flushed.load(Ordering::Relaxed));
         Seen {
-            unmapped: counters.decisions.invalidated.saturating_sub(flushed),
+            unmapped: counters.decisions.invalidated.saturating_sub(flushed + counters.expired),
             evicted: counters.decisions.evicted + flushed,
             unkept: counters.unwatched + counters.discarded + counters.changed_in_flight,
             regions: self.cache.usage().regions,
         }
+    }
+
+    fn totals(&self) -> Totals {
+        let flushed = self.flushed.load(Ordering::Relaxed);
+        let CacheCounters { expired, decisions, .. } = self.cache.counters();
+        let invalidated = decisions.invalidated.saturating_sub(flushed + expired);
+        let unheld_pages = self.cache.unheld_pages();
+        Totals { caches: 1, evicted: decisions.evicted, invalidated, expired, flushed, unheld_pages }
     }
 
     /// Deregisters what no shadow has, so that others have its room.
@@ -101,11 +135,11 @@ const CLASSES: usize = 8;
 impl Domain {
     /// # Safety
     /// libibverbs has just made the domain; it is told to this when it is gone.
-    pub(crate) unsafe fn new(pd: NonNull<Pd>) -> Self {
+    pub(crate) unsafe fn new(pd: NonNull<Pd>, settings: Settings) -> Self {
         // SAFETY: `new` requires that libibverbs has just made the domain, so its context can be read.
         let context = unsafe { (*pd.as_ptr()).context } as usize;
         let (closed, stage) = (Arc::default(), AtomicU8::new(FRESH));
-        Self { pd, context, closed, stage, wanted: Mutex::default(), caches: RwLock::default() }
+        Self { pd, context, settings, closed, stage, wanted: Mutex::default(), caches: RwLock::default() }
     }
 
     /// Returns the device that it is of.
@@ -203,10 +237,10 @@ impl Domain {
             return None;
         }
         // SAFETY: the domain is open: the program registers in it. When it is closed, `closed` says so.
-        let pinner = unsafe { Pinner::new(real, self.pd, class, stats, self.closed.clone()) };
+        let pinner = unsafe { Pinner::new(real, self.pd, class, &self.settings, stats, self.closed.clone()) };
         // Threads of the cache take no signals that are for the program's.
-        let built =
-            without_signals(|| settings::chosen(Cache::builder(pinner).budget(&stats.budget).max_segments(1))?.build());
+        let builder = Cache::builder(pinner).budget(&stats.budget).max_segments(1);
+        let built = without_signals(|| self.settings.chosen(builder, class.is_for_peers())?.build());
         let cache = match built {
             Ok(cache) => Some(Arc::new(DomainCache { cache, benefit: Benefit::default(), flushed: AtomicU64::new(0) })),
             Err(error) => {
@@ -221,6 +255,10 @@ impl Domain {
     /// Deregisters what no shadow has.
     pub(crate) fn flush(&self) {
         self.all().iter().for_each(|kept| kept.flush());
+    }
+
+    pub(crate) fn totals(&self) -> Totals {
+        self.all().iter().fold(Totals::default(), |sum, kept| sum.plus(kept.totals()))
     }
 
     pub(crate) fn has_caches(&self) -> bool {

@@ -64,10 +64,28 @@ impl Passed {
         Self::Refused,
     ];
 
+    /// Returns the name of the reason in metrics.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Remote => "remote",
+            Self::Flags => "flags",
+            Self::Iova => "iova",
+            Self::Range => "range",
+            Self::Domain => "domain",
+            Self::First => "first",
+            Self::Aside(Cause::Unmapped) => "unmapped",
+            Self::Aside(Cause::Evicted) => "evicted",
+            Self::Aside(Cause::Unkept) => "unkept",
+            Self::Stack => "stack",
+            Self::Refused => "refused",
+        }
+    }
+
     pub(crate) fn why(self) -> &'static str {
         match self {
             Self::Off => "nothing is cached in this process",
-            Self::Remote => "with rights for peers (MRRC_PRELOAD_REMOTE=1 caches them)",
+            Self::Remote => "with rights for peers (MRRC_PRELOAD=trusted caches them)",
             Self::Flags => "with flags that are not cached",
             Self::Iova => "by other addresses than their own",
             Self::Range => "of no bytes",
@@ -129,6 +147,11 @@ impl Request {
 }
 
 impl Class {
+    /// Returns whether its regions have rights for peers.
+    pub(crate) fn is_for_peers(self) -> bool {
+        self.0 & flag::REMOTE != 0
+    }
+
     /// Returns the flags of a region of this class.
     pub(crate) fn flags(self, access: Access) -> u32 {
         self.0 | if access.contains(Access::LOCAL_WRITE) { flag::LOCAL_WRITE } else { 0 }

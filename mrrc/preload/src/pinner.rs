@@ -5,8 +5,9 @@ use crate::abi::{DeviceAttr, Mr, Pd};
 use crate::eligibility::Class;
 use crate::real::Real;
 use crate::reentrancy::{self, Inside};
+use crate::settings::Settings;
 use crate::stats::Stats;
-use mrrc::registrar::{Limits, Registered, Registrar, mapped, pinnable_pages};
+use mrrc::registrar::{Limits, Registered, Registrar, mapped, memlock_limit, pinnable_pages};
 use mrrc::{Access, PAGE, PageRange};
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -64,20 +65,23 @@ impl Pinner {
         real: &'static Real,
         pd: NonNull<Pd>,
         class: Class,
+        settings: &Settings,
         stats: &'static Stats,
         closed: Arc<AtomicBool>,
     ) -> Self {
+        let reserve = memlock_limit().map_or(0, |limit| settings.reserve(limit));
         // SAFETY: the caller promises that the domain is open, as `limits` requires.
-        let limits = unsafe { limits(real, pd) };
+        let limits = unsafe { limits(real, pd, reserve) };
         Self { real, pd, class, limits, stats, closed }
     }
 }
 
-/// Half of what the device can, because others use it as well, and what this process may pin.
+/// Half of what the device can, because others use it as well, and what this process may pin. The reserve is bytes of that
+/// which are left to others.
 ///
 /// # Safety
 /// The domain is open.
-unsafe fn limits(real: &Real, pd: NonNull<Pd>) -> Limits {
+unsafe fn limits(real: &Real, pd: NonNull<Pd>, reserve: u64) -> Limits {
     // SAFETY: all zero is a value of `DeviceAttr`, which holds plain numbers.
     let mut device: DeviceAttr = unsafe { std::mem::zeroed() };
     // SAFETY: the domain is open, hence its context; the structure has room for what is written.
@@ -85,7 +89,7 @@ unsafe fn limits(real: &Real, pd: NonNull<Pd>) -> Limits {
     let positive = |number: u64| (!failed && number > 0).then_some(number);
     Limits {
         regions: positive(device.max_mr.max(0) as u64 / 2),
-        pages: pinnable_pages(0),
+        pages: pinnable_pages(reserve),
         region_pages: positive(device.max_mr_size / PAGE),
         // SAFETY: `sysconf` takes a number and returns one.
         page_size: u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(PAGE).max(PAGE),

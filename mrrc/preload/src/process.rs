@@ -9,14 +9,14 @@
 //! The domains are behind a lock that is held to look one up, and for nothing else. None of these is ever freed.
 
 use crate::abi::{Context, FORK_ENABLED, Mr, Pd};
-use crate::domain::Domain;
+use crate::domain::{Domain, Totals};
 use crate::eligibility::{Passed, Request};
 use crate::fork::kernel_copies_pinned_pages;
 use crate::lineage::parent_reported;
 use crate::output::SummaryFile;
 use crate::real::Real;
 use crate::reentrancy::Inside;
-use crate::settings::Settings;
+use crate::settings::{Remote, Settings};
 use crate::shadow::{self, Backing, Behind, Shadows};
 use crate::stack;
 use crate::stats::Stats;
@@ -25,9 +25,10 @@ use mrrc::ForkGuard;
 use rustc_hash::FxHashMap;
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 pub(crate) struct Process {
@@ -40,8 +41,12 @@ pub(crate) struct Process {
     /// Nothing is cached, for good.
     off: AtomicBool,
     reported: AtomicBool,
+    /// A file of metrics is written.
+    has_metrics: AtomicBool,
     pub(crate) shadows: Shadows,
     domains: RwLock<FxHashMap<usize, Arc<Domain>>>,
+    /// The counts of domains that are closed. Locked under the lock of the domains.
+    gone: Mutex<Totals>,
     pub(crate) stats: &'static Stats,
 }
 
@@ -118,8 +123,10 @@ impl Process {
             settings,
             summary,
             reported: AtomicBool::new(false),
+            has_metrics: AtomicBool::new(false),
             shadows: Shadows::new(number),
             domains: RwLock::default(),
+            gone: Mutex::default(),
             stats: Box::leak(Box::new(Stats::new())),
         }
     }
@@ -144,7 +151,28 @@ impl Process {
 
     /// Returns whether the durations of calls are recorded.
     pub(crate) fn times_calls(&self) -> bool {
-        self.summary.is_some()
+        self.summary.is_some() || self.settings.metrics.is_some()
+    }
+
+    /// Returns the name of the file of metrics if one was asked for, and this is the first call.
+    pub(crate) fn begin_metrics(&self) -> Option<PathBuf> {
+        let file = self.settings.metrics_file()?;
+        (!self.has_metrics.swap(true, Ordering::Relaxed)).then_some(file)
+    }
+
+    /// Returns the name of the file of metrics, if it is written.
+    pub(crate) fn metrics_file(&self) -> Option<PathBuf> {
+        self.settings.metrics_file().filter(|_| self.has_metrics.load(Ordering::Relaxed))
+    }
+
+    /// Returns the counts of all caches so far.
+    pub(crate) fn totals(&self) -> Totals {
+        let domains = self.domains.read().unwrap_or_else(PoisonError::into_inner);
+        // Under the lock: a domain that closes is in one of the two.
+        let gone = *self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        let all: Vec<_> = domains.values().cloned().collect();
+        drop(domains);
+        all.iter().fold(gone, |sum, domain| sum.plus(domain.totals()))
     }
 
     pub(crate) fn is_off(&self) -> bool {
@@ -183,7 +211,7 @@ impl Process {
             return;
         }
         // SAFETY: the caller promises that libibverbs has just made the domain, as `Domain::new` requires.
-        let domain = Arc::new(unsafe { Domain::new(pd) });
+        let domain = Arc::new(unsafe { Domain::new(pd, self.settings.clone()) });
         let mut domains = self.domains.write().unwrap_or_else(PoisonError::into_inner);
         let full = domains.len() >= DOMAINS;
         let before = domains.remove(&(pd.as_ptr() as usize));
@@ -208,7 +236,7 @@ impl Process {
         if self.is_off() {
             return Err(Passed::Off);
         }
-        let class = request.class(self.settings.remote)?;
+        let class = request.class(self.settings.remote == Remote::Trusted)?;
         let domain = self.domain(request.pd).ok_or(Passed::Domain)?;
         if !stack::is_enough() {
             return Err(Passed::Stack);
@@ -266,10 +294,15 @@ impl Process {
     pub(crate) fn domain_closed(&self, pd: *mut Pd, domain: Arc<Domain>) {
         self.ending(domain.has_caches(), || {
             domain.close();
+            let totals = Totals { unheld_pages: 0, caches: 0, ..domain.totals() };
             let mut domains = self.domains.write().unwrap_or_else(PoisonError::into_inner);
             // Another thread may have been given a new one at its address meanwhile.
             let is_it = domains.get(&(pd as usize)).is_some_and(|known| Arc::ptr_eq(known, &domain));
             let left = is_it.then(|| domains.remove(&(pd as usize)));
+            if is_it {
+                let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+                *gone = gone.plus(totals);
+            }
             drop(domains);
             drop(left);
             // With the last of these the caches end, and their threads.

@@ -4,6 +4,7 @@
 //! here, so that a mistake is told at the start and not at the first registration.
 
 use mrrc::BuildError;
+use mrrc::bytes;
 use mrrc::cache::Builder;
 use mrrc::registrar::Registrar;
 use mrrc::settings::{self as cache, SWITCH, switch};
@@ -17,22 +18,46 @@ pub(crate) enum Target {
     File(PathBuf),
 }
 
+/// Whether registrations with rights for peers are cached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Remote {
+    /// They are passed on.
+    #[default]
+    Off,
+    /// Regions have the rights themselves, so a peer keeps them for a while after the program ended the registration.
+    Trusted,
+}
+
+/// The values of `MRRC_PRELOAD_REMOTE`.
+const REMOTE: &str = "trusted or 1, or off or 0";
+/// How long regions with rights for peers stay without a lease, unless set.
+const UNHELD: &str = "60s";
+
 /// See the [module](self).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Settings {
     /// Nothing is cached, and nothing more is read.
     pub(crate) off: bool,
-    /// Whether rights for peers are cached.
-    pub(crate) remote: bool,
+    pub(crate) remote: Remote,
+    /// The preset of jobs whose processes trust each other: misses are widened as well.
+    pub(crate) preset: bool,
     /// The destination of the summary, if there is to be one.
     pub(crate) summary: Option<Target>,
+    /// The file of metrics, with `%p` for the process that writes it.
+    pub(crate) metrics: Option<String>,
+    /// Bytes of what the process may lock that the caches leave to others, if that was set.
+    pub(crate) reserve: Option<u64>,
 }
+
+/// The least that is left to queue pairs and completion queues, of a limit that is at least twice that.
+const RESERVE: u64 = 16 << 20;
 
 impl Settings {
     /// # Errors
     /// A line that says which variable is wrong, and what it may be.
     pub(crate) fn read(variables: impl IntoIterator<Item = (String, String)>) -> Result<Self, String> {
         let mut settings = Self::default();
+        let mut remote = None;
         let mut error = None;
         for (name, value) in variables {
             let text = value.trim();
@@ -41,8 +66,17 @@ impl Settings {
             }
             let wrong = |expected: &str| format!("{name}={value:?}: expected {expected}");
             let read = match &*name {
-                "MRRC_PRELOAD" => switch(text).map(|on| settings.off = !on).ok_or_else(|| wrong(SWITCH)),
-                "MRRC_PRELOAD_REMOTE" => switch(text).map(|on| settings.remote = on).ok_or_else(|| wrong(SWITCH)),
+                "MRRC_PRELOAD" if text.eq_ignore_ascii_case("trusted") => {
+                    settings.preset = true;
+                    Ok(())
+                }
+                "MRRC_PRELOAD" => {
+                    switch(text).map(|on| settings.off = !on).ok_or_else(|| wrong(&format!("trusted, or {SWITCH}")))
+                }
+                "MRRC_PRELOAD_REMOTE" => Remote::read(text).map(|read| remote = Some(read)).ok_or_else(|| {
+                    let is_planned = text.eq_ignore_ascii_case("windows");
+                    wrong(&if is_planned { format!("{REMOTE}: there are no windows yet") } else { REMOTE.into() })
+                }),
                 "MRRC_PRELOAD_SUMMARY" => {
                     settings.summary = match switch(text) {
                         Some(true) => Some(Target::Stderr),
@@ -51,6 +85,13 @@ impl Settings {
                     };
                     Ok(())
                 }
+                "MRRC_METRICS" => {
+                    settings.metrics = Some(text.into());
+                    Ok(())
+                }
+                "MRRC_RESERVE" => bytes(text)
+                    .map(|bytes| settings.reserve = Some(bytes))
+                    .ok_or_else(|| wrong("bytes, as MRRC_CAPACITY has them: 64M, or 0")),
                 "MRRC_MAX_SEGMENTS" if text != "1" => Err(wrong("1, or nothing: an ibv_mr has one key for all of it")),
                 _ if name.starts_with("MRRC_PRELOAD") => Err(format!(
                     "{name}={value:?}: there is no such setting; there are MRRC_PRELOAD, MRRC_PRELOAD_REMOTE and \
@@ -60,11 +101,52 @@ impl Settings {
             };
             error = error.or(read.err());
         }
+        settings.remote = remote.unwrap_or(if settings.preset { Remote::Trusted } else { Remote::Off });
         match error {
             // An explicit `off` is final.
             Some(error) if !settings.off => Err(error),
             _ => Ok(settings),
         }
+    }
+
+    /// Returns the file of metrics of this process, if there is to be one.
+    pub(crate) fn metrics_file(&self) -> Option<PathBuf> {
+        self.metrics.as_deref().map(|name| numbered(name).into())
+    }
+
+    /// Returns the part of a limit on locked memory, in bytes, that the caches leave to others. It is what was set, or an eighth:
+    /// at least 16 MiB, and at most half.
+    pub(crate) fn reserve(&self, limit: u64) -> u64 {
+        self.reserve.unwrap_or_else(|| (limit / 8).max(RESERVE).min(limit / 2))
+    }
+
+    /// Returns the builder of a cache with what the user chose. `for_peers`: its regions have rights for peers.
+    ///
+    /// Some settings the environment may only strengthen for a program that chose them (`Builder::set`). The shim applies
+    /// those variables itself, because no program chooses for it.
+    pub(crate) fn chosen<R: Registrar>(
+        &self,
+        mut builder: Builder<R>,
+        for_peers: bool,
+    ) -> Result<Builder<R>, BuildError> {
+        for (name, variable, default) in self.defaults(for_peers) {
+            let value = std::env::var(variable).unwrap_or_default();
+            let value = Some(&*value).filter(|value| !value.trim().is_empty()).or(default);
+            if let Some(value) = value {
+                builder = builder.set(name, value)?;
+            }
+        }
+        Ok(builder)
+    }
+
+    /// Returns the settings that the shim makes itself: name, variable, and the value unless that is set.
+    fn defaults(&self, for_peers: bool) -> [(&'static str, &'static str, Option<&'static str>); 4] {
+        [
+            ("monitor", "MRRC_MONITOR", None),
+            ("discard_grace", "MRRC_DISCARD_GRACE", None),
+            ("max_unheld", "MRRC_MAX_UNHELD", for_peers.then_some(UNHELD)),
+            ("widen", "MRRC_WIDEN", self.preset.then_some("on")),
+        ]
     }
 
     /// Settings of this process, those of mrrc's caches included.
@@ -88,16 +170,13 @@ impl Settings {
     }
 }
 
-/// Settings that the environment may only strengthen for a program that chose them (`Builder::set`): the shim applies the
-/// variables, because no program chooses for it.
-pub(crate) fn chosen<R: Registrar>(mut builder: Builder<R>) -> Result<Builder<R>, BuildError> {
-    for (name, variable) in [("monitor", "MRRC_MONITOR"), ("discard_grace", "MRRC_DISCARD_GRACE")] {
-        let value = std::env::var(variable).unwrap_or_default();
-        if !value.trim().is_empty() {
-            builder = builder.set(name, &value)?;
+impl Remote {
+    fn read(text: &str) -> Option<Self> {
+        if text.eq_ignore_ascii_case("trusted") {
+            return Some(Self::Trusted);
         }
+        switch(text).map(|on| if on { Self::Trusted } else { Self::Off })
     }
-    Ok(builder)
 }
 
 /// `%p` is the process, for programs of which several run at once.
@@ -123,25 +202,68 @@ mod tests {
     #[test]
     fn nothing_said_is_on_and_local() {
         let settings = read(&[("MRRC_CAPACITY", "64M"), ("MRRC_PRELOAD_REMOTE", " ")]).unwrap();
-        assert_eq!(settings, Settings { off: false, remote: false, summary: None });
+        assert_eq!(settings, Settings::default());
     }
 
     #[test]
     fn every_variable_sets_what_it_says() {
         let settings = read(&[("MRRC_PRELOAD", "on"), ("MRRC_PRELOAD_REMOTE", "1"), ("MRRC_PRELOAD_SUMMARY", "Yes")]);
-        assert_eq!(settings, Ok(Settings { off: false, remote: true, summary: Some(Target::Stderr) }));
+        let expected = Settings { remote: Remote::Trusted, summary: Some(Target::Stderr), ..Settings::default() };
+        assert_eq!(settings, Ok(expected));
         let file = read(&[("MRRC_PRELOAD_SUMMARY", "/tmp/of-%p")]).unwrap().summary;
         assert_eq!(file, Some(Target::File(format!("/tmp/of-{}", std::process::id()).into())));
         assert_eq!(read(&[("MRRC_PRELOAD_SUMMARY", "off")]).unwrap().summary, None);
     }
 
     #[test]
+    fn keys_of_peers_end_after_a_minute_unless_set() {
+        let of = |settings: &Settings, for_peers| {
+            settings
+                .defaults(for_peers)
+                .into_iter()
+                .filter_map(|(name, _, value)| Some((name, value?)))
+                .collect::<Vec<_>>()
+        };
+        let (plain, preset) = (Settings::default(), Settings { preset: true, ..Settings::default() });
+        assert_eq!(of(&plain, false), []);
+        assert_eq!(of(&plain, true), [("max_unheld", "60s")]);
+        assert_eq!(of(&preset, true), [("max_unheld", "60s"), ("widen", "on")]);
+    }
+
+    #[test]
+    fn an_eighth_is_left_to_others() {
+        let plain = Settings::default();
+        let left = [(64 << 10, 32 << 10), (8 << 20, 4 << 20), (64 << 20, 16 << 20), (1 << 30, 128 << 20)];
+        for (limit, reserve) in left {
+            assert_eq!(plain.reserve(limit), reserve, "{limit}");
+        }
+        assert_eq!(read(&[("MRRC_RESERVE", "1M")]).unwrap().reserve(1 << 30), 1 << 20);
+        assert_eq!(read(&[("MRRC_RESERVE", "0")]).unwrap().reserve(1 << 30), 0);
+    }
+
+    #[test]
+    fn the_preset_trusts_peers_unless_told_otherwise() {
+        let of = |variables: &[(&str, &str)]| read(variables).map(|settings| (settings.preset, settings.remote));
+        assert_eq!(of(&[("MRRC_PRELOAD", "Trusted")]), Ok((true, Remote::Trusted)));
+        assert_eq!(of(&[("MRRC_PRELOAD_REMOTE", "trusted")]), Ok((false, Remote::Trusted)));
+        for both in [
+            [("MRRC_PRELOAD", "trusted"), ("MRRC_PRELOAD_REMOTE", "0")],
+            [("MRRC_PRELOAD_REMOTE", "off"), ("MRRC_PRELOAD", "trusted")],
+        ] {
+            assert_eq!(of(&both), Ok((true, Remote::Off)));
+        }
+        assert_eq!(of(&[("MRRC_PRELOAD", "on")]), Ok((false, Remote::Off)));
+    }
+
+    #[test]
     fn what_makes_no_sense_is_named_with_what_would() {
         for (name, value, part) in [
-            ("MRRC_PRELOAD", "maybe", "expected on"),
-            ("MRRC_PRELOAD_REMOTE", "peers", "expected on"),
+            ("MRRC_PRELOAD", "maybe", "expected trusted, or on"),
+            ("MRRC_PRELOAD_REMOTE", "peers", "expected trusted"),
+            ("MRRC_PRELOAD_REMOTE", "windows", "no windows yet"),
             ("MRRC_PRELOAD_SUMARY", "1", "MRRC_PRELOAD_SUMMARY"),
             ("MRRC_MAX_SEGMENTS", "4", "one key"),
+            ("MRRC_RESERVE", "some", "expected bytes"),
         ] {
             let error = read(&[(name, value)]).unwrap_err();
             assert!(error.contains(name) && error.contains(value) && error.contains(part), "{error}");

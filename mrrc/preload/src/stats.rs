@@ -90,6 +90,38 @@ impl Stats {
         counts.filter(|&(_, count)| count > 0).collect()
     }
 
+    /// Returns the count of each reason, also of those that there were none of, by its name in metrics.
+    pub(crate) fn passed_by_label(&self) -> Vec<(&'static str, u64)> {
+        let counts = self.passed.iter().map(|count| count.load(Relaxed));
+        Passed::ALL.into_iter().map(Passed::label).zip(counts).collect()
+    }
+
+    /// Returns the microseconds that libibverbs would have taken for what the caches avoided, by the cost of what they did: to
+    /// register, and to deregister.
+    pub(crate) fn avoided_micros(&self) -> (f64, f64) {
+        let (served, returned, did, undid) = (&self.served, &self.returned, &self.registered, &self.deregistered);
+        let costs = self.costs();
+        let cost = |calls: u64, pages: u64, call: f64, page: f64| call * calls as f64 + page * pages as f64;
+        let spared = |all: &Sum, some: &Sum| {
+            (all.calls().saturating_sub(some.calls()), all.pages().saturating_sub(some.pages()))
+        };
+        let (calls, pages) = spared(served, did);
+        let registering = cost(calls, pages, costs.reg_call, costs.reg_page);
+        if undid.calls() == 0 {
+            return (registering, 0.0);
+        }
+        let (calls, pages) = spared(returned, undid);
+        (registering, cost(calls, pages, costs.dereg_call, costs.dereg_page))
+    }
+
+    /// Returns the microseconds that the caches saved the program. Less than 0 where they cost more.
+    pub(crate) fn saved_micros(&self) -> f64 {
+        let (registering, deregistering) = self.avoided_micros();
+        let without = self.registered.micros() + registering + self.deregistered.micros() + deregistering;
+        let with = [&self.served, &self.returned, &self.made, &self.ended];
+        without - with.into_iter().map(Sum::micros).sum::<f64>()
+    }
+
     /// Returns the measured costs of registering and deregistering.
     pub(crate) fn costs(&self) -> Linear {
         self.fit.lock().unwrap_or_else(PoisonError::into_inner).model()

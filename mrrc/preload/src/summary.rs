@@ -1,5 +1,6 @@
 //! The summary of a cache's benefit, printed at the end.
 
+use crate::eligibility::Passed;
 use crate::process::Process;
 use std::fmt::Write as _;
 
@@ -28,6 +29,14 @@ fn text(process: &Process) -> String {
         line("the program registered no memory".into());
         return text;
     }
+    let for_peers = passed.iter().find(|(why, _)| *why == Passed::Remote).map_or(0, |&(_, times)| times);
+    if 2 * for_peers > asked {
+        line(
+            "most registrations have rights for peers: MRRC_PRELOAD=trusted caches them, for jobs whose processes trust \
+             each other"
+                .into(),
+        );
+    }
     line(format!("{} asked for, {} served by a cache", count(asked, "registration"), served));
     for (why, times) in passed {
         line(format!("{} passed on {}", count(times, "registration"), why.why()));
@@ -40,19 +49,11 @@ fn text(process: &Process) -> String {
             count(did.calls(), "registration"),
             100.0 * avoided as f64 / served as f64
         ));
-        // The cost of the rest, by the cost of these.
-        let costs = stats.costs();
-        let cost = |calls: u64, pages: u64, call: f64, page: f64| call * calls as f64 + page * pages as f64;
-        let spared = |all: u64, some: u64| all.saturating_sub(some);
-        let (served, returned) = (&stats.served, &stats.returned);
-        let registering = cost(avoided, spared(served.pages(), did.pages()), costs.reg_call, costs.reg_page);
-        let ended = spared(returned.calls(), undid.calls());
-        let pages = spared(returned.pages(), undid.pages());
-        let deregistering =
-            if undid.calls() > 0 { cost(ended, pages, costs.dereg_call, costs.dereg_page) } else { 0.0 };
+        let returned = &stats.returned;
+        let (registering, deregistering) = stats.avoided_micros();
         line(format!(
             "ibv_reg_mr took {:.1} ms, {:.1} of them in libibverbs; without a cache about {:.1}",
-            served.micros() / 1e3,
+            stats.served.micros() / 1e3,
             did.micros() / 1e3,
             (did.micros() + registering) / 1e3,
         ));

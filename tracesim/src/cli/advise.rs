@@ -201,7 +201,7 @@ impl Advise {
         }
         if advice.remote_requests > 0 {
             text += &format!(
-                "\n{} of the requests give rights to peers; libmrrc_preload.so caches those with MRRC_PRELOAD_REMOTE=1 only. Its \
+                "\n{} of the requests give rights to peers; libmrrc_preload.so caches those with MRRC_PRELOAD=trusted only. Its \
                  manual says what that means.\n",
                 percent(advice.remote_requests as f64 / footprint.requests.max(1) as f64)
             );

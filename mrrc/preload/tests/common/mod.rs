@@ -36,7 +36,7 @@ fn build() -> tempfile::TempDir {
     let library = ["-shared", "-fPIC", "-Wl,-soname,libibverbs.so.1", &map, "-lpthread"];
     compile(&library, fake.join("libibverbs.c"), "libibverbs.so.1");
     std::os::unix::fs::symlink("libibverbs.so.1", at.join("libibverbs.so")).unwrap();
-    for program in ["nasty", "each", "domains", "stream"] {
+    for program in ["nasty", "each", "domains", "stream", "peers"] {
         let source = tests.join("programs").join(program).with_extension("c");
         compile(&["-libverbs", "-lpthread"], source, program);
     }
