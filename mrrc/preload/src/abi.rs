@@ -13,6 +13,9 @@ pub(crate) struct Context {
     _device: *mut c_void,
 }
 
+/// Structures of libibverbs that are only passed on.
+pub(crate) enum Opaque {}
+
 /// `struct ibv_pd`, as far as it is read.
 #[repr(C)]
 pub(crate) struct Pd {

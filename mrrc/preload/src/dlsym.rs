@@ -46,6 +46,8 @@ unsafe extern "C" fn answer(
         b"ibv_alloc_pd" => ibv_alloc_pd as *mut c_void,
         b"ibv_dealloc_pd" => ibv_dealloc_pd as *mut c_void,
         b"ibv_close_device" => ibv_close_device as *mut c_void,
+        b"ibv_create_qp" => ibv_create_qp as *mut c_void,
+        b"ibv_create_cq" => ibv_create_cq as *mut c_void,
         b"ibv_fork_init" => ibv_fork_init as *mut c_void,
         _ => return std::ptr::null_mut(),
     };

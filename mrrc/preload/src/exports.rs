@@ -5,9 +5,10 @@
 //! the same answers as without the shim: results, `errno`, and the side effects of a failed call.
 #![expect(unsafe_code, reason = "functions of C's, by the names of libibverbs'")]
 
-use crate::abi::{Context, Mr, Pd, rereg};
+use crate::abi::{Context, Mr, Opaque, Pd, rereg};
 use crate::eligibility::Request;
-use crate::process;
+use crate::metrics;
+use crate::process::{self, Process};
 use crate::real::{Real, real};
 use crate::recording::{self, Span};
 use crate::reentrancy::{Inside, errno, set_errno};
@@ -40,20 +41,33 @@ fn register(request: Request, pass: impl Fn(&'static Real) -> *mut Mr) -> *mut M
         Err(why) => {
             process.stats.passed(why);
             inside.keep_errno();
-            let mut mr = pass(real);
-            let is_full = mr.is_null() && matches!(errno(), libc::ENOMEM | libc::ENOSPC | libc::EAGAIN);
-            // Perhaps for what is cached, or was before caching ended.
-            if is_full && process.make_room() {
-                inside.keep_errno();
-                mr = pass(real);
-            }
-            mr
+            with_room(process, &inside, || pass(real))
         }
     };
     if !mr.is_null() {
         aside(|| recording::acquired(Span::of(&request)));
     }
     mr
+}
+
+/// Makes a call of libibverbs', and once more where it finds no room. What is cached may take it, also after caching ended.
+fn with_room<T>(process: &Process, inside: &Inside, call: impl Fn() -> *mut T) -> *mut T {
+    let made = call();
+    let is_full = made.is_null() && matches!(errno(), libc::ENOMEM | libc::ENOSPC | libc::EAGAIN);
+    if !is_full || !process.make_room() {
+        return made;
+    }
+    inside.keep_errno();
+    call()
+}
+
+/// Makes a queue: pages of queues count against the same limit as those of registrations.
+fn create(pass: impl Fn() -> *mut Opaque) -> *mut Opaque {
+    let Some(inside) = Inside::enter() else { return pass() };
+    match process::existing() {
+        Some(process) => with_room(process, &inside, pass),
+        None => pass(),
+    }
 }
 
 /// Runs code that the program must not notice, not even by `errno`.
@@ -198,6 +212,7 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut Context) -> *mut Pd {
     if let Some(new) = NonNull::new(pd) {
         // SAFETY: `opened` requires a domain that libibverbs has just made: `alloc_pd` has returned it.
         aside(|| unsafe { process::current().domain_opened(real, new) });
+        aside(|| metrics::begin(process::current()));
     }
     pd
 }
@@ -241,6 +256,31 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int
 /// # Safety
 /// As libibverbs' own.
 #[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut Pd, attributes: *mut Opaque) -> *mut Opaque {
+    let Some(create_qp) = real().and_then(|real| real.create_qp) else { return missing(null_mut()) };
+    // SAFETY: libibverbs' function gets the program's own arguments, and changes them only where it succeeds; the program keeps
+    // that function's contract.
+    create(|| unsafe { create_qp(pd, attributes) })
+}
+
+/// # Safety
+/// As libibverbs' own.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn ibv_create_cq(
+    context: *mut Context,
+    entries: c_int,
+    of_program: *mut c_void,
+    channel: *mut Opaque,
+    vector: c_int,
+) -> *mut Opaque {
+    let Some(create_cq) = real().and_then(|real| real.create_cq) else { return missing(null_mut()) };
+    // SAFETY: libibverbs' function gets the program's own arguments; the program keeps that function's contract.
+    create(|| unsafe { create_cq(context, entries, of_program, channel, vector) })
+}
+
+/// # Safety
+/// As libibverbs' own.
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn ibv_fork_init() -> c_int {
     let Some((real, fork_init)) = real().and_then(|real| Some((real, real.fork_init?))) else {
         return missing(NONE);
@@ -263,6 +303,7 @@ extern "C" fn at_exit() {
     let _inside = Inside::again();
     if let Some(process) = process::existing() {
         crate::summary::write(process);
+        metrics::end(process);
     }
 }
 

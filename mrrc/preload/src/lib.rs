@@ -15,6 +15,7 @@
 //! | `recording.rs`, `unmapped.rs` | a recording of the program's registrations, and of what becomes of their memory |
 //! | `reregister.rs` | registrations that are changed |
 //! | `summary.rs`, `output.rs` | the summary at the end, and its file |
+//! | `metrics.rs` | the counters as a file for Prometheus |
 //! | `process.rs` | the state of a process: settings, protection domains, counters |
 //! | `domain.rs` | a protection domain and its caches |
 //! | `shadow.rs` | the `ibv_mr` that a program gets |
@@ -46,6 +47,7 @@ mod eligibility;
 mod exports;
 mod fork;
 mod lineage;
+mod metrics;
 mod output;
 mod pinner;
 mod process;

@@ -6,7 +6,7 @@
 //! good: registrations that are cached are taken back by its code, also after the program has closed it.
 #![expect(unsafe_code, reason = "the dynamic linker is asked for functions")]
 
-use crate::abi::{Context, DeviceAttr, Mr, Pd};
+use crate::abi::{Context, DeviceAttr, Mr, Opaque, Pd};
 use crate::symbols;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -15,6 +15,9 @@ type RegMr = unsafe extern "C" fn(*mut Pd, *mut c_void, usize, c_int) -> *mut Mr
 type RegMrIova = unsafe extern "C" fn(*mut Pd, *mut c_void, usize, u64, c_int) -> *mut Mr;
 type RegMrIova2 = unsafe extern "C" fn(*mut Pd, *mut c_void, usize, u64, c_uint) -> *mut Mr;
 type ReregMr = unsafe extern "C" fn(*mut Mr, c_int, *mut Pd, *mut c_void, usize, c_int) -> c_int;
+
+type CreateQp = unsafe extern "C" fn(*mut Pd, *mut Opaque) -> *mut Opaque;
+type CreateCq = unsafe extern "C" fn(*mut Context, c_int, *mut c_void, *mut Opaque, c_int) -> *mut Opaque;
 
 /// libibverbs' functions. Older ones lack some.
 pub(crate) struct Real {
@@ -26,6 +29,8 @@ pub(crate) struct Real {
     pub(crate) alloc_pd: unsafe extern "C" fn(*mut Context) -> *mut Pd,
     pub(crate) dealloc_pd: unsafe extern "C" fn(*mut Pd) -> c_int,
     pub(crate) close_device: unsafe extern "C" fn(*mut Context) -> c_int,
+    pub(crate) create_qp: Option<CreateQp>,
+    pub(crate) create_cq: Option<CreateCq>,
     pub(crate) query_device: Option<unsafe extern "C" fn(*mut Context, *mut DeviceAttr) -> c_int>,
     pub(crate) fork_init: Option<unsafe extern "C" fn() -> c_int>,
     pub(crate) is_fork_initialized: Option<unsafe extern "C" fn() -> c_int>,
@@ -68,6 +73,8 @@ fn find() -> Option<Real> {
         alloc_pd: function!(c"ibv_alloc_pd", c"IBVERBS_1.1"),
         dealloc_pd: function!(c"ibv_dealloc_pd", c"IBVERBS_1.1"),
         close_device: function!(c"ibv_close_device", c"IBVERBS_1.1"),
+        create_qp: function!(c"ibv_create_qp", c"IBVERBS_1.1"),
+        create_cq: function!(c"ibv_create_cq", c"IBVERBS_1.1"),
         query_device: function!(c"ibv_query_device", c"IBVERBS_1.1"),
         fork_init: function!(c"ibv_fork_init", c"IBVERBS_1.1"),
         is_fork_initialized: function!(c"ibv_is_fork_initialized", c"IBVERBS_1.13"),

@@ -54,6 +54,35 @@ fn rights_for_peers_are_cached_only_on_demand() {
 }
 
 #[test]
+fn the_preset_serves_rights_for_peers() {
+    let off = run(true, "peers", &["400"], &[("MRRC_PRELOAD_SUMMARY", "1")]);
+    assert_eq!((off.code, off.count().registered), (Some(0), 400));
+    let first = off.complained.lines().next().unwrap();
+    assert!(first.contains("MRRC_PRELOAD=trusted caches them"), "{}", off.complained);
+    let on = run(true, "peers", &["400"], &[("MRRC_PRELOAD", "trusted")]).well();
+    // Two of the program's own, before it was known for one that registers again.
+    assert_eq!((on.count().registered, on.count().live), (10, 0));
+    let local = [("MRRC_PRELOAD", "trusted"), ("MRRC_PRELOAD_REMOTE", "off")];
+    assert_eq!(run(true, "peers", &["400"], &local).well().count().registered, 400);
+}
+
+#[test]
+fn keys_of_peers_end_some_time_after() {
+    let variables = [("MRRC_PRELOAD_REMOTE", "trusted"), ("MRRC_MAX_UNHELD", "200ms")];
+    let ran = run(true, "peers", &["400", "wait"], &variables).well();
+    assert_eq!(ran.said, "0 registered at the end\n");
+}
+
+#[test]
+fn the_preset_widens_misses() {
+    let [exact, wide] = [("on", 1001), ("trusted", 400)].map(|(preset, most)| {
+        let ran = run(true, "each", &["1000", "1", "1", "walk"], &[("MRRC_PRELOAD", preset)]).well();
+        (ran.count().registered <= most, ran.count().registered)
+    });
+    assert!(exact.1 == 1001 && wide.0, "{exact:?}, {wide:?}");
+}
+
+#[test]
 fn the_same_pointer_deregistered_twice_is_refused() {
     assert!(run(true, "nasty", &["dangling"], &[]).well().said.starts_with("again: EINVAL\n"));
 }
@@ -76,6 +105,71 @@ fn cached_regions_make_room_for_the_program() {
         let [without, with] = [false, true].map(|on| run(on, "nasty", &["room"], &variables).well());
         assert_eq!(with.said, without.said);
         assert!(with.count().most <= 16 && with.count().live == 0, "{with:?}");
+    }
+}
+
+#[test]
+fn queues_find_room_beside_the_cache() {
+    let variables = [("FAKE_MOST", "16")];
+    let [without, with] = [false, true].map(|on| run(on, "nasty", &["queues"], &variables).well());
+    assert!(with.said.contains("queue pair: made"), "{with:?}");
+    assert_eq!(with.said, without.said);
+    // It was full: 15 besides the one that the program keeps.
+    assert!(with.count().most == 16 && with.count().live == 0, "{with:?}");
+}
+
+#[test]
+fn metrics_are_in_a_file_at_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("%p.prom");
+    let variables = [("MRRC_METRICS", file.to_str().unwrap())];
+    run(true, "each", &["1000", "2", "4"], &variables).well();
+    let files: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().path()).collect();
+    let [file] = &files[..] else { panic!("one file, and none beside it: {files:?}") };
+    assert!(file.file_stem().unwrap().to_str().unwrap().parse::<u32>().is_ok(), "{file:?}");
+    let text = std::fs::read_to_string(file).unwrap();
+    for line in [
+        "mrrc_requests_total 1001",
+        "mrrc_requests_served_total 998",
+        "mrrc_requests_passed_total{reason=\"first\"} 3",
+        "mrrc_requests_passed_total{reason=\"remote\"} 0",
+        "mrrc_hits_total 996",
+        "mrrc_registrations_total 2",
+        "mrrc_deregistrations_total 2",
+        "mrrc_evictions_total 0",
+        "mrrc_invalidations_total 0",
+        "mrrc_flushed_total 2",
+        "mrrc_expired_total 0",
+        "mrrc_registered_bytes 0",
+        "mrrc_unheld_bytes 0",
+        "mrrc_caches 0",
+        "# TYPE mrrc_saved_seconds gauge",
+    ] {
+        assert!(text.lines().any(|found| found == line), "no {line} in\n{text}");
+    }
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let (name, value) = line.rsplit_once(' ').unwrap();
+        assert!(name.starts_with("mrrc_") && value.parse::<f64>().is_ok(), "{line}");
+    }
+    let nowhere = run(true, "each", &["10", "1", "1"], &[("MRRC_METRICS", "/nowhere/at/all")]);
+    assert_eq!((nowhere.code, nowhere.complained.lines().count()), (Some(0), 1), "{nowhere:?}");
+}
+
+#[test]
+fn metrics_have_what_the_caches_hold() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("metrics");
+    let variables = [("MRRC_PRELOAD", "trusted"), ("MRRC_METRICS", file.to_str().unwrap()), ("MRRC_CAPACITY", "2M")];
+    run(true, "peers", &["100", "stay"], &variables).well();
+    let text = std::fs::read_to_string(&file).unwrap();
+    let bytes = 8 * 4 * 4096;
+    for (name, value) in [
+        ("mrrc_caches", 1),
+        ("mrrc_registered_bytes", bytes),
+        ("mrrc_unheld_bytes", bytes),
+        ("mrrc_capacity_bytes", 2 << 20),
+    ] {
+        assert!(text.contains(&format!("\n{name} {value}\n")), "no {name} of {value} in\n{text}");
     }
 }
 
@@ -226,8 +320,10 @@ fn a_program_without_verbs_runs_untouched() {
 fn wrong_variable_warns_once_and_disables_nothing() {
     let without = run(false, "nasty", &["pds"], &[]).well();
     for (name, value, part) in [
-        ("MRRC_PRELOAD", "maybe", "expected on"),
-        ("MRRC_PRELOAD_REMOTE", "2", "expected on"),
+        ("MRRC_PRELOAD", "maybe", "expected trusted, or on"),
+        ("MRRC_PRELOAD_REMOTE", "2", "expected trusted"),
+        ("MRRC_PRELOAD_REMOTE", "windows", "no windows yet"),
+        ("MRRC_MAX_UNHELD", "soon", "expected a time"),
         ("MRRC_PRELOAD_CACHE", "1", "no such setting"),
         ("MRRC_CAPACITY", "lots", "expected bytes"),
         ("MRRC_CAPACTIY", "64M", "did you mean MRRC_CAPACITY"),

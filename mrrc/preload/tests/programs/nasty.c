@@ -2,7 +2,7 @@
  * is to be the same with and without. Where it forks or discards it checks what a device carries.
  *
  *   nasty unmap | twice | fork | pds | unload | errors | rereg | threads | leak | shapes | storm |
- *         little | cancel | room */
+ *         little | cancel | room | queues */
 #define _GNU_SOURCE
 #include "carry.h"
 #include <dlfcn.h>
@@ -408,6 +408,27 @@ static void room(void) {
     printf("room\n");
 }
 
+/* Queues find room where what is cached has taken all of it. */
+static void queues(void) {
+    char *memory = map_at(NULL, 40 * SIZE);
+    for (int i = 0; i < 80; i++) {
+        struct ibv_mr *mr = ibv_reg_mr(pd, memory + i % 40 * SIZE, 4096, IBV_ACCESS_LOCAL_WRITE);
+        NEED(mr);
+        NEED(!ibv_dereg_mr(mr));
+    }
+    struct ibv_cq *cq = ibv_create_cq(context, 16, NULL, NULL, 0);
+    printf("completion queue: %s\n", cq ? "made" : "refused");
+    NEED(cq);
+    struct ibv_qp_init_attr attributes = {
+        .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC,
+        .cap = {.max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1},
+    };
+    struct ibv_qp *qp = ibv_create_qp(pd, &attributes);
+    printf("queue pair: %s\n", qp ? "made" : "refused");
+    NEED(qp);
+    NEED(!ibv_destroy_qp(qp) && !ibv_destroy_cq(cq));
+}
+
 static struct ibv_pd *of_little;
 
 static void *on_little(void *argument) {
@@ -516,7 +537,7 @@ int main(int count, char **arguments) {
         const char *name;
         void (*run)(void);
     } all[] = {{"unmap", unmap}, {"twice", twice},     {"dangling", dangling}, {"fork", forks}, {"pds", pds},
-               {"errors", errors}, {"rereg", changed}, {"threads", threads},   {"leak", leak},  {"shapes", shapes}, {"storm", storm}, {"little", little}, {"cancel", cancel}, {"room", room}};
+               {"errors", errors}, {"rereg", changed}, {"threads", threads},   {"leak", leak},  {"shapes", shapes}, {"storm", storm}, {"little", little}, {"cancel", cancel}, {"room", room}, {"queues", queues}};
     char *only = strstr(arguments[1], "-only");
     if (only) {
         *only = 0;

@@ -73,6 +73,31 @@ struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length, uin
 struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned int access);
 int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t length, int access);
 int ibv_dereg_mr(struct ibv_mr *mr);
+/* Of queues no more than what is passed: nothing is sent. */
+struct ibv_comp_channel;
+struct ibv_cq {
+    struct ibv_context *context;
+};
+struct ibv_qp {
+    struct ibv_context *context;
+};
+struct ibv_qp_cap {
+    uint32_t max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data;
+};
+enum ibv_qp_type { IBV_QPT_RC = 2 };
+struct ibv_qp_init_attr {
+    void *qp_context;
+    struct ibv_cq *send_cq, *recv_cq;
+    void *srq;
+    struct ibv_qp_cap cap;
+    enum ibv_qp_type qp_type;
+    int sq_sig_all;
+};
+struct ibv_cq *ibv_create_cq(struct ibv_context *context, int entries, void *of_program, struct ibv_comp_channel *channel,
+                             int vector);
+int ibv_destroy_cq(struct ibv_cq *cq);
+struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attributes);
+int ibv_destroy_qp(struct ibv_qp *qp);
 int ibv_fork_init(void);
 /* Registrations at this moment. The real one has no such function. */
 long fake_live(void);

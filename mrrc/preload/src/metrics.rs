@@ -1,0 +1,140 @@
+//! The counters of the process as a Prometheus text file, for node_exporter and its like.
+//!
+//! `MRRC_METRICS=FILE`: a thread writes a new file beside it every [`PERIOD`] and gives it the name, so that readers find all of
+//! one moment. The end of the process writes the last one. The thread is started with the first protection domain, so a process
+//! without any has neither a thread nor a file.
+
+use crate::process::Process;
+use crate::reentrancy::Inside;
+use mrrc::PAGE;
+use std::fmt::{Display, Write as _};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// The time between two files.
+const PERIOD: Duration = Duration::from_secs(10);
+
+/// One file is written at a time: the process may end while the thread writes.
+static WRITING: Mutex<()> = Mutex::new(());
+
+/// Begins to write them, if that was asked for. Only the first call in a process has an effect.
+pub(crate) fn begin(process: &'static Process) {
+    let Some(file) = process.begin_metrics() else { return };
+    if let Err(error) = write(process, &file) {
+        process.report(&format!("write MRRC_METRICS={}: {error}; there will be no metrics", file.display()));
+        return;
+    }
+    let again = move || {
+        let _inside = Inside::again();
+        loop {
+            std::thread::sleep(PERIOD);
+            // A file that cannot be written now may be written the next time.
+            let _ = write(process, &file);
+        }
+    };
+    if let Err(error) = mrrc::spawn_own_thread("mrrc-metrics", again) {
+        process.report(&format!("write MRRC_METRICS: {error}; the file is written at the end only"));
+    }
+}
+
+/// Writes the last file, if there was one.
+pub(crate) fn end(process: &Process) {
+    if let Some(file) = process.metrics_file() {
+        // There is no other place to report it.
+        let _ = write(process, &file);
+    }
+}
+
+/// Writes a file beside it, and gives it the name.
+fn write(process: &Process, file: &Path) -> io::Result<()> {
+    let text = text(process);
+    let _one = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
+    let beside = beside(file);
+    fs::write(&beside, text)?;
+    fs::rename(&beside, file).inspect_err(|_| _ = fs::remove_file(&beside))
+}
+
+/// Returns a name in the same folder that no other process writes, and that no collector of `*.prom` reads.
+fn beside(file: &Path) -> PathBuf {
+    let mut name = file.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.new", std::process::id()));
+    file.with_file_name(name)
+}
+
+/// Returns the only value of a metric without labels.
+fn plain(value: &dyn Display) -> [(String, &dyn Display); 1] {
+    [(String::new(), value)]
+}
+
+fn bytes(pages: u64) -> u64 {
+    pages.saturating_mul(PAGE)
+}
+
+/// Returns all metrics. The names and their meanings are in README.md.
+pub(crate) fn text(process: &Process) -> String {
+    let mut text = String::new();
+    let mut metric = |name: &str, kind: &str, help: &str, values: &[(String, &dyn Display)]| {
+        _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        for (labels, value) in values {
+            _ = writeln!(text, "{name}{labels} {value}");
+        }
+    };
+    let stats = process.stats;
+    let served = stats.served.calls();
+    let passed = stats.passed_by_label();
+    let totals = process.totals();
+    let all: u64 = served + passed.iter().map(|(_, count)| count).sum::<u64>();
+    metric("mrrc_requests_total", "counter", "Registrations that the program asked for.", &plain(&all));
+    metric("mrrc_requests_served_total", "counter", "Those that a cache served.", &plain(&served));
+    let by_reason: Vec<_> =
+        passed.iter().map(|(label, count)| (format!("{{reason=\"{label}\"}}"), count as &dyn Display)).collect();
+    metric("mrrc_requests_passed_total", "counter", "Those that were passed on to libibverbs, by reason.", &by_reason);
+    let hits = served.saturating_sub(stats.registered.calls());
+    metric("mrrc_hits_total", "counter", "Those that a cache served without a registration.", &plain(&hits));
+    let counters: [(&str, &str, u64); 6] = [
+        ("mrrc_registrations_total", "Registrations that the caches made.", stats.registered.calls()),
+        ("mrrc_deregistrations_total", "Registrations that the caches ended.", stats.deregistered.calls()),
+        ("mrrc_evictions_total", "Regions that left to make room.", totals.evicted),
+        ("mrrc_invalidations_total", "Regions that left because their memory changed.", totals.invalidated),
+        ("mrrc_expired_total", "Regions that left because no registration used them for too long.", totals.expired),
+        (
+            "mrrc_flushed_total",
+            "Regions that left because the program needed the room, or closed their domain.",
+            totals.flushed,
+        ),
+    ];
+    for (name, help, value) in counters {
+        metric(name, "counter", help, &plain(&value));
+    }
+    let gauges: [(&str, &str, u64); 3] = [
+        ("mrrc_registered_bytes", "Bytes that the caches have registered.", bytes(stats.budget.pages())),
+        ("mrrc_unheld_bytes", "Bytes of those that no registration of the program uses.", bytes(totals.unheld_pages)),
+        ("mrrc_caches", "Caches that there are.", totals.caches),
+    ];
+    for (name, help, value) in gauges {
+        metric(name, "gauge", help, &plain(&value));
+    }
+    // Only caches have a limit.
+    if totals.caches > 0 {
+        let limit = bytes(stats.budget.limit());
+        metric("mrrc_capacity_bytes", "gauge", "The most bytes that the caches may have registered.", &plain(&limit));
+    }
+    let saved = stats.saved_micros() / 1e6;
+    metric("mrrc_saved_seconds", "gauge", "Time that the caches saved the program, estimated.", &plain(&saved));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_written_beside_its_place() {
+        let name = beside(Path::new("/run/metrics/job.prom"));
+        assert_eq!(name, PathBuf::from(format!("/run/metrics/job.prom.{}.new", std::process::id())));
+        assert_eq!(beside(Path::new("job.prom")).parent(), Some(Path::new("")));
+    }
+}
