@@ -102,6 +102,28 @@ fn a_datagram_asks_and_datagrams_answer() {
 }
 
 #[test]
+fn errors_in_datagrams_are_not_answered() {
+    // Two servers, of which one was sent a datagram with the other's address as its source, must not reply without end.
+    let server = Server::on_a_free_port(&["-U", "-1"]);
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let answer = |text: &[u8]| {
+        let request = [b"\0\x07\0\0\0\x01\0\0", text].concat();
+        socket.send_to(&request, server.address("udp")).unwrap();
+        let mut datagram = [0; 100];
+        let read = socket.recv(&mut datagram).unwrap();
+        datagram[8..read].to_vec()
+    };
+    assert_eq!(answer(b"nonsense\r\n"), b"ERROR\r\n");
+    for error in [&b"ERROR\r\n"[..], b"CLIENT_ERROR bad command line format\r\n", b"SERVER_ERROR out of memory\r\n"] {
+        let request = [b"\0\x08\0\0\0\x01\0\0", error].concat();
+        socket.send_to(&request, server.address("udp")).unwrap();
+    }
+    // Had they been answered, those answers would come first.
+    assert_eq!(answer(b"mn\r\n"), b"MN\r\n");
+}
+
+#[test]
 fn datagram_answers_are_whole_and_bounded() {
     let server = Server::on_a_free_port(&["-U", "-1", "-t", "1"]);
     let value = "v".repeat(1_000_000);

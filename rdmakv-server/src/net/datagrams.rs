@@ -66,6 +66,10 @@ impl Datagrams {
             };
             cx.counts.bytes_read += read as u64;
             let Some((request, input)) = udp::parse(&buffer[..read]) else { continue };
+            // Of another server, whose address a datagram to this one was given as its source.
+            if udp::is_error(input) {
+                continue;
+            }
             // The datagram is all there is: no value continues in a later one.
             let session = Session::new(cx.shared.settings.protocol);
             self.run(Asked { request, from }, input, session, cx);

@@ -16,6 +16,13 @@ pub fn parse(datagram: &[u8]) -> Option<(u16, &[u8])> {
     (total <= 1).then_some((u16::from_be_bytes([frame[0], frame[1]]), rest))
 }
 
+/// Returns whether a datagram begins with an error, which a server sends and no client. A server that answered it might never end:
+/// the answer is an error to another server, and so on.
+pub fn is_error(request: &[u8]) -> bool {
+    let words = request.strip_prefix(b"CLIENT_").or_else(|| request.strip_prefix(b"SERVER_")).unwrap_or(request);
+    words.strip_prefix(b"ERROR").is_some_and(|rest| rest.first().is_none_or(|byte| b" \r\n".contains(byte)))
+}
+
 /// Returns a frame.
 pub fn frame(request: u16, sequence: u16, total: u16) -> [u8; HEADER] {
     let (request, sequence, total) = (request.to_be_bytes(), sequence.to_be_bytes(), total.to_be_bytes());
@@ -32,5 +39,15 @@ mod tests {
         assert_eq!(parse(b"\x12\x34\0\0\0\x02\0\0get a\r\n"), None);
         assert_eq!(parse(b"\x12\x34\0"), None);
         assert_eq!(frame(0x1234, 1, 3), *b"\x12\x34\0\x01\0\x03\0\0");
+    }
+
+    #[test]
+    fn errors_are_told_from_requests() {
+        for error in ["ERROR\r\n", "ERROR", "CLIENT_ERROR bad data chunk\r\n", "SERVER_ERROR out of memory\r\n"] {
+            assert!(is_error(error.as_bytes()), "{error}");
+        }
+        for other in ["", "get ERROR\r\n", "ERRORS\r\n", "error\r\n", "CLIENT_ER", "VALUE k 0 1\r\n"] {
+            assert!(!is_error(other.as_bytes()), "{other}");
+        }
     }
 }
