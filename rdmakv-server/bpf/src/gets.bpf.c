@@ -27,12 +27,20 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 #define AT_PACKET6 (AT_UDP - ETH_BYTES - IP6_BYTES)
 #define AT_IP4 (AT_UDP - IP4_BYTES)
 #define AT_IP6 (AT_UDP - IP6_BYTES)
-/* The largest packet that may be a request: IPv6, "gets ", a key, the line's end. */
-#define REQUEST_MAX (ETH_BYTES + IP6_BYTES + UDP_BYTES + FRAME_BYTES + 5 + KEY_MAX + 2)
+/* Bytes of a request's text at most: "mg ", a key, all flags, the line's end. */
+#define TEXT_MAX (3 + KEY_MAX + 48 + 2)
+#define REQUEST_MAX (ETH_BYTES + IP6_BYTES + UDP_BYTES + FRAME_BYTES + TEXT_MAX)
 #define REQUEST_MIN (ETH_BYTES + IP4_BYTES + UDP_BYTES + FRAME_BYTES + 4 + 1 + 2)
 #define ANSWER_MAX (ETH_BYTES + IP6_BYTES + UDP_BYTES + DATAGRAM_MAX)
+/* Ethernet has no shorter packets. */
+#define FRAME_MIN 60u
 #define IN_BYTES 448u
 #define OUT_BYTES 2048u
+/* Seconds that an item is left which never ends. */
+#define FOREVER ~0ull
+/* Flags of a `mg`, and bytes of one, at most. */
+#define FLAGS 8u
+#define FLAG_MAX 32u
 /* bpf_xdp_adjust_head leaves room for the driver's own. */
 #define HEAD_ROOM 208
 
@@ -46,7 +54,7 @@ struct scratch {
     u32 is6;
     u32 partial; /* the request's checksum is that of the pseudo-header alone */
     u32 key_length;
-    u32 with_cas;
+    u32 verb;
     u32 at;    /* where the next byte of the answer goes */
     u32 total; /* bytes of the answer's packet */
     u32 count;
@@ -57,7 +65,14 @@ struct scratch {
     u32 length;
     u32 waiting; /* requests that XDP had no room for, and tcx has not seen yet */
     u32 incarnation;
+    /* Of a `mg`: where its flags are in `in`, and how long each is. */
+    u32 seen; /* a bit a letter */
+    u32 flags;
+    u16 flag[FLAGS][2];
 };
+
+/* What is asked, and the answer's bytes behind the value. */
+enum verb { GET, GETS, META };
 
 /* Why a packet is not answered. */
 enum outcome { ANSWERED = 0, NOT_ASKED, UNKNOWN, CHANGED, OVER, NO_ROOM, OTHER_KEY };
@@ -69,11 +84,6 @@ const volatile struct settings settings = {
     .memory = 1 << 20,
     .shard_size = 1 << 20,
     .bucket_mask = 63,
-    .mtu = 1500,
-    .own4_count = ADDRESSES,
-    .own6_count = ADDRESSES,
-    .from4_count = NETWORKS,
-    .from6_count = NETWORKS,
 };
 
 struct {
@@ -97,6 +107,13 @@ struct {
     __type(value, struct head);
     __uint(max_entries, 1);
 } head SEC(".maps");
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(map_flags, BPF_F_MMAPABLE);
+    __type(key, u32);
+    __type(value, struct interface);
+    __uint(max_entries, 1);
+} interface SEC(".maps");
 struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);
     __uint(map_flags, BPF_F_MMAPABLE);
@@ -188,21 +205,77 @@ FUNCTION int take_key(struct scratch *s, u32 at, u32 length)
     return 0;
 }
 
-static INLINE int is_own4(u32 address)
+/* Returns where the text has its next space, or its end, at most so many bytes on; 0 if a byte before that ends a line. */
+FUNCTION u32 word_end(struct scratch *s, u32 at, u32 end, u32 most)
 {
+    if (!s || at > AT_TEXT + TEXT_MAX || at > end) return 0;
+    if (most > end - at) most = end - at;
+    const u8 *text = s->in + at;
+    for (u32 i = 0; i < KEY_MAX; i++) {
+        if (i >= most || text[i] == ' ') return at + i;
+        if (text[i] < ' ') return 0;
+    }
+    return at + KEY_MAX;
+}
+
+static INLINE u32 letter(u8 name)
+{
+    return (u32)1 << (name & 31);
+}
+
+/* Reads the flags of a `mg`: each of these at most once, with one space between two. The server has all others. */
+FUNCTION int take_flags(struct scratch *s, u32 at, u32 end)
+{
+    if (!s) return -1;
+    LOAD(u32, &s->seen) = 0;
+    for (u32 i = 0; i < FLAGS; i++) {
+        if (at >= end || at > AT_TEXT + TEXT_MAX) return -1;
+        u8 name = s->in[at];
+        u32 after = at + 1;
+        if (name == 'O') {
+            after = word_end(s, at, end, FLAG_MAX + 1);
+            if (after <= at || after > at + FLAG_MAX) return -1;
+        } else if (name != 'v' && name != 'k' && name != 'f' && name != 'c' && name != 't' && name != 's' && name != 'q') {
+            return -1;
+        }
+        u32 seen = LOAD(u32, &s->seen);
+        if (seen & letter(name)) return -1;
+        LOAD(u32, &s->seen) = seen | letter(name);
+        s->flag[i][0] = at;
+        s->flag[i][1] = after - at;
+        if (after == end) {
+            s->flags = i + 1;
+            return 0;
+        }
+        if (after > end || after > AT_TEXT + TEXT_MAX || s->in[after] != ' ') return -1;
+        at = after + 1;
+    }
+    return -1;
+}
+
+static INLINE struct interface *this_interface(void)
+{
+    u32 zero = 0;
+    return bpf_map_lookup_elem(&interface, &zero);
+}
+
+static INLINE int is_own4(struct interface *at, u32 address)
+{
+    u32 count = LOAD(u32, &at->own4_count);
     for (u32 i = 0; i < ADDRESSES; i++) {
-        if (i >= settings.own4_count) break;
-        if (settings.own4[i] == address) return 1;
+        if (i >= count) break;
+        if (LOAD(u32, &at->own4[i]) == address) return 1;
     }
     return 0;
 }
 
-static INLINE int may_ask4(u32 address)
+static INLINE int may_ask4(struct interface *at, u32 address)
 {
+    u32 count = LOAD(u32, &at->from4_count);
     for (u32 i = 0; i < NETWORKS; i++) {
-        if (i >= settings.from4_count) break;
-        u32 mask = settings.from4[i].mask, rest = address & ~mask;
-        if ((address & mask) != settings.from4[i].address) continue;
+        if (i >= count) break;
+        u32 mask = LOAD(u32, &at->from4[i].mask), rest = address & ~mask;
+        if ((address & mask) != LOAD(u32, &at->from4[i].address)) continue;
         /* No host has a network's first address, nor its broadcast address. */
         if (be32(~mask) > 1 && (rest == 0 || rest == ~mask)) continue;
         u32 first = address & 0xff;
@@ -213,32 +286,38 @@ static INLINE int may_ask4(u32 address)
 
 FUNCTION int allowed4(struct scratch *s)
 {
-    if (!s) return 0;
+    struct interface *at = this_interface();
+    if (!s || !at) return 0;
     u32 from = LOAD(u32, s->in + AT_IP4 + 12), to = LOAD(u32, s->in + AT_IP4 + 16);
-    return is_own4(to) && !is_own4(from) && may_ask4(from);
+    return is_own4(at, to) && !is_own4(at, from) && may_ask4(at, from);
 }
 
-static INLINE int is_own6(u64 high, u64 low)
+static INLINE int is_own6(struct interface *at, u64 high, u64 low)
 {
+    u32 count = LOAD(u32, &at->own6_count);
     for (u32 i = 0; i < ADDRESSES; i++) {
-        if (i >= settings.own6_count) break;
-        if (settings.own6[i][0] == high && settings.own6[i][1] == low) return 1;
+        if (i >= count) break;
+        if (LOAD(u64, &at->own6[i][0]) == high && LOAD(u64, &at->own6[i][1]) == low) return 1;
     }
     return 0;
 }
 
 FUNCTION int allowed6(struct scratch *s)
 {
-    if (!s) return 0;
+    struct interface *at = this_interface();
+    if (!s || !at) return 0;
     u64 from0 = LOAD(u64, s->in + AT_IP6 + 8), from1 = LOAD(u64, s->in + AT_IP6 + 16);
     u64 to0 = LOAD(u64, s->in + AT_IP6 + 24), to1 = LOAD(u64, s->in + AT_IP6 + 32);
-    if (!is_own6(to0, to1) || is_own6(from0, from1)) return 0;
+    if (!is_own6(at, to0, to1) || is_own6(at, from0, from1)) return 0;
     /* Neither multicast nor unspecified or loopback. */
     if ((from0 & 0xff) == 0xff || (from0 == 0 && (from1 & ~(0xffull << 56)) == 0)) return 0;
+    u32 count = LOAD(u32, &at->from6_count);
     for (u32 i = 0; i < NETWORKS; i++) {
-        if (i >= settings.from6_count) break;
-        const volatile struct network6 *network = &settings.from6[i];
-        if ((from0 & network->mask[0]) == network->address[0] && (from1 & network->mask[1]) == network->address[1]) return 1;
+        if (i >= count) break;
+        struct network6 *network = &at->from6[i];
+        if ((from0 & LOAD(u64, &network->mask[0])) == LOAD(u64, &network->address[0]) &&
+            (from1 & LOAD(u64, &network->mask[1])) == LOAD(u64, &network->address[1]))
+            return 1;
     }
     return 0;
 }
@@ -246,19 +325,20 @@ FUNCTION int allowed6(struct scratch *s)
 /* Reads the packet of so many bytes in `in`; 0 if it is a request. */
 FUNCTION int parse(struct scratch *s, u32 bytes)
 {
-    if (!s) return NOT_ASKED;
+    struct interface *at = this_interface();
+    if (!s || !at) return NOT_ASKED;
     u8 *in = s->in;
     u32 is6 = s->is6, udp;
     if (is6) {
         for (u32 i = 0; i < 6; i++)
-            if (in[AT_PACKET6 + i] != settings.mac[i]) return NOT_ASKED;
+            if (in[AT_PACKET6 + i] != LOAD(u8, at->mac + i)) return NOT_ASKED;
         if (in[AT_PACKET6 + 6] & 1 || LOAD(u16, in + AT_PACKET6 + 12) != be16(ETH_P_IPV6)) return NOT_ASKED;
         if (in[AT_IP6] >> 4 != 6 || in[AT_IP6 + 6] != IPPROTO_UDP) return NOT_ASKED;
         udp = be16(LOAD(u16, in + AT_IP6 + 4));
         if (ETH_BYTES + IP6_BYTES + udp > bytes) return NOT_ASKED;
     } else {
         for (u32 i = 0; i < 6; i++)
-            if (in[AT_PACKET4 + i] != settings.mac[i]) return NOT_ASKED;
+            if (in[AT_PACKET4 + i] != LOAD(u8, at->mac + i)) return NOT_ASKED;
         if (in[AT_PACKET4 + 6] & 1 || LOAD(u16, in + AT_PACKET4 + 12) != be16(ETH_P_IP)) return NOT_ASKED;
         if (in[AT_IP4] != 0x45 || in[AT_IP4 + 9] != IPPROTO_UDP || LOAD(u16, in + AT_IP4 + 6) & be16(0xbfff)) return NOT_ASKED;
         u32 total = be16(LOAD(u16, in + AT_IP4 + 2));
@@ -270,16 +350,18 @@ FUNCTION int parse(struct scratch *s, u32 bytes)
     if (udp < UDP_BYTES + FRAME_BYTES + 7 || udp > REQUEST_MAX - ETH_BYTES - IP6_BYTES) return NOT_ASKED;
     /* The first of one datagram. */
     if (LOAD(u16, in + AT_FRAME + 2) != 0 || LOAD(u16, in + AT_FRAME + 4) & be16(0xfffe)) return NOT_ASKED;
-    u32 verb, with_cas;
+    u32 verb, key;
     if (LOAD(u32, in + AT_TEXT) == TEXT4('g', 'e', 't', ' ')) {
-        verb = 4, with_cas = 0;
+        verb = GET, key = AT_TEXT + 4;
     } else if (LOAD(u32, in + AT_TEXT) == TEXT4('g', 'e', 't', 's') && in[AT_TEXT + 4] == ' ') {
-        verb = 5, with_cas = 1;
+        verb = GETS, key = AT_TEXT + 5;
+    } else if (LOAD(u16, in + AT_TEXT) == TEXT2('m', 'g') && in[AT_TEXT + 2] == ' ') {
+        verb = META, key = AT_TEXT + 3;
     } else {
         return NOT_ASKED;
     }
     u32 end = AT_UDP + udp - 2;
-    if (end > AT_TEXT + 5 + KEY_MAX || in[end] != '\r' || in[end + 1] != '\n') return NOT_ASKED;
+    if (end > AT_TEXT + TEXT_MAX - 2 || in[end] != '\r' || in[end + 1] != '\n') return NOT_ASKED;
     if (!(is6 ? allowed6(s) : allowed4(s))) return NOT_ASKED;
     /* Read again: the functions above count once for the verifier, this does for each of their results. */
     u32 check = LOAD(u16, in + AT_UDP + 6);
@@ -294,9 +376,14 @@ FUNCTION int parse(struct scratch *s, u32 bytes)
         }
     }
     s->partial = partial;
-    s->with_cas = with_cas;
-    if (take_key(s, AT_TEXT + verb, udp - UDP_BYTES - FRAME_BYTES - 2 - verb)) return NOT_ASKED;
-    return 0;
+    s->verb = verb;
+    if (verb == META) {
+        u32 after = word_end(s, key, end, KEY_MAX);
+        /* Without a flag it is another question. */
+        if (after <= key || after >= end || after > AT_TEXT + TEXT_MAX || in[after] != ' ' || take_flags(s, after + 1, end)) return NOT_ASKED;
+        end = after;
+    }
+    return take_key(s, key, end - key) ? NOT_ASKED : 0;
 }
 
 static INLINE void *item_at(u64 place)
@@ -380,28 +467,77 @@ static INLINE int put_byte(struct scratch *s, u8 byte)
     return 0;
 }
 
+static INLINE u64 seconds(void)
+{
+    return (bpf_ktime_get_boot_ns() + settings.clock) / 1000000000;
+}
+
+FUNCTION int put_key(struct scratch *s)
+{
+    if (!s) return -1;
+    u32 key_length = s->key_length, at = s->at;
+    if (key_length > KEY_MAX || at > 512) return -1;
+    for (u32 i = 0; i < 32; i++) {
+        if (i * 8 >= key_length) break;
+        STORE(u64, s->out + at + i * 8, s->key[i]);
+    }
+    s->at = at + key_length;
+    return 0;
+}
+
+/* Appends a flag as it was sent. */
+FUNCTION int put_flag(struct scratch *s, u32 from, u32 bytes)
+{
+    if (!s) return -1;
+    u32 at = s->at;
+    if (at > 512 || from > AT_TEXT + TEXT_MAX || bytes > FLAG_MAX) return -1;
+    for (u32 i = 0; i < FLAG_MAX; i += 8) STORE(u64, s->out + at + i, LOAD(u64, s->in + from + i));
+    s->at = at + bytes;
+    return 0;
+}
+
 /* Puts the text of an answer together, as far as the value. */
 FUNCTION int put_line(struct scratch *s, u32 flags, u32 length, u64 cas)
 {
     if (!s) return -1;
-    u32 key_length = s->key_length;
-    if (key_length > KEY_MAX) return -1;
-    STORE(u64, s->out + AT_FRAME, LOAD(u16, s->in + AT_FRAME) | (u64)be16(1) << 32);
     STORE(u32, s->out + AT_TEXT, TEXT4('V', 'A', 'L', 'U'));
     STORE(u16, s->out + AT_TEXT + 4, TEXT2('E', ' '));
-    for (u32 i = 0; i < 32; i++) {
-        if (i * 8 >= key_length) break;
-        STORE(u64, s->out + AT_TEXT + 6 + i * 8, s->key[i]);
-    }
-    s->at = AT_TEXT + 6 + key_length;
-    if (put_byte(s, ' ') || put_number(s, flags) || put_byte(s, ' ') || put_number(s, length)) return -1;
-    if (s->with_cas && (put_byte(s, ' ') || put_number(s, cas))) return -1;
+    s->at = AT_TEXT + 6;
+    if (put_key(s) || put_byte(s, ' ') || put_number(s, flags) || put_byte(s, ' ') || put_number(s, length)) return -1;
+    if (s->verb == GETS && (put_byte(s, ' ') || put_number(s, cas))) return -1;
     return put_byte(s, '\r') || put_byte(s, '\n');
 }
 
-static INLINE u64 seconds(void)
+/* The same for `mg`: its flags in the order of the request. */
+FUNCTION int put_meta(struct scratch *s, u32 flags, u32 length, u64 cas, u64 left)
 {
-    return (bpf_ktime_get_boot_ns() + settings.clock) / 1000000000;
+    if (!s) return -1;
+    if (s->seen & letter('v')) {
+        STORE(u32, s->out + AT_TEXT, TEXT4('V', 'A', ' ', 0));
+        s->at = AT_TEXT + 3;
+        if (put_number(s, length)) return -1;
+    } else {
+        STORE(u16, s->out + AT_TEXT, TEXT2('H', 'D'));
+        s->at = AT_TEXT + 2;
+    }
+    for (u32 i = 0; i < FLAGS; i++) {
+        if (i >= s->flags) break;
+        u32 from = s->flag[i][0];
+        if (from > AT_TEXT + TEXT_MAX) return -1;
+        u8 name = s->in[from];
+        if (name == 'v' || name == 'q') continue;
+        if (put_byte(s, ' ')) return -1;
+        if (put_flag(s, from, s->flag[i][1])) return -1;
+        if (name == 'k') {
+            if (put_key(s)) return -1;
+        } else if (name == 't' && left == FOREVER) {
+            if (put_byte(s, '-') || put_byte(s, '1')) return -1;
+        } else if (name != 'O') {
+            u64 number = name == 'f' ? flags : name == 'c' ? cas : name == 's' ? length : left;
+            if (put_number(s, number)) return -1;
+        }
+    }
+    return put_byte(s, '\r') || put_byte(s, '\n');
 }
 
 /* Step 1 and 2: whether the item there is alive and the key's; what is to be answered is put together. */
@@ -423,12 +559,25 @@ FUNCTION int take_item(struct scratch *s, u64 place)
     if (key_length != s->key_length) return OTHER_KEY;
     if (!has_key(s, place)) return OTHER_KEY;
     if (length > DATAGRAM_MAX) return OVER;
-    u64 expiry = LOAD(u64, item + ITEM_EXPIRY);
-    if (expiry != 0 && expiry <= seconds()) return OVER;
+    u64 expiry = LOAD(u64, item + ITEM_EXPIRY), cas = settings.without_cas ? 0 : version;
+    u64 left = FOREVER;
+    if (expiry != 0) {
+        u64 now = seconds();
+        if (expiry <= now) return OVER;
+        left = expiry - now;
+    }
     s->shape = shape;
     s->version = version;
+    STORE(u64, s->out + AT_FRAME, LOAD(u16, s->in + AT_FRAME) | (u64)be16(1) << 32);
+    if (s->verb == META) {
+        /* The server has the answer's other flags. */
+        if (first & (ITEM_WON | ITEM_BINARY)) return OVER;
+        if (put_meta(s, flags, length, cas, left)) return OVER;
+        if (!(s->seen & letter('v'))) length = 0;
+    } else if (put_line(s, flags, length, cas)) {
+        return OVER;
+    }
     s->length = length;
-    if (put_line(s, flags, length, settings.without_cas ? 0 : version)) return OVER;
     WAIT();
     if (copy_value(s, place, key_length, length)) return OVER;
     WAIT();
@@ -500,14 +649,18 @@ FUNCTION int find(struct scratch *s)
 /* Puts the headers of the answer together. */
 FUNCTION int finish(struct scratch *s)
 {
-    if (!s) return OVER;
+    struct interface *here = this_interface();
+    if (!s || !here) return OVER;
     u8 *in = s->in, *out = s->out;
     u32 at = s->at + s->length;
     if (at < AT_TEXT || at > OUT_BYTES - 16) return OVER;
     STORE(u64, out + at, TEXT8('\r', '\n', 'E', 'N', 'D', '\r', '\n', 0));
-    at += 7;
+    /* Behind a value the end of its line, and of all that was asked for. */
+    at += s->verb != META ? 7 : s->seen & letter('v') ? 2 : 0;
+    /* Zeros are there where a short packet is padded. */
+    STORE(u64, out + at, 0);
     u32 udp = at - AT_UDP, is6 = s->is6;
-    if (udp > UDP_BYTES + DATAGRAM_MAX || udp + (is6 ? IP6_BYTES : IP4_BYTES) > settings.mtu) return OVER;
+    if (udp > UDP_BYTES + DATAGRAM_MAX || udp + (is6 ? IP6_BYTES : IP4_BYTES) > LOAD(u32, &here->mtu)) return OVER;
     LOAD(u16, out + AT_UDP) = LOAD(u16, in + AT_UDP + 2);
     LOAD(u16, out + AT_UDP + 2) = LOAD(u16, in + AT_UDP);
     LOAD(u16, out + AT_UDP + 4) = be16(udp);
@@ -541,6 +694,7 @@ FUNCTION int finish(struct scratch *s)
         LOAD(u16, out + AT_IP4 + 10) = ~fold(sum_ip4(out));
         s->total = ETH_BYTES + IP4_BYTES + udp;
     }
+    if (s->total < FRAME_MIN) s->total = FRAME_MIN;
     return ANSWERED;
 }
 
@@ -586,6 +740,7 @@ static INLINE void count_passed(struct tally *t, int outcome)
 static INLINE void count_answer(struct tally *t, struct scratch *s)
 {
     t->answered++;
+    if (s->verb == META) t->meta++;
     t->bytes_in += be16(LOAD(u16, s->in + AT_UDP + 4)) - UDP_BYTES;
     t->bytes_out += be16(LOAD(u16, s->out + AT_UDP + 4)) - UDP_BYTES;
     t->classes[s->shape >> 8 & 0xff]++;

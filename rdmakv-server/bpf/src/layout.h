@@ -19,6 +19,8 @@ typedef unsigned long long u64;
 #define ITEM_ALIVE 2u
 #define ITEM_MAGIC 0x6b76u
 #define ITEM_STALE 0x200ull
+#define ITEM_WON 0x400ull
+#define ITEM_BINARY 0x1000ull
 #define ITEM_MARKS 0xff00ull
 
 #define KEY_MAX 250u
@@ -48,7 +50,8 @@ struct head {
 struct tally {
     u64 asked, answered, bytes_in, bytes_out;
     u64 unknown, changed, over, no_room;
-    u64 rest[8];
+    u64 meta; /* of those that were answered */
+    u64 rest[7];
     u64 classes[256];
 };
 
@@ -71,11 +74,16 @@ struct settings {
     u64 clock; /* what the boot clock lacks to the server's, in nanoseconds */
     u32 without_cas;
     u32 only_tcx;
-    u32 mtu;
-    u32 unused;
     u16 port; /* as in the packet */
+    u16 unused[3];
+};
+
+/* The interface as it is now: the server writes this again when it changes, the counts of own addresses last. */
+struct interface {
+    u32 mtu;
     u8 mac[6];
-    u32 own4_count, own6_count, from4_count, from6_count;
+    u16 unused;
+    u32 own4_count, own6_count, from4_count, from6_count, rest;
     u32 own4[ADDRESSES];
     u64 own6[ADDRESSES][2];
     struct network4 from4[NETWORKS];

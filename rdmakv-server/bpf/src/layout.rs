@@ -8,8 +8,9 @@
 //! | | 72 + 16s | 8 | of shard s: when a flush is due, in Unix seconds; 0 is never |
 //! | `gets`, a bucket of 64 | 0 | 56 | seven slots: place in units of 8 bytes (low 32 bits), tag (high 32, never 0); 0 is empty |
 //! | | 56 | 8 | a byte a slot: hits seen, 0 to 3, the program's to write; the last one unused |
-//! | `tally`, a row a CPU | 0 | 128 | asked, answered, bytes in, bytes out, unknown, changed, over, no room |
+//! | `tally`, a row a CPU | 0 | 128 | asked, answered, bytes in, bytes out, unknown, changed, over, no room, answers to `mg` |
 //! | | 128 | 2048 | answers, by class of chunk |
+//! | `interface` | 0 | 992 | MTU, MAC, addresses that are answered at, networks that may ask; the server follows the interface |
 //!
 //! Numbers are little-endian. An item lies as `rdmakv_proto::item` describes it, with one addition. Bytes 38 and 39 count the
 //! chunk's lives.
@@ -33,6 +34,10 @@ pub const VALUE_MAX: u64 = 256 << 20;
 pub const REACH: u64 = 8 << 32;
 /// Addresses, and networks, of each family at most.
 pub const ADDRESSES: usize = 16;
+/// Bytes of the map `interface`.
+pub const INTERFACE: usize = 32 + ADDRESSES * (4 + 16 + 8 + 32);
+/// Words at its begin, in which MTU, MAC and counts are.
+pub const INTERFACE_HEAD: usize = 4;
 
 /// The bit of the epoch that lets the program answer.
 pub const ANSWERING: u64 = 1;
@@ -113,8 +118,8 @@ pub struct Network {
     pub bits: u8,
 }
 
-/// The constants of a program, for one interface.
-#[derive(Clone, Debug)]
+/// The constants of a program, and its interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Bytes of a value of the map of items; see [`value_size`].
     pub value_size: u64,
@@ -149,12 +154,27 @@ pub struct Settings {
 pub struct TooMany;
 
 impl Settings {
-    /// Returns the bytes that the program has them in.
+    /// Returns the bytes that the program has its constants in.
+    pub fn constants(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(72);
+        let [secret0, secret1] = self.secret;
+        for word in [self.value_size, self.memory, self.shard_size, self.buckets - 1, secret0, secret1, self.clock] {
+            bytes.extend_from_slice(&word.to_le_bytes());
+        }
+        for word in [u32::from(self.without_cas), u32::from(self.only_tcx)] {
+            bytes.extend_from_slice(&word.to_le_bytes());
+        }
+        bytes.extend_from_slice(&self.port.to_be_bytes());
+        bytes.extend_from_slice(&[0; 6]);
+        bytes
+    }
+
+    /// Returns the bytes of the map `interface`.
     ///
     /// # Errors
     ///
     /// There are more than [`ADDRESSES`] addresses or networks of a family.
-    pub fn bytes(&self) -> Result<Vec<u8>, TooMany> {
+    pub fn interface(&self) -> Result<Vec<u8>, TooMany> {
         let (mut own4, mut own6, mut from4, mut from6) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for address in &self.addresses {
             match address {
@@ -178,17 +198,12 @@ impl Settings {
         if counts.iter().any(|&count| count > ADDRESSES) {
             return Err(TooMany);
         }
-        let mut bytes = Vec::with_capacity(1056);
-        let [secret0, secret1] = self.secret;
-        for word in [self.value_size, self.memory, self.shard_size, self.buckets - 1, secret0, secret1, self.clock] {
-            bytes.extend_from_slice(&word.to_le_bytes());
-        }
-        for word in [u32::from(self.without_cas), u32::from(self.only_tcx), self.mtu, 0] {
-            bytes.extend_from_slice(&word.to_le_bytes());
-        }
-        bytes.extend_from_slice(&self.port.to_be_bytes());
+        let mut bytes = Vec::with_capacity(INTERFACE);
+        bytes.extend_from_slice(&self.mtu.to_le_bytes());
         bytes.extend_from_slice(&self.mac);
+        bytes.extend_from_slice(&[0; 2]);
         counts.iter().for_each(|&count| bytes.extend_from_slice(&(count as u32).to_le_bytes()));
+        bytes.extend_from_slice(&[0; 4]);
         pad(&mut bytes, &own4, 4);
         pad(&mut bytes, &own6, 16);
         pad(&mut bytes, &from4, 8);
@@ -266,12 +281,15 @@ mod tests {
             addresses: vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
             sources: vec![Network { address: "10.0.0.9".parse().unwrap(), bits: 24 }],
         };
-        let bytes = settings.bytes().unwrap();
-        assert_eq!(bytes.len(), 1056);
-        assert_eq!(bytes[72..80], [0x12, 0x34, 1, 2, 3, 4, 5, 6]);
-        assert_eq!(bytes[96..100], [10, 0, 0, 1]);
-        assert_eq!(bytes[416..424], [10, 0, 0, 0, 255, 255, 255, 0]);
+        let constants = settings.constants();
+        assert_eq!((constants.len(), &constants[64..66]), (72, &[0x12, 0x34][..]));
+        let bytes = settings.interface().unwrap();
+        assert_eq!(bytes.len(), INTERFACE);
+        assert_eq!(bytes[4..10], [1, 2, 3, 4, 5, 6]);
+        assert_eq!(bytes[12..28], [1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes[32..36], [10, 0, 0, 1]);
+        assert_eq!(bytes[352..360], [10, 0, 0, 0, 255, 255, 255, 0]);
         let many = Settings { addresses: vec!["10.0.0.1".parse().unwrap(); 17], ..settings };
-        assert_eq!(many.bytes(), Err(TooMany));
+        assert_eq!(many.interface(), Err(TooMany));
     }
 }

@@ -7,13 +7,16 @@ mod errors;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::{AtomicU64, fence};
 
 use libbpf_rs::libbpf_sys;
 use libbpf_rs::{MapCore, Object, ObjectBuilder, OpenObject, ProgramInput, ProgramMut};
 use memmap2::{MmapOptions, MmapRaw};
 
-use crate::layout::{ADDRESSES, Bucket, HEAD, REACH, SHARDS, Settings, TAIL, TALLY, VALUE_MAX};
+use crate::layout::{
+    ADDRESSES, Bucket, HEAD, INTERFACE, INTERFACE_HEAD, REACH, SHARDS, Settings, TAIL, TALLY, VALUE_MAX,
+};
 
 pub use errors::{Cause, Error, missing_capabilities};
 
@@ -67,6 +70,18 @@ impl Mapping {
         unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), self.0.len() / 8) }
     }
 
+    /// Writes the map `interface`. Until all is there no address is answered at.
+    fn describe(&self, settings: &Settings) -> Result<(), Cause> {
+        let bytes = settings.interface().map_err(|_| Cause::TooMany(ADDRESSES))?;
+        let words = self.words();
+        words[..INTERFACE_HEAD].iter().for_each(|word| word.store(0, Relaxed));
+        fence(Release);
+        let all = words.iter().zip(bytes.as_chunks::<8>().0).map(|(to, from)| (to, u64::from_le_bytes(*from)));
+        // The words with counts are first in the map, and the last to be written.
+        all.rev().for_each(|(to, from)| to.store(from, Release));
+        Ok(())
+    }
+
     fn buckets(&self) -> &[Bucket] {
         // SAFETY: as for `words`: a bucket is atomics alone, of 64 bytes, and a page holds whole buckets.
         unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), self.0.len() / size_of::<Bucket>()) }
@@ -87,6 +102,7 @@ pub struct Maps {
 pub struct Gets {
     object: Object,
     maps: Arc<Maps>,
+    interface: Arc<Mapping>,
 }
 
 /// Programs at an interface; they are gone once this is dropped.
@@ -94,6 +110,18 @@ pub struct Gets {
 pub struct Links {
     #[expect(dead_code, reason = "the kernel keeps a link as long as its descriptor is open")]
     links: Vec<OwnedFd>,
+    interface: Arc<Mapping>,
+}
+
+impl Links {
+    /// Has the programs follow their interface: its MTU, MAC, addresses and networks are those of these settings from now on.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::TooMany`]; nothing is changed.
+    pub fn follow(&self, settings: &Settings) -> Result<(), Cause> {
+        self.interface.describe(settings)
+    }
 }
 
 impl Maps {
@@ -136,7 +164,7 @@ impl Gets {
         let cpus = libbpf_rs::num_possible_cpus().map_err(Cause::bpf)?;
         let values = settings.memory.div_ceil(settings.value_size);
         let mut open = ObjectBuilder::default().open_memory(object).map_err(Cause::bpf)?;
-        let constants = settings.bytes().map_err(|_| Cause::TooMany(ADDRESSES))?;
+        let constants = settings.constants();
         size(&mut open, "items", Some(settings.value_size as u32), values as u32)?;
         size(&mut open, "gets", None, settings.buckets as u32)?;
         size(&mut open, "tally", None, cpus as u32)?;
@@ -161,7 +189,9 @@ impl Gets {
                 tally: Mapping::new(&object, "tally", cpus * TALLY)?,
             }),
         };
-        Ok(Self { object, maps })
+        let interface = Arc::new(Mapping::new(&object, "interface", INTERFACE)?);
+        interface.describe(settings)?;
+        Ok(Self { object, maps, interface })
     }
 
     /// Returns the maps.
@@ -215,11 +245,12 @@ impl Gets {
             let xdp =
                 link(self.program(Hook::Xdp)?.as_fd(), interface, libbpf_sys::BPF_XDP, libbpf_sys::XDP_FLAGS_DRV_MODE);
             links.push(xdp.map_err(|error| match error.raw_os_error() {
-                Some(errors::EBUSY) => Cause::Busy(program_at(interface)),
-                _ => Cause::Attach(error),
+                // Also one that runs without the driver's help.
+                Some(errors::EBUSY | errors::EEXIST) => Cause::Busy(program_at(interface)),
+                _ => Cause::Driver(error),
             })?);
         }
-        Ok(Links { links })
+        Ok(Links { links, interface: self.interface.clone() })
     }
 }
 

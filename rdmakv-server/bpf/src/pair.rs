@@ -18,7 +18,7 @@ pub const CLIENT: &str = "10.77.0.2";
 /// The server's interface.
 pub const INTERFACE: &str = "rdmakva";
 /// The clients' one.
-const OTHER: &str = "rdmakvb";
+pub const OTHER: &str = "rdmakvb";
 
 /// The two namespaces. They end with this, and with the processes and sockets in them.
 #[derive(Debug)]

@@ -33,7 +33,6 @@ pub(crate) struct Kernel {
     writer: Arc<Writer<Arc<Maps>>>,
     /// Bytes of each store's memory.
     each: usize,
-    links: Mutex<Vec<Links>>,
     /// Addresses and remarks, for the start-up lines.
     said: Vec<String>,
     reported: Arc<State>,
@@ -44,6 +43,8 @@ pub(crate) struct Kernel {
 struct State {
     maps: Arc<Maps>,
     writer: Arc<Writer<Arc<Maps>>>,
+    sockets: Vec<SocketAddr>,
+    plan: Plan,
     interfaces: Vec<Attached>,
     /// The counts at the last reset.
     base: Mutex<KernelCounts>,
@@ -54,6 +55,8 @@ struct Attached {
     at: At,
     index: u32,
     is_gone: AtomicBool,
+    /// The programs, until they are taken off, and the interface as they know it.
+    links: Mutex<(Option<Links>, Settings)>,
 }
 
 impl Kernel {
@@ -84,7 +87,7 @@ impl Kernel {
             sources: Vec::new(),
         };
         let object = object()?;
-        let (mut all, mut links, mut interfaces) = (Vec::<Gets>::new(), Vec::new(), Vec::new());
+        let (mut all, mut interfaces) = (Vec::<Gets>::new(), Vec::new());
         let mut said = Vec::new();
         for at in &plan.interfaces {
             let failed = |why: &str| format!("--xdp {}: {why}", at.name);
@@ -92,24 +95,30 @@ impl Kernel {
             if found.is_loopback {
                 return Err(failed("what stays on this machine passes no driver; name the interface of a network"));
             }
-            let settings = of_interface(at, &found, plan, &server.sockets, &settings, &mut said)?;
+            if !found.is_ethernet {
+                return Err(failed("its packets have no headers of Ethernet, which the programs read"));
+            }
+            let settings = of_interface(at, &found, plan, &server.sockets, &settings);
+            remark(at, &found, &server.sockets, &settings, &mut said)?;
             let refused = |cause| Error::new(&at.name, cause).to_string();
             let gets = Gets::load(&object, &settings, all.first()).map_err(refused)?;
-            links.push(attach(&gets, found.index, !at.generic).map_err(refused)?);
+            let links = attach(&gets, found.index, !at.generic).map_err(refused)?;
             if found.is_veth && !at.generic {
                 said.push(format!(
                     "{0}: its other end loses the answers unless an XDP program is there, too; --xdp={0}=generic needs none",
                     at.name
                 ));
             }
-            interfaces.push(Attached { at: at.clone(), index: found.index, is_gone: AtomicBool::new(false) });
+            let (is_gone, links) = (AtomicBool::new(false), Mutex::new((Some(links), settings)));
+            interfaces.push(Attached { at: at.clone(), index: found.index, is_gone, links });
             all.push(gets);
         }
         let maps = all.first().map(|gets| gets.maps().clone()).ok_or("--xdp: no interface")?;
         let writer = Arc::new(Writer::new(maps.clone(), settings.secret, settings.value_size));
         let base = Mutex::default();
-        let reported = Arc::new(State { maps: maps.clone(), writer: writer.clone(), interfaces, base });
-        Ok(Self { maps, writer, each, links: Mutex::new(links), said, reported })
+        let (sockets, plan) = (server.sockets.clone(), plan.clone());
+        let reported = Arc::new(State { maps: maps.clone(), writer: writer.clone(), sockets, plan, interfaces, base });
+        Ok(Self { maps, writer, each, said, reported })
     }
 
     /// Returns the start-up lines.
@@ -155,7 +164,7 @@ impl Kernel {
     /// Takes the programs off. The socket answers from now on.
     pub(crate) fn end(&self) {
         self.writer.end();
-        self.links.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.reported.interfaces.iter().for_each(Attached::take_off);
     }
 }
 
@@ -182,12 +191,47 @@ impl KernelReported for State {
     }
 
     fn look(&self) {
-        for one in &self.interfaces {
-            let is_gone = interface::index(&one.at.name) != Some(one.index);
-            if is_gone && !one.is_gone.swap(true, Relaxed) {
+        for one in self.interfaces.iter().filter(|one| !one.is_gone.load(Relaxed)) {
+            let Some(name) = interface::name(one.index) else {
+                // It may be in another namespace, with the programs.
+                one.take_off();
+                one.is_gone.store(true, Relaxed);
                 log::print(format_args!("--xdp {}: the interface is gone: the socket answers its GETs", one.at.name));
+                continue;
+            };
+            if let Ok(found) = Interface::find(&name) {
+                one.follow(&found, &self.plan, &self.sockets);
             }
         }
+    }
+}
+
+impl Attached {
+    fn take_off(&self) {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner).0 = None;
+    }
+
+    /// Has the programs know the interface as it is now.
+    fn follow(&self, found: &Interface, plan: &Plan, sockets: &[SocketAddr]) {
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let (Some(links), known) = &mut *links else { return };
+        let now = of_interface(&self.at, found, plan, sockets, known);
+        if now == *known {
+            return;
+        }
+        if let Err(error) = links.follow(&now) {
+            log::print(format_args!("--xdp {}: {error}: the socket answers its GETs", self.at.name));
+            // The next look does not report it again unless something has changed.
+            let none = Settings { addresses: Vec::new(), sources: Vec::new(), ..now.clone() };
+            let _ = links.follow(&none);
+        } else if now.addresses != known.addresses {
+            let line = match &now.addresses[..] {
+                [] => "no address is left: the socket answers its GETs".to_owned(),
+                all => format!("GETs over UDP at {} are answered in the kernel now", list(all)),
+            };
+            log::print(format_args!("--xdp {}: {line}", self.at.name));
+        }
+        *known = now;
     }
 }
 
@@ -200,25 +244,45 @@ fn port(sockets: &[SocketAddr]) -> Result<u16, String> {
     }
 }
 
-/// Returns the settings of a program, and adds remarks.
-fn of_interface(
+/// Returns whether the server listens at an address.
+fn listens(sockets: &[SocketAddr], address: IpAddr) -> bool {
+    let same = |socket: &&SocketAddr| socket.is_ipv4() == address.is_ipv4();
+    sockets.iter().filter(same).any(|socket| socket.ip().is_unspecified() || socket.ip() == address)
+}
+
+fn list(all: &[IpAddr]) -> String {
+    all.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Returns the settings of a program.
+fn of_interface(at: &At, found: &Interface, plan: &Plan, sockets: &[SocketAddr], common: &Settings) -> Settings {
+    let answers =
+        |network: &&Network| listens(sockets, network.address) && (at.public || !interface::is_public(network.address));
+    let own: Vec<Network> = found.networks.iter().filter(answers).copied().collect();
+    let addresses = own.iter().map(|network| network.address).collect();
+    let sources = match plan.from[..] {
+        [] => own,
+        ref from => from.iter().map(|&(address, bits)| Network { address, bits }).collect(),
+    };
+    let (mac, mtu, only_tcx) = (found.mac, found.mtu, at.generic);
+    Settings { mac, mtu, only_tcx, addresses, sources, ..common.clone() }
+}
+
+/// Adds the start-up lines of an interface.
+///
+/// # Errors
+///
+/// It has no address to answer at.
+fn remark(
     at: &At,
     found: &Interface,
-    plan: &Plan,
     sockets: &[SocketAddr],
-    common: &Settings,
+    settings: &Settings,
     said: &mut Vec<String>,
-) -> Result<Settings, String> {
-    let listens = |address: IpAddr| {
-        let same = |socket: &&SocketAddr| socket.is_ipv4() == address.is_ipv4();
-        sockets.iter().filter(same).any(|socket| socket.ip().is_unspecified() || socket.ip() == address)
-    };
-    let (mut addresses, mut public) = (Vec::new(), Vec::new());
-    for network in found.networks.iter().filter(|network| listens(network.address)) {
-        let left_out = !at.public && interface::is_public(network.address);
-        if left_out { &mut public } else { &mut addresses }.push(network.address);
-    }
-    let list = |all: &[IpAddr]| all.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ");
+) -> Result<(), String> {
+    let addresses = &settings.addresses;
+    let all = found.networks.iter().map(|network| network.address).filter(|&address| listens(sockets, address));
+    let public: Vec<IpAddr> = all.filter(|address| !addresses.contains(address)).collect();
     if addresses.is_empty() {
         return Err(match public[..] {
             [] => format!("--xdp {}: it has no address that the server listens at: ip addr add, or -l", at.name),
@@ -232,19 +296,13 @@ fn of_interface(
     let kind = if at.generic { "tcx" } else { "XDP" };
     said.push(format!(
         "GETs over UDP at {} are answered in the kernel ({kind}, {}): before netfilter, so no firewall rule is asked",
-        list(&addresses),
+        list(addresses),
         at.name
     ));
     if !public.is_empty() {
         said.push(format!("{}: the socket answers at {}, which is public", at.name, list(&public)));
     }
-    let own = found.networks.iter().filter(|network| addresses.contains(&network.address)).copied();
-    let sources = match plan.from[..] {
-        [] => own.collect(),
-        ref from => from.iter().map(|&(address, bits)| Network { address, bits }).collect(),
-    };
-    let (mac, mtu, only_tcx) = (found.mac, found.mtu, at.generic);
-    Ok(Settings { mac, mtu, only_tcx, addresses, sources, ..common.clone() })
+    Ok(())
 }
 
 /// Attaches programs. A server that ends just now may have its own there still.
@@ -271,6 +329,7 @@ fn object() -> Result<std::borrow::Cow<'static, [u8]>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rdmakv_bpf::layout::{REACH, SHARDS};
 
     fn settings() -> Settings {
         Settings {
@@ -293,7 +352,8 @@ mod tests {
     fn found(networks: &[(&str, u8)]) -> Interface {
         let networks = networks.iter().map(|&(address, bits)| Network { address: address.parse().unwrap(), bits });
         let networks = networks.collect();
-        Interface { index: 5, mac: [1; 6], mtu: 1500, is_loopback: false, is_veth: false, networks }
+        let (is_loopback, is_ethernet, is_veth) = (false, true, false);
+        Interface { index: 5, mac: [1; 6], mtu: 1500, is_loopback, is_ethernet, is_veth, networks }
     }
 
     fn of(at: &str, networks: &[(&str, u8)], sockets: &[&str], from: &[(&str, u8)]) -> Result<Settings, String> {
@@ -301,7 +361,8 @@ mod tests {
         let from = from.iter().map(|&(address, bits)| (address.parse().unwrap(), bits)).collect();
         let plan = Plan { interfaces: vec![at.clone()], from };
         let sockets: Vec<_> = sockets.iter().map(|socket| socket.parse().unwrap()).collect();
-        of_interface(&at, &found(networks), &plan, &sockets, &settings(), &mut Vec::new())
+        let settings = of_interface(&at, &found(networks), &plan, &sockets, &settings());
+        remark(&at, &found(networks), &sockets, &settings, &mut Vec::new()).map(|()| settings)
     }
 
     #[test]
@@ -323,6 +384,20 @@ mod tests {
         assert_eq!(settings.addresses, ["10.1.2.4".parse::<IpAddr>().unwrap()]);
         assert!(of("", &networks, &["127.0.0.1:1"], &[]).unwrap_err().contains("-l"));
         assert!(of("", &[("8.8.8.8", 24)], &["0.0.0.0:1"], &[]).unwrap_err().contains("--xdp=eth0=public"));
+    }
+
+    #[test]
+    fn largest_memory_fits_the_programs() {
+        use crate::kernel::options::{ITEM, MEMORY};
+        use crate::store::Config;
+        for (threads, item_max) in [(1, 1 << 20), (4, 1 << 20), (256, 1 << 14), (256, ITEM), (4, 3 << 20)] {
+            let memory = MEMORY as usize;
+            let config = Config { memory, memory_max: memory, item_max, ..Config::default() };
+            let (shards, page, each) = Shards::plan(&config, threads);
+            let whole = (shards * each) as u64;
+            assert!(whole <= REACH && shards <= SHARDS, "{threads} threads, {item_max}: {whole}, {shards} shards");
+            assert!(value_size(page as u64).is_some());
+        }
     }
 
     #[test]

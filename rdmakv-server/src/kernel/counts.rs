@@ -22,6 +22,7 @@ pub(super) fn sum(tally: &[AtomicU64]) -> KernelCounts {
         counts.passed_changed += read(5);
         counts.passed_over += read(6);
         counts.passed_room += read(7);
+        counts.meta += read(8);
         counts.classes.resize(row.len() - HEAD, 0);
         for (class, count) in counts.classes.iter_mut().zip(&row[HEAD..]) {
             *class += count.load(Relaxed);

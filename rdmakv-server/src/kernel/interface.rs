@@ -14,6 +14,8 @@ pub(super) struct Interface {
     pub(super) mac: [u8; 6],
     pub(super) mtu: u32,
     pub(super) is_loopback: bool,
+    /// Whether its packets have headers of Ethernet.
+    pub(super) is_ethernet: bool,
     pub(super) is_veth: bool,
     /// Its addresses, each with the bits of its network.
     pub(super) networks: Vec<Network>,
@@ -28,12 +30,24 @@ pub(super) fn index(name: &str) -> Option<u32> {
     (index != 0).then_some(index)
 }
 
+/// Returns the name that the interface of this number has now, if it is there.
+pub(super) fn name(index: u32) -> Option<String> {
+    let mut name = [0_u8; libc::IF_NAMESIZE];
+    #[expect(unsafe_code, reason = "if_indextoname")]
+    // SAFETY: `if_indextoname` writes at most `IF_NAMESIZE` bytes, as many as the array has.
+    let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr().cast()) };
+    if found.is_null() {
+        return None;
+    }
+    Some(CStr::from_bytes_until_nul(&name).ok()?.to_string_lossy().into_owned())
+}
+
 impl Interface {
     /// Returns the interface of this name.
     ///
     /// # Errors
     ///
-    /// There is none, or it is no Ethernet.
+    /// There is none, or the system does not tell.
     pub(super) fn find(name: &str) -> io::Result<Self> {
         let index = index(name).ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))?;
         // Any socket answers questions about interfaces.
@@ -55,6 +69,7 @@ impl Interface {
             mac,
             mtu: mtu.unsigned_abs(),
             is_loopback: i32::from(flags) & libc::IFF_LOOPBACK != 0,
+            is_ethernet: address.sa_family == libc::ARPHRD_ETHER,
             is_veth: driver(&socket, name).is_ok_and(|driver| driver.starts_with(b"veth\0")),
             networks: networks(name)?,
         })
@@ -195,7 +210,9 @@ mod tests {
     fn loopback_is_found() {
         let lo = Interface::find("lo").unwrap();
         assert!(lo.is_loopback && !lo.is_veth && lo.mtu >= 1280);
-        assert_eq!(index("lo"), Some(lo.index));
+        assert_eq!((index("lo"), name(lo.index).as_deref()), (Some(lo.index), Some("lo")));
+        assert_eq!(name(u32::MAX), None);
+        assert!(!lo.is_ethernet);
         assert!(Interface::find("no-such-one").is_err());
     }
 }

@@ -54,9 +54,9 @@ pub(crate) struct Server {
     pub(crate) shares_memory: bool,
 }
 
-/// Bytes for items at most, and of one item.
-const MEMORY: u64 = 32 << 30;
-const ITEM: usize = 256 << 20;
+/// Bytes for items at most, and of one item. The programs know places in 32 GiB; clients' leases may hold memory besides `-m`.
+pub(super) const MEMORY: u64 = (32 << 30) - (64 << 20);
+pub(super) const ITEM: usize = 256 << 20;
 
 fn network(text: &str) -> Result<(IpAddr, u8), String> {
     let bad = || "a network is needed, as an address and its bits: 10.0.0.0/8, fd00::/8".to_owned();
@@ -121,7 +121,7 @@ impl KernelFlags {
                 "the kernel's memory is not shared with clients (shm:) or devices (verbs:); use iwarp:, or leave --xdp out",
             ),
             (server.item > ITEM, "items of at most 256 MiB are in memory that the kernel reads; use -I 256m"),
-            (server.memory > MEMORY, "the kernel reads 32 GiB of items at most; use -m 32768"),
+            (server.memory > MEMORY, "the kernel reads at most 32 GiB, for items and what leases hold; use -m 32704"),
         ] {
             if refused {
                 return Err(format!("--xdp: {why}"));
@@ -200,7 +200,7 @@ mod tests {
             ("eth0", Server { keeps_memory: true, ..SERVER }, "-e"),
             ("eth0", Server { shares_memory: true, ..SERVER }, "iwarp:"),
             ("eth0", Server { item: 257 << 20, ..SERVER }, "-I 256m"),
-            ("eth0", Server { memory: 33 << 30, ..SERVER }, "-m 32768"),
+            ("eth0", Server { memory: 32 << 30, ..SERVER }, "-m 32704"),
         ] {
             let error = plan(interfaces, server).unwrap_err();
             assert!(error.starts_with("--xdp") && error.contains(words), "{interfaces}: {error}");

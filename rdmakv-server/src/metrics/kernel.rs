@@ -7,6 +7,8 @@ use std::fmt::Debug;
 pub struct KernelCounts {
     /// GETs answered.
     pub gets: u64,
+    /// Those of them that were meta commands.
+    pub meta: u64,
     /// Bytes of these, and of their answers.
     pub bytes_in: u64,
     /// Bytes of the answers.
@@ -28,10 +30,20 @@ pub struct KernelCounts {
 impl KernelCounts {
     fn each(&mut self, other: &Self, act: impl Fn(&mut u64, u64)) {
         let Self {
-            gets, bytes_in, bytes_out, passed_unknown, passed_changed, passed_over, passed_room, displaced, ..
+            gets,
+            meta,
+            bytes_in,
+            bytes_out,
+            passed_unknown,
+            passed_changed,
+            passed_over,
+            passed_room,
+            displaced,
+            ..
         } = self;
         for (own, other) in [
             (gets, other.gets),
+            (meta, other.meta),
             (bytes_in, other.bytes_in),
             (bytes_out, other.bytes_out),
             (passed_unknown, other.passed_unknown),

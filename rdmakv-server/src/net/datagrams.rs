@@ -115,7 +115,7 @@ impl Datagrams {
             self.out.clear(&cx.shared.shards);
         }
         self.collect(cx);
-        self.list_again(cx);
+        self.list_again(input, cx);
         self.send(asked, cx);
         self.shrink();
     }
@@ -134,11 +134,16 @@ impl Datagrams {
     }
 
     /// Has the kernel answer from now on for the first item of an answer, which it had no place for.
-    fn list_again(&self, cx: &Context<'_>) {
-        if cx.shared.kernel.get().is_some()
-            && let Some(rest) = self.answer.strip_prefix(b"VALUE ")
-            && let Some(key) = rest.split(|&byte| byte == b' ').next()
-        {
+    fn list_again(&self, input: &[u8], cx: &Context<'_>) {
+        if cx.shared.kernel.get().is_none() {
+            return;
+        }
+        let is_meta = self.answer.starts_with(b"VA ") || self.answer.starts_with(b"HD");
+        let words = match self.answer.strip_prefix(b"VALUE ") {
+            None if is_meta => input.strip_prefix(b"mg "),
+            words => words,
+        };
+        if let Some(key) = words.and_then(|words| words.split(|&byte| byte == b' ').next()) {
             cx.shared.shards.with(key).list_again(key, cx.now);
         }
     }

@@ -138,6 +138,7 @@ fn counts(shared: &Shared, kernel: Option<&KernelCounts>) -> Counts {
     if let Some(kernel) = kernel {
         counts.cmd_get += kernel.gets;
         counts.get_hits += kernel.gets;
+        counts.cmd_meta += kernel.meta;
         counts.bytes_read += kernel.bytes_in;
         counts.bytes_written += kernel.bytes_out;
     }

@@ -46,9 +46,14 @@ fn same(name: &str, server: &Server, client: &mut Client) -> String {
     let datagram = client.get("k");
     assert_eq!(datagram, tcp(server, b"get k\r\n"), "{name}");
     assert_eq!(client.get("k"), datagram, "{name}, again");
+    // A stale item's answers tell which client is the first that asks.
+    let plain = |answer: String| [" W", " X", " Z"].iter().fold(answer, |answer, mark| answer.replace(mark, ""));
+    let meta = plain(client.ask(META));
+    assert_eq!(meta, plain(tcp(server, META.as_bytes())), "{name}, {META}");
     datagram
 }
 
+const META: &str = "mg k s f v c k O9\r\n";
 /// The value before a change, unless it has to be another one.
 const VALUE: &str = "set k 7 0 5\r\nvalue\r\n";
 const NUMBER: &str = "set k 0 0 2\r\n99\r\n";

@@ -5,7 +5,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::{PATIENCE, SERVER, Server, ask, soon};
-use crate::wire::{ADDRESS, HERE, Wire, run, tcp};
+use crate::wire::{ADDRESS, HERE, PORT, THERE, Wire, run, tcp};
 
 fn has_program() -> bool {
     run(&format!("ip link show {HERE}")).contains("xdp")
@@ -65,6 +65,14 @@ fn killed_server_leaves_nothing() {
         assert!(count("prog") >= 2 && count("link") == 2, "{all:?}");
         assert!(count("map") >= 5 || !has_bpftool(), "{all:?}");
         assert!(has_program());
+        // No process that the server might start has them.
+        for file in std::fs::read_dir(format!("/proc/{}/fdinfo", server.process.id())).unwrap() {
+            let text = std::fs::read_to_string(file.unwrap().path()).unwrap_or_default();
+            if ["map_id:", "prog_id:", "link_id:"].iter().any(|id| text.contains(id)) {
+                let flags = text.lines().find_map(|line| line.strip_prefix("flags:")).unwrap().trim();
+                assert!(u32::from_str_radix(flags, 8).unwrap() & 0o2_000_000 != 0, "{text}");
+            }
+        }
         server.process.kill().unwrap();
         server.process.wait().unwrap();
         is_left();
@@ -200,6 +208,98 @@ fn interface_may_go_first() {
 }
 
 #[test]
+fn programs_follow_their_interface() {
+    Wire::run(|wire| {
+        let mut command = Command::new(SERVER);
+        command.args(["-p", "11211", "-U", "11211", &format!("--xdp={HERE}")]).stderr(Stdio::piped());
+        let mut server = Server::run(&mut command);
+        let mut client = wire.client();
+        let value = "v".repeat(1000);
+        ask(&mut server.connect(), format!("set k 0 0 1000\r\n{value}\r\n").as_bytes(), b"STORED\r\n");
+        let wanted = format!("VALUE k 0 1000\r\n{value}\r\nEND\r\n");
+        let kernel_answers = |client: &mut crate::wire::Client| {
+            let before = server.stat("kernel_gets");
+            client.ask_once("get k\r\n").is_some_and(|answer| answer == wanted) && server.stat("kernel_gets") > before
+        };
+        assert!(kernel_answers(&mut client));
+
+        // Answers that do not fit any more would be lost for ever.
+        wire.run_there(&format!("ip link set {THERE} mtu 600"));
+        run(&format!("ip link set {HERE} mtu 600"));
+        soon("answers of the socket", || client.ask_once("get k\r\n").is_some_and(|answer| answer == wanted));
+        assert!(!kernel_answers(&mut client));
+        run(&format!("ip link set {HERE} mtu 1500"));
+        wire.run_there(&format!("ip link set {THERE} mtu 1500"));
+        soon("answers of the kernel", || kernel_answers(&mut client));
+
+        // By its number, whatever its name.
+        run(&format!("ip link set {HERE} down"));
+        run(&format!("ip link set {HERE} name another"));
+        run("ip link set another address 02:00:00:00:00:77");
+        run("ip link set another up");
+        wire.run_there(&format!("ip neigh flush dev {THERE}"));
+        soon("answers by a new hardware address", || kernel_answers(&mut client));
+        run("ip link set another down");
+        run(&format!("ip link set another name {HERE}"));
+        run(&format!("ip link set {HERE} up"));
+
+        // Addresses come and go.
+        run(&format!("ip addr add 10.77.0.9/24 dev {HERE}"));
+        let mut second = wire.client_at("10.77.0.9", PORT);
+        soon("answers at a new address", || kernel_answers(&mut second));
+        run(&format!("ip addr del 10.77.0.9/24 dev {HERE}"));
+        soon("no answers at an address that was removed", || second.ask_once("get k\r\n").is_none());
+        assert!(kernel_answers(&mut client));
+        server.signal("-TERM");
+        assert!(server.process.wait().unwrap().success());
+        let mut said = String::new();
+        server.process.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        let is_told = |line: &str| line.contains("10.77.0.9") && line.ends_with(" are answered in the kernel now");
+        assert!(said.lines().any(is_told), "{said}");
+        assert!(!said.contains("gone"), "{said}");
+    });
+}
+
+#[test]
+fn interface_that_moves_away_is_left() {
+    Wire::run(|_| {
+        let server = Server::start(&["-p", "11211", "-U", "11211", &format!("--xdp={HERE}")]);
+        let all = in_kernel(&server);
+        let mut elsewhere = Command::new("unshare");
+        elsewhere.args(["-n", "sh", "-c", "echo ready; exec cat"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut elsewhere = elsewhere.spawn().unwrap();
+        elsewhere.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
+        let number = elsewhere.id();
+        run(&format!("ip link set {HERE} netns {number}"));
+        // The programs go with it, unless they are taken off.
+        soon("an interface without a program", || {
+            !run(&format!("nsenter -n -t {number} ip link show {HERE}")).contains("xdp")
+        });
+        ended(elsewhere);
+        let links: Vec<_> = all.into_iter().filter(|one| one.0 == "link").collect();
+        all_gone(&links);
+        drop(server);
+    });
+}
+
+#[test]
+fn server_killed_while_it_starts_leaves_nothing() {
+    Wire::run(|wire| {
+        for round in 0..30_u64 {
+            let child = start(&["-l", ADDRESS, "-p", "11211", "-U", "11211", &format!("--xdp={HERE}")]);
+            std::thread::sleep(Duration::from_millis(round * 5));
+            ended(child);
+            is_left();
+        }
+        // Nor is anything at tcx: this would be the second answer, or none.
+        let server = wire.server(&[]);
+        tcp(&server, b"set k 0 0 1\r\nx\r\n");
+        assert_eq!(wire.client().get("k"), "VALUE k 0 1\r\nx\r\nEND\r\n");
+        assert_eq!(in_kernel(&server).iter().filter(|one| one.0 == "link").count(), 2);
+    });
+}
+
+#[test]
 fn generic_mode_answers_without_xdp() {
     Wire::run(|wire| {
         let generic = format!("--xdp={HERE}=generic");
@@ -244,7 +344,9 @@ fn three_capabilities_are_enough() {
     }
     Wire::run(|wire| {
         let three = "+bpf,+net_admin,+perfmon";
-        let mut command = Command::new("setpriv");
+        let mut command = Command::new("sh");
+        // Maps do not count as locked memory.
+        command.args(["-c", "ulimit -l 0 && exec setpriv \"$@\"", "sh"]);
         command.args([
             "--reuid=65534",
             "--regid=65534",
@@ -268,7 +370,7 @@ fn three_capabilities_are_enough() {
 
 #[test]
 fn refused_starts_name_the_cause() {
-    Wire::run(|_| {
+    Wire::run(|wire| {
         let refused = |command: &mut Command, words: &[&str]| {
             let output = command.output().unwrap();
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -282,15 +384,50 @@ fn refused_starts_name_the_cause() {
             command
         };
         refused(&mut server("no-such-one"), &["--xdp no-such-one:"]);
+        match rdmakv_bpf::pair::run("ip tuntap add dev rdmakvt mode tun") {
+            Ok(_) => refused(&mut server("rdmakvt"), &["--xdp rdmakvt: its packets have no headers of Ethernet"]),
+            Err(_) => println!("SKIPPED: an interface that is no Ethernet: this system makes none"),
+        }
+        match rdmakv_bpf::pair::run("ip link add rdmakvn type dummy") {
+            Ok(_) => {
+                run("ip addr add 10.79.0.1/24 dev rdmakvn");
+                let mut without = Command::new(SERVER);
+                without.args(["-p", "11211", "-U", "11211", "--xdp=rdmakvn"]);
+                refused(&mut without, &["--xdp rdmakvn: its driver has no XDP (EOPNOTSUPP): --xdp=rdmakvn=generic"]);
+            }
+            Err(_) => println!("SKIPPED: an interface whose driver has no XDP: this system makes none"),
+        }
+        // At the other end, as with a card: its driver has a page for a packet.
+        wire.run_there(&format!("ip link set {THERE} mtu 9000"));
+        refused(
+            &mut server(HERE),
+            &[&format!("--xdp {HERE}: its driver does not take"), "mtu 1500", "=generic takes any"],
+        );
+        wire.run_there(&format!("ip link set {THERE} mtu 1500"));
+        if has_bpftool() {
+            let shown = wire.run_there(&format!("ip link show {THERE}"));
+            let id = shown.split_once("prog/xdp id ").unwrap().1.split_whitespace().next().unwrap();
+            run(&format!("bpftool net attach xdpgeneric id {id} dev {HERE}"));
+            refused(&mut server(HERE), &[&format!("--xdp {HERE}: program {id} is there already")]);
+            run(&format!("bpftool net detach xdpgeneric dev {HERE}"));
+        }
         let lists = server(HERE);
         let mut without = Command::new("setpriv");
         if without.arg("--version").output().is_err() {
             return println!("SKIPPED: a server without CAP_BPF: setpriv is not installed");
         }
-        let mut without = Command::new("setpriv");
-        without.args(["--bounding-set=-bpf,-sys_admin", "--inh-caps=-bpf,-sys_admin"]);
-        without.arg(SERVER).args(lists.get_args());
-        refused(&mut without, &[&format!("--xdp {HERE}: needs CAP_BPF"), "missing: CAP_BPF.", "setcap"]);
+        for (lacks, missing) in [
+            ("-bpf,-sys_admin", "CAP_BPF"),
+            ("-net_admin,-sys_admin", "CAP_NET_ADMIN"),
+            ("-perfmon,-sys_admin", "CAP_PERFMON"),
+            ("-all", "CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON"),
+        ] {
+            let mut without = Command::new("setpriv");
+            without.args([format!("--bounding-set={lacks}"), format!("--inh-caps={lacks}")]);
+            without.arg(SERVER).args(lists.get_args());
+            let missing = format!("missing: {missing}. Start as root");
+            refused(&mut without, &[&format!("--xdp {HERE}: needs CAP_BPF"), &missing, "setcap"]);
+        }
         assert!(!has_program());
     });
 }

@@ -8,7 +8,8 @@ mod races;
 mod tour;
 mod wire;
 
-use wire::{Wire, tcp};
+use common::Server;
+use wire::{ADDRESS, HERE, PORT, THERE, Wire, run, tcp};
 
 #[test]
 fn kernel_answers_gets_without_the_server() {
@@ -25,10 +26,19 @@ fn kernel_answers_gets_without_the_server() {
             }
             let gets = client.ask("gets k\r\n");
             assert_eq!(gets, tcp(&server, b"gets k\r\n"));
-            // The GET above came over TCP.
-            assert!(server.stat("kernel_gets") >= in_kernel + 51, "{length}");
-            assert_eq!(own(), own_before + 1, "{length}");
+            let meta = "mg k s v q Otoken f t c k\r\n";
+            assert_eq!(client.ask(meta), tcp(&server, meta.as_bytes()));
+            // The GETs above came over TCP.
+            assert!(server.stat("kernel_gets") >= in_kernel + 52, "{length}");
+            assert_eq!(own(), own_before + 2, "{length}");
         }
+        assert!(server.stat("cmd_meta") >= 10);
+        // Seconds that are left, as the server counts them.
+        tcp(&server, b"set k 0 1000 1\r\nx\r\n");
+        let left = |answer: String| answer.trim().strip_prefix("HD t").unwrap().parse::<u64>().unwrap();
+        let (before, own) = (server.stat("kernel_gets"), left(tcp(&server, b"mg k t\r\n")));
+        let in_kernel = left(client.ask("mg k t\r\n"));
+        assert!(server.stat("kernel_gets") > before && (own - 60..=own).contains(&in_kernel), "{own} {in_kernel}");
         assert_eq!(server.stat("get_hits"), server.stat("cmd_get"));
         tcp(&server, b"stats reset\r\n");
         assert_eq!((server.stat("kernel_gets"), server.stat("cmd_get")), (0, 0));
@@ -51,7 +61,7 @@ fn socket_answers_the_rest() {
             ("get b\r\n", &format!("VALUE b 0 5000\r\n{value}\r\nEND\r\n")),
             ("get a a\r\n", "VALUE a 0 1\r\nx\r\nVALUE a 0 1\r\nx\r\nEND\r\n"),
             ("get a\r\nmn\r\n", "VALUE a 0 1\r\nx\r\nEND\r\nMN\r\n"),
-            ("mg a v\r\n", "VA 1\r\nx\r\n"),
+            ("mg a v h\r\n", "VA 1 h1\r\nx\r\n"),
             ("gat 100 a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n"),
             ("set a 0 0 1\r\nz\r\n", "STORED\r\n"),
         ] {
@@ -62,5 +72,40 @@ fn socket_answers_the_rest() {
         assert_eq!(client.get("a"), "VALUE a 0 1\r\nz\r\nEND\r\n");
         // A datagram that is lost is sent again.
         assert!(server.stat("kernel_gets") > in_kernel);
+    });
+}
+
+#[test]
+fn all_interfaces_and_families_are_answered() {
+    Wire::run(|wire| {
+        run(&format!("ip link add rdmakvc type veth peer name rdmakvd netns {}", wire.path()));
+        for line in [
+            "ip addr add 10.78.0.1/24 dev rdmakvc",
+            "ip addr add fd78::1/64 dev rdmakvc nodad",
+            "ip link set rdmakvc up",
+            &format!("ip addr add fd77::1/64 dev {HERE} nodad"),
+        ] {
+            run(line);
+        }
+        for line in [
+            "ip addr add 10.78.0.2/24 dev rdmakvd",
+            "ip addr add fd78::2/64 dev rdmakvd nodad",
+            "ip link set rdmakvd up",
+            &format!("ip addr add fd77::2/64 dev {THERE} nodad"),
+        ] {
+            wire.run_there(line);
+        }
+        let server = Server::start(&["-p", "11211", "-U", "11211", &format!("--xdp={HERE},rdmakvc=generic")]);
+        let mut clients =
+            [ADDRESS, "10.78.0.1", "fd77::1", "fd78::1"].map(|address| (address, wire.client_at(address, PORT)));
+        for round in 0..20 {
+            let value = "v".repeat(1 + round * 60);
+            tcp(&server, format!("set k 0 0 {}\r\n{value}\r\n", value.len()).as_bytes());
+            for (address, client) in &mut clients {
+                let before = server.stat("kernel_gets");
+                assert_eq!(client.get("k"), format!("VALUE k 0 {}\r\n{value}\r\nEND\r\n", value.len()), "{address}");
+                assert!(server.stat("kernel_gets") > before, "{address}: the kernel does not answer");
+            }
+        }
     });
 }

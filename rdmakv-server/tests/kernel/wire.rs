@@ -1,13 +1,13 @@
 //! A server and clients at the two ends of a pair of interfaces.
 
-use std::net::UdpSocket;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::time::Duration;
 
-use rdmakv_bpf::pair::{self, CLIENT, Pair};
+use rdmakv_bpf::pair::{self, Pair};
 
 use crate::common::{PATIENCE, Server};
 
-pub(crate) use rdmakv_bpf::pair::{INTERFACE as HERE, SERVER as ADDRESS};
+pub(crate) use rdmakv_bpf::pair::{INTERFACE as HERE, OTHER as THERE, SERVER as ADDRESS};
 
 pub(crate) const PORT: u16 = 11211;
 /// How long an answer takes at most. A busy machine loses some.
@@ -46,9 +46,26 @@ impl Wire {
     }
 
     pub(crate) fn client_of(&self, port: u16) -> Client {
+        self.client_at(ADDRESS, port)
+    }
+
+    /// Returns the path of the clients' namespace.
+    pub(crate) fn path(&self) -> String {
+        self.0.path()
+    }
+
+    /// Runs a command, which must succeed, where clients are; returns what it prints.
+    pub(crate) fn run_there(&self, line: &str) -> String {
+        self.0.there(|| run(line)).unwrap()
+    }
+
+    /// Returns a client of the server at this address.
+    pub(crate) fn client_at(&self, address: &str, port: u16) -> Client {
+        let server: IpAddr = address.parse().unwrap();
+        let any: IpAddr = if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         let client = self.0.there(|| {
-            let socket = UdpSocket::bind((CLIENT, 0)).unwrap();
-            socket.connect((ADDRESS, port)).unwrap();
+            let socket = UdpSocket::bind((any, 0)).unwrap();
+            socket.connect((server, port)).unwrap();
             socket.set_read_timeout(Some(ANSWER)).unwrap();
             Client { socket, number: 0 }
         });

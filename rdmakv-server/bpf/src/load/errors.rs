@@ -5,7 +5,11 @@ use std::io;
 
 /// The system's numbers of the errors that are told apart.
 const EPERM: i32 = 1;
+const ENOMEM: i32 = 12;
 pub(super) const EBUSY: i32 = 16;
+pub(super) const EEXIST: i32 = 17;
+const EINVAL: i32 = 22;
+const ERANGE: i32 = 34;
 const EOPNOTSUPP: i32 = 95;
 
 /// Linux has tcx since this release.
@@ -15,7 +19,7 @@ const LEAST: (u32, u32) = (6, 6);
 #[derive(Debug, thiserror::Error)]
 pub enum Cause {
     /// The system refused a map, a program or what they are described by.
-    #[error("the kernel does not take the program: {0}")]
+    #[error("the kernel does not take the program: {0:#}")]
     Load(libbpf_rs::Error),
     /// A map cannot be mapped.
     #[error("cannot map the program's memory: {0}")]
@@ -23,6 +27,9 @@ pub enum Cause {
     /// The interface does not take the program.
     #[error("cannot attach the program: {0}")]
     Attach(io::Error),
+    /// The interface's driver does not take the program at XDP.
+    #[error("its driver does not take the program: {0}")]
+    Driver(io::Error),
     /// Another program is there.
     #[error("program {0} is there already")]
     Busy(u32),
@@ -44,8 +51,12 @@ impl Cause {
 
     fn number(&self) -> Option<i32> {
         match self {
-            Self::Load(error) => (error.kind() == libbpf_rs::ErrorKind::PermissionDenied).then_some(EPERM),
-            Self::Map(error) | Self::Attach(error) => error.raw_os_error(),
+            Self::Load(error) => match error.kind() {
+                libbpf_rs::ErrorKind::PermissionDenied => Some(EPERM),
+                libbpf_rs::ErrorKind::OutOfMemory => Some(ENOMEM),
+                _ => None,
+            },
+            Self::Map(error) | Self::Attach(error) | Self::Driver(error) => error.raw_os_error(),
             _ => None,
         }
     }
@@ -78,13 +89,32 @@ impl fmt::Display for Error {
                  cap_bpf,cap_net_admin,cap_perfmon+ep on the program",
                 self.missing.join(", ")
             ),
-            (Cause::Load(_) | Cause::Attach(_), _) if self.release.is_some_and(|release| release < LEAST) => {
+            (Cause::Load(_) | Cause::Attach(_) | Cause::Driver(_), _)
+                if self.release.is_some_and(|release| release < LEAST) =>
+            {
                 let (major, minor) = self.release.unwrap_or(LEAST);
                 write!(f, "Linux {major}.{minor} is too old: {}.{} or later (tcx)", LEAST.0, LEAST.1)
             }
-            (Cause::Attach(_), Some(EOPNOTSUPP)) => {
+            (Cause::Driver(_), Some(EOPNOTSUPP)) => {
                 write!(f, "its driver has no XDP (EOPNOTSUPP): --xdp={}=generic does without", self.interface)
             }
+            (Cause::Driver(error), Some(EINVAL | ERANGE)) => write!(
+                f,
+                "its driver does not take the program ({error}): XDP takes an MTU of some 3,500 at most (ip link set \
+                 {0} mtu 1500); --xdp={0}=generic takes any",
+                self.interface
+            ),
+            (Cause::Driver(error), _) => {
+                write!(
+                    f,
+                    "its driver does not take the program ({error}): --xdp={}=generic does without",
+                    self.interface
+                )
+            }
+            (Cause::Load(_), Some(ENOMEM)) => {
+                f.write_str("the kernel has no memory for all items, which it takes at the start: use a smaller -m")
+            }
+            (Cause::Map(_), Some(ENOMEM)) => write!(f, "{}: raise the limit on address space (ulimit -v)", self.cause),
             (cause, _) => write!(f, "{cause}"),
         }
     }
@@ -105,10 +135,9 @@ fn effective(status: &str) -> Option<u64> {
 
 fn missing(effective: u64) -> Vec<&'static str> {
     let has = |number: u32| effective >> number & 1 != 0;
-    // The system's administrator may load programs, but an interface is the network's.
-    let (all, net) = (has(21), has(12));
-    let wanted = [("CAP_BPF", all || has(39)), ("CAP_NET_ADMIN", net), ("CAP_PERFMON", all || has(38))];
-    wanted.into_iter().filter(|(_, has)| !has).map(|(name, _)| name).collect()
+    // CAP_SYS_ADMIN has all of them.
+    let wanted = [("CAP_BPF", 39), ("CAP_NET_ADMIN", 12), ("CAP_PERFMON", 38)];
+    wanted.into_iter().filter(|&(_, number)| !has(21) && !has(number)).map(|(name, _)| name).collect()
 }
 
 fn release(text: &str) -> Option<(u32, u32)> {
@@ -134,10 +163,16 @@ mod tests {
              cap_bpf,cap_net_admin,cap_perfmon+ep on the program"
         );
         assert_eq!(shown(attach(22), &[], (5, 15)), "--xdp eth0: Linux 5.15 is too old: 6.6 or later (tcx)");
+        let driver = |number| shown(Cause::Driver(io::Error::from_raw_os_error(number)), &[], (6, 18));
         assert_eq!(
-            shown(attach(EOPNOTSUPP), &[], (6, 18)),
+            driver(EOPNOTSUPP),
             "--xdp eth0: its driver has no XDP (EOPNOTSUPP): --xdp=eth0=generic does without"
         );
+        for (number, words) in
+            [(ERANGE, "ip link set eth0 mtu 1500"), (EINVAL, "an MTU of"), (12, "=generic does without")]
+        {
+            assert!(driver(number).contains(words), "{}", driver(number));
+        }
         assert_eq!(shown(Cause::Busy(42), &[], (6, 18)), "--xdp eth0: program 42 is there already");
     }
 
@@ -146,7 +181,7 @@ mod tests {
         assert_eq!(effective("Name:\tx\nCapEff:\t000001ffffffffff\n"), Some(0x1ff_ffff_ffff));
         assert_eq!(missing(0), ["CAP_BPF", "CAP_NET_ADMIN", "CAP_PERFMON"]);
         assert_eq!(missing(1 << 12 | 1 << 38), ["CAP_BPF"]);
-        assert_eq!(missing(1 << 12 | 1 << 21), [""; 0]);
+        assert_eq!((missing(1 << 39 | 1 << 38), missing(1 << 21)), (vec!["CAP_NET_ADMIN"], vec![]));
         assert_eq!(release("6.18.44-fc-v769\n"), Some((6, 18)));
         assert_eq!(release("none"), None);
     }

@@ -3,6 +3,7 @@
 //! Without the capabilities, or without clang, a test reports that it is skipped, and why.
 
 mod items;
+mod model;
 mod packets;
 mod races;
 
@@ -218,7 +219,7 @@ fn other_requests_pass() {
         b"get k\tey\r\n",
         b"get k\0y\r\n",
         b"gat 9 key\r\n",
-        b"mg key v\r\n",
+        b"mg key h v\r\n",
         b"set key 0 0 1\r\nx\r\n",
         b"delete key\r\n",
         b"stats\r\n",
@@ -234,6 +235,126 @@ fn other_requests_pass() {
     kernel.passes_request(&Request::new(format!("get {long}\r\n")));
     kernel.passes_request(&Request::new(vec![b'g'; 1400]));
     kernel.passes_request(&Request { port: PORT + 1, ..Request::new("get key\r\n") });
+}
+
+#[test]
+fn meta_gets_are_answered() {
+    let Some(kernel) = Kernel::new() else { return };
+    let item = Item { flags: 77, version: u64::MAX - 5, ..Item::new("a-key", b"some value") };
+    kernel.writer.put(64, &item);
+    let opaque = format!("O{}", "x".repeat(31));
+    let long = "l".repeat(250);
+    kernel.writer.put(4096, &Item::new(&long, b"value"));
+    for (flags, line) in [
+        ("v", "VA 10"),
+        ("s", "HD s10"),
+        ("t", "HD t-1"),
+        ("q", "HD"),
+        ("O", "HD O"),
+        ("O1 v q", "VA 10 O1"),
+        (&opaque, &format!("HD {opaque}")),
+        ("k f c t s O123 q v", "VA 10 ka-key f77 c18446744073709551610 t-1 s10 O123"),
+        ("v q Okf s t c f k", "VA 10 Okf s10 t-1 c18446744073709551610 f77 ka-key"),
+    ] {
+        let value = if flags.split(' ').any(|flag| flag == "v") { "some value\r\n" } else { "" };
+        for request in [Request::new, Request::v6] {
+            let request = request(format!("mg a-key {flags}\r\n"));
+            kernel.answers(&request, format!("{line}\r\n{value}").as_bytes());
+        }
+    }
+    assert_eq!(kernel.tally(8), 9 * 2 * 2);
+    kernel.answers(&Request::new(format!("mg {long} v\r\n")), b"VA 5\r\nvalue\r\n");
+    let most = format!("v k f c t s q {opaque}");
+    let line = format!("VA 5 k{long} f0 c1 t-1 s5 {opaque}\r\nvalue\r\n");
+    kernel.answers(&Request::v6(format!("mg {long} {most}\r\n")), line.as_bytes());
+    for text in [
+        "mg a-key",
+        "mg a-key ",
+        "mg a-key  v",
+        "mg a-key v ",
+        "mg a-key v  k",
+        "mg  a-key v",
+        "mg a-key v v",
+        "mg a-key O1 O2",
+        "mg a-key vk",
+        "mg a-key k1",
+        "mg a-key v b",
+        "mg a-key v h",
+        "mg a-key v l",
+        "mg a-key v u",
+        "mg a-key v T30",
+        "mg a-key v N30",
+        "mg a-key v R30",
+        "mg a-key v E1",
+        "mg a-key v\tk",
+        "mg a-key v O1\nmn",
+        "mg a-key v O1\r",
+        "mg other v",
+        "mg",
+        "mg ",
+        "mn",
+        "ms a-key 1",
+        &format!("mg a-key {opaque}x"),
+        &format!("mg {long}v"),
+        &format!("mg {long}xv"),
+        &format!("mg {long}x v"),
+    ] {
+        kernel.passes_request(&Request::new(format!("{text}\r\n")));
+    }
+    // The server's answer has flags that these call for.
+    for marks in [4, 16, 2] {
+        kernel.writer.set_state_and_marks(64, 2, marks);
+        kernel.passes_request(&Request::new("mg a-key v\r\n"));
+        if marks != 2 {
+            kernel.answers(&Request::new("get a-key\r\n"), &item.text(false));
+        }
+    }
+    let Some(kernel) = Kernel::with(OBJECT, &Settings { without_cas: true, ..settings() }) else { return };
+    kernel.writer.put(64, &item);
+    kernel.answers(&Request::new("mg a-key c\r\n"), b"HD c0\r\n");
+}
+
+#[test]
+fn changed_packets_are_read_as_by_the_model() {
+    let Some(kernel) = Kernel::new() else { return };
+    let items: Vec<_> = ["k", "key", "a-longer-key-of-29-characters"].map(|key| Item::new(key, b"value")).to_vec();
+    for (item, place) in items.iter().zip([64, 2048, 4096]) {
+        kernel.writer.put(place, item);
+    }
+    let mut random = 1_u64;
+    let mut next = |below: usize| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) as usize % below
+    };
+    let (mut answered, mut left_out) = (0, 0);
+    for _ in 0..20_000 {
+        let request = model::request(&mut next);
+        let packet = model::changed(&request, &mut next);
+        let wanted = model::answer(&packet, &items);
+        for hook in [Hook::Xdp, Hook::Tcx] {
+            // Packets that end within a header never get to a program at tcx.
+            let Ok((verdict, after)) = kernel.gets.run(hook, &packet) else {
+                left_out += 1;
+                continue;
+            };
+            match &wanted {
+                None => assert_eq!((verdict, &after), (Verdict::Passed, &packet), "{hook:?}: {packet:02x?}"),
+                Some(text) => {
+                    assert_eq!(verdict, Verdict::Answered, "{hook:?}: {packet:02x?}");
+                    let at = if packet[12] == 8 { 50 } else { 70 };
+                    assert_eq!(after[at..at + text.len()], text[..], "{hook:?}: {packet:02x?}");
+                    assert!(after.len() >= 60 && after[at + text.len()..].iter().all(|&byte| byte == 0));
+                    // It goes to the sender.
+                    assert_eq!((&after[..6], &after[6..12]), (&packet[6..12], &packet[..6]));
+                    let sum = if hook == Hook::Tcx && model::is_partial(&packet) { 0 } else { model::sum(&after) };
+                    assert!(matches!(sum, 0 | 0xffff), "{hook:?}: {after:02x?}");
+                }
+            }
+        }
+        answered += u64::from(wanted.is_some());
+    }
+    println!("{answered} of 20000 packets are answered, {left_out} were left out");
+    assert!((2_000..18_000).contains(&answered) && left_out < 1_000);
 }
 
 #[test]

@@ -55,7 +55,10 @@ impl Request {
         let mut frame = self.frame;
         frame[4..].copy_from_slice(&[0, 1, 0, 0]);
         let payload = [&frame[..], text].concat();
-        packet((SERVER_MAC, CLIENT_MAC), (self.to, self.from), (self.port, 40_000), &payload, sum, [0x40, 0])
+        let mut packet =
+            packet((SERVER_MAC, CLIENT_MAC), (self.to, self.from), (self.port, 40_000), &payload, sum, [0x40, 0]);
+        packet.resize(packet.len().max(60), 0);
+        packet
     }
 }
 
@@ -119,7 +122,7 @@ pub(crate) fn sum_header(packet: &mut [u8]) {
 }
 
 /// Returns the sum of big-endian words in ones' complement.
-fn ones(bytes: &[u8]) -> u16 {
+pub(crate) fn ones(bytes: &[u8]) -> u16 {
     let words = bytes.chunks(2).map(|word| u32::from(word[0]) << 8 | word.get(1).map_or(0, |&low| u32::from(low)));
     let sum: u32 = words.sum();
     let sum = (sum & 0xffff) + (sum >> 16);
