@@ -179,6 +179,7 @@ runs in the client's. Rows:
   kernel/SIZE/WINDOW/p50       how long a client waits, with one GET in flight
   socket/SIZE/WINDOW/...       the same, answered by our server's socket
   unknown/WINDOW/process       the process's part for an absent key; the peer is ours without --xdp
+  busy/SIZE/p50, p99           how long a client waits while the workers have a full load over TCP; the peer is ours without one
   tcp/SIZE/get, set            the server's CPU for a request over TCP, with --xdp; the peer is ours without it
 
 Ratios are ours / peer, of the best rounds, and are null (`-` in tables) where the rounds of both overlap.

@@ -17,6 +17,8 @@ use rdmakv_bpf::pair::{CLIENT, INTERFACE, Pair, SERVER, run};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::UdpSocket;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 /// Above the tables.
@@ -25,6 +27,7 @@ const KERNEL: &str =
 const SOCKET: &str = "A GET over UDP that our server answers itself: otherwise the same";
 const UNKNOWN: &str =
     "A GET over UDP of a key that is not there: the server's CPU with --xdp; the peer is ours without it";
+const BUSY: &str = "A GET over UDP that the kernel answers, while all workers answer GETs over TCP; the peer is ours with idle workers";
 const TCP: &str =
     "A request over TCP to a server with --xdp: the server's CPU, 32 connections; the peer is ours without --xdp";
 
@@ -58,6 +61,12 @@ pub(super) fn parts() -> Result<Vec<Part>, String> {
         let name = format!("unknown/{window}");
         parts.push(Part::new(name.clone(), UNKNOWN, &["process"], move |setting| {
             unknown(setting, window, &name).map_err(|error| error.to_string())
+        }));
+    }
+    for value in [32, 1024] {
+        let name = format!("busy/{}", size_name(value));
+        parts.push(Part::new(name.clone(), BUSY, &["p50", "p99"], move |setting| {
+            busy(setting, value, &name).map_err(|error| error.to_string())
         }));
     }
     for value in [32, 1024] {
@@ -95,6 +104,7 @@ struct Turn {
     server: u64,
     softirq: u64,
     p50: u64,
+    p99: u64,
 }
 
 impl Turn {
@@ -208,8 +218,8 @@ impl Contestant {
         if lost * 100 > gets {
             return Err(format!("{}: {lost} answers were lost, and {gets} came", self.way.name()).into());
         }
-        let p50 = if window == 1 { times.value_at_quantile(0.5) } else { 0 };
-        Ok(Turn { gets, client, server, softirq, p50 })
+        let [p50, p99] = [0.5, 0.99].map(|quantile| if window == 1 { times.value_at_quantile(quantile) } else { 0 });
+        Ok(Turn { gets, client, server, softirq, p50, p99 })
     }
 
     fn rounds(&self, of: impl Fn(Turn) -> f64) -> Figure {
@@ -292,6 +302,44 @@ fn unknown(setting: &Setting, window: usize, name: &str) -> Outcome<Vec<Row>> {
     turns(setting, &mut all, 32, window)?;
     let of = |one: &Contestant| one.rounds(|turn| turn.of(turn.server));
     Ok(vec![Row::new(format!("{name}/process"), of(&all[0]), Some(of(&all[1])), Unit::Nanos)])
+}
+
+/// A client that waits for each answer: with a server whose workers have a full load over TCP, and with an idle one.
+fn busy(setting: &Setting, value: usize, name: &str) -> Outcome<Vec<Row>> {
+    crate::pin::pin(setting.near)?;
+    let mut one = Contestant::begin(Way::Kernel, setting.far, value)?;
+    let mut idle = Contestant::begin(Way::Kernel, setting.far, value)?;
+    let (address, far) = (one.server.address.clone(), setting.far);
+    for _ in 0..setting.rounds {
+        let stop = AtomicBool::new(false);
+        let (begun, begins) = std::sync::mpsc::channel();
+        let turn = std::thread::scope(|scope| {
+            let load =
+                one.pair.here(|| Load::begin(&address, Mix::reading(value, PAIRS)).map_err(|error| error.to_string()));
+            let mut load = load.map_err(|error| error.to_string())??;
+            let stop = &stop;
+            let loading = scope.spawn(move || -> Result<(), String> {
+                crate::pin::pin(far).map_err(|error| error.to_string())?;
+                while !stop.load(Relaxed) {
+                    load.turn(Duration::from_millis(20)).map_err(|error| error.to_string())?;
+                    let _ = begun.send(());
+                }
+                Ok(())
+            });
+            let _ = begins.recv();
+            let turn = one.turn(value, 1, setting.whole).map_err(|error| error.to_string());
+            stop.store(true, Relaxed);
+            loading.join().map_err(|_| "the load ended".to_owned())??;
+            turn
+        });
+        one.turns.push(turn?);
+        let turn = idle.turn(value, 1, setting.whole)?;
+        idle.turns.push(turn);
+    }
+    let row = |what: &str, of: fn(Turn) -> f64| {
+        Row::new(format!("{name}/{what}"), one.rounds(of), Some(idle.rounds(of)), Unit::Nanos)
+    };
+    Ok(vec![row("p50", |turn| turn.p50 as f64), row("p99", |turn| turn.p99 as f64)])
 }
 
 /// Has the contestants take turns.
