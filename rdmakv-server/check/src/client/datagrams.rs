@@ -90,25 +90,28 @@ fn in_namespace(_: &str) -> io::Result<UdpSocket> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Returns the outcome of a GET.
+/// Returns the outcome of a GET: of `gets`, or of `mg` with `v` and `c`.
 fn found(answer: &[u8], value: &mut Vec<u8>) -> Outcome {
     let split = |line: &[u8]| {
         let end = line.windows(2).position(|pair| pair == b"\r\n")?;
         Some((String::from_utf8_lossy(&line[..end]).into_owned(), end + 2))
     };
     let Some((line, begin)) = split(answer) else { return Outcome::Nonsense("no line".into()) };
-    if line == "END" && answer.len() == begin {
+    if matches!(&line[..], "END" | "EN") && answer.len() == begin {
         return Outcome::Absent;
     }
     if line.starts_with("SERVER_ERROR out of memory") {
         return Outcome::NotDone;
     }
-    // VALUE key flags length token
-    let mut words = line.split(' ').skip(3).map(|word| word.parse::<u64>().ok());
-    let numbers = (words.next().flatten(), words.next().flatten());
-    let (Some(length), Some(token)) = numbers else { return Outcome::Nonsense(line) };
-    let end = begin + length as usize;
-    if answer.get(end..) != Some(b"\r\nEND\r\n") {
+    let words: Vec<&str> = line.split(' ').collect();
+    let (length, token, last) = match words[..] {
+        ["VALUE", _, _, length, token] => (length, token, &b"\r\nEND\r\n"[..]),
+        ["VA", length, token, ..] => (length, token.trim_start_matches('c'), &b"\r\n"[..]),
+        _ => return Outcome::Nonsense(line),
+    };
+    let (Ok(length), Ok(token)) = (length.parse::<usize>(), token.parse()) else { return Outcome::Nonsense(line) };
+    let end = begin.saturating_add(length);
+    if answer.get(end..) != Some(last) {
         return Outcome::Nonsense(line);
     }
     value.clear();
@@ -133,7 +136,10 @@ impl Client for Datagrams {
 
     fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Outcome {
         self.last = Transport::Udp;
-        let answer = self.ask(&format!("gets {}\r\n", String::from_utf8_lossy(key)));
+        let key = String::from_utf8_lossy(key);
+        // By turns.
+        let text = if self.number % 2 == 0 { format!("gets {key}\r\n") } else { format!("mg {key} v c\r\n") };
+        let answer = self.ask(&text);
         answer.map_or(Outcome::Unknown, |answer| found(&answer, value))
     }
 
@@ -175,9 +181,19 @@ mod tests {
         let mut value = Vec::new();
         assert_eq!(found(b"VALUE k 7 3 99\r\na\r\n\r\nEND\r\n", &mut value), Outcome::Found { token: 99 });
         assert_eq!(value, b"a\r\n");
+        assert_eq!(found(b"VA 3 c98 W\r\nb\r\n\r\n", &mut value), Outcome::Found { token: 98 });
+        assert_eq!(value, b"b\r\n");
         assert_eq!(found(b"END\r\n", &mut value), Outcome::Absent);
+        assert_eq!(found(b"EN\r\n", &mut value), Outcome::Absent);
         assert_eq!(found(b"SERVER_ERROR out of memory writing\r\n", &mut value), Outcome::NotDone);
-        for wrong in [&b""[..], b"VALUE k 7 3\r\nabc\r\nEND\r\n", b"VALUE k 7 3 9\r\nab\r\nEND\r\n", b"END\r\nx"] {
+        for wrong in [
+            &b""[..],
+            b"VALUE k 7 3\r\nabc\r\nEND\r\n",
+            b"VALUE k 7 3 9\r\nab\r\nEND\r\n",
+            b"END\r\nx",
+            b"VA 3 c9\r\nab\r\n",
+            b"HD c9\r\n",
+        ] {
             assert!(matches!(found(wrong, &mut value), Outcome::Nonsense(_)));
         }
     }
