@@ -11,14 +11,10 @@ use std::fmt::{Display, Write as _};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// The time between two files.
 const PERIOD: Duration = Duration::from_secs(10);
-
-/// One file is written at a time: the process may end while the thread writes.
-static WRITING: Mutex<()> = Mutex::new(());
 
 /// Begins to write them, if that was asked for. Only the first call in a process has an effect.
 pub(crate) fn begin(process: &'static Process) {
@@ -51,7 +47,7 @@ pub(crate) fn end(process: &Process) {
 /// Writes a file beside it, and gives it the name.
 fn write(process: &Process, file: &Path) -> io::Result<()> {
     let text = text(process);
-    let _one = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one = process.writing();
     let beside = beside(file);
     fs::write(&beside, text)?;
     fs::rename(&beside, file).inspect_err(|_| _ = fs::remove_file(&beside))

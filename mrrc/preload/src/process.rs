@@ -28,7 +28,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 pub(crate) struct Process {
@@ -43,6 +43,8 @@ pub(crate) struct Process {
     reported: AtomicBool,
     /// A file of metrics is written.
     has_metrics: AtomicBool,
+    /// Held while that file is written: the process may end meanwhile. Not of all processes, because a child would wait for good.
+    writing: Mutex<()>,
     pub(crate) shadows: Shadows,
     domains: RwLock<FxHashMap<usize, Arc<Domain>>>,
     /// The counts of domains that are closed. Locked under the lock of the domains.
@@ -124,6 +126,7 @@ impl Process {
             summary,
             reported: AtomicBool::new(false),
             has_metrics: AtomicBool::new(false),
+            writing: Mutex::default(),
             shadows: Shadows::new(number),
             domains: RwLock::default(),
             gone: Mutex::default(),
@@ -163,6 +166,11 @@ impl Process {
     /// Returns the name of the file of metrics, if it is written.
     pub(crate) fn metrics_file(&self) -> Option<PathBuf> {
         self.settings.metrics_file().filter(|_| self.has_metrics.load(Ordering::Relaxed))
+    }
+
+    /// Keeps other threads from writing the file of metrics.
+    pub(crate) fn writing(&self) -> MutexGuard<'_, ()> {
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the counts of all caches so far.

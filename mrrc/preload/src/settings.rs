@@ -129,24 +129,18 @@ impl Settings {
         mut builder: Builder<R>,
         for_peers: bool,
     ) -> Result<Builder<R>, BuildError> {
-        for (name, variable, default) in self.defaults(for_peers) {
-            let value = std::env::var(variable).unwrap_or_default();
-            let value = Some(&*value).filter(|value| !value.trim().is_empty()).or(default);
-            if let Some(value) = value {
+        let set = |variable| std::env::var(variable).ok().filter(|value| !value.trim().is_empty());
+        for (name, variable, default) in defaults(for_peers) {
+            if let Some(value) = set(variable).as_deref().or(default) {
                 builder = builder.set(name, value)?;
             }
         }
+        // Where the program reports changes itself, it reports none of the memory around what it registers.
+        let is_watched = set("MRRC_MONITOR").is_none_or(|monitor| !monitor.trim().eq_ignore_ascii_case("explicit"));
+        if self.preset && is_watched && set("MRRC_WIDEN").is_none() {
+            builder = builder.widen(true);
+        }
         Ok(builder)
-    }
-
-    /// Returns the settings that the shim makes itself: name, variable, and the value unless that is set.
-    fn defaults(&self, for_peers: bool) -> [(&'static str, &'static str, Option<&'static str>); 4] {
-        [
-            ("monitor", "MRRC_MONITOR", None),
-            ("discard_grace", "MRRC_DISCARD_GRACE", None),
-            ("max_unheld", "MRRC_MAX_UNHELD", for_peers.then_some(UNHELD)),
-            ("widen", "MRRC_WIDEN", self.preset.then_some("on")),
-        ]
     }
 
     /// Settings of this process, those of mrrc's caches included.
@@ -177,6 +171,15 @@ impl Remote {
         }
         switch(text).map(|on| if on { Self::Trusted } else { Self::Off })
     }
+}
+
+/// Returns the settings that the shim makes itself: name, variable, and the value unless that is set.
+fn defaults(for_peers: bool) -> [(&'static str, &'static str, Option<&'static str>); 3] {
+    [
+        ("monitor", "MRRC_MONITOR", None),
+        ("discard_grace", "MRRC_DISCARD_GRACE", None),
+        ("max_unheld", "MRRC_MAX_UNHELD", for_peers.then_some(UNHELD)),
+    ]
 }
 
 /// `%p` is the process, for programs of which several run at once.
@@ -217,17 +220,8 @@ mod tests {
 
     #[test]
     fn keys_of_peers_end_after_a_minute_unless_set() {
-        let of = |settings: &Settings, for_peers| {
-            settings
-                .defaults(for_peers)
-                .into_iter()
-                .filter_map(|(name, _, value)| Some((name, value?)))
-                .collect::<Vec<_>>()
-        };
-        let (plain, preset) = (Settings::default(), Settings { preset: true, ..Settings::default() });
-        assert_eq!(of(&plain, false), []);
-        assert_eq!(of(&plain, true), [("max_unheld", "60s")]);
-        assert_eq!(of(&preset, true), [("max_unheld", "60s"), ("widen", "on")]);
+        let made = |for_peers| defaults(for_peers).into_iter().find_map(|(name, _, value)| Some((name, value?)));
+        assert_eq!((made(false), made(true)), (None, Some(("max_unheld", "60s"))));
     }
 
     #[test]

@@ -75,11 +75,16 @@ fn keys_of_peers_end_some_time_after() {
 
 #[test]
 fn the_preset_widens_misses() {
-    let [exact, wide] = [("on", 1001), ("trusted", 400)].map(|(preset, most)| {
-        let ran = run(true, "each", &["1000", "1", "1", "walk"], &[("MRRC_PRELOAD", preset)]).well();
-        (ran.count().registered <= most, ran.count().registered)
-    });
-    assert!(exact.1 == 1001 && wide.0, "{exact:?}, {wide:?}");
+    let registered =
+        |variables: &[_]| run(true, "each", &["1000", "1", "1", "walk"], variables).well().count().registered;
+    assert_eq!(registered(&[("MRRC_PRELOAD", "on")]), 1001);
+    let wide = registered(&[("MRRC_PRELOAD", "trusted")]);
+    assert!(wide <= 400, "{wide}");
+    assert_eq!(registered(&[("MRRC_PRELOAD", "trusted"), ("MRRC_WIDEN", "off")]), 1001);
+    // There no change of the memory around what is registered is reported.
+    for widens in [("MRRC_PRELOAD", "trusted"), ("MRRC_WIDEN", "on")] {
+        assert_eq!(registered(&[widens, ("MRRC_MONITOR", "explicit")]), 1001, "{widens:?}");
+    }
 }
 
 #[test]
