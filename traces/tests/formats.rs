@@ -517,6 +517,90 @@ proptest! {
     }
 }
 
+/// A field of a csv: mostly what is wanted there, and sometimes not.
+fn csv_field(usual: &'static [&'static str]) -> impl Strategy<Value = &'static str> {
+    const ODD: [&str; 16] = [
+        "",
+        "-",
+        " 7",
+        "7 ",
+        "\"7\"",
+        "\"0\"",
+        "007",
+        "0x1f",
+        "0x",
+        "1.5",
+        "1.5e3",
+        "99999999999999999999",
+        "18446744073709551615",
+        "x",
+        "\r",
+        "1,2",
+    ];
+    prop_oneof![12 => prop::sample::select(usual), 1 => prop::sample::select(&ODD[..])]
+}
+
+fn csv_line() -> impl Strategy<Value = String> {
+    let fields = (
+        csv_field(&["5", "6", "17.25", "1700000000000000000"]),
+        csv_field(&["0x7f0010002000", "4096", "0", "123456789"]),
+        csv_field(&["1", "4096", "8192", "70000"]),
+        csv_field(&["r", "w", "read", "WRITE"]),
+        csv_field(&["1", "22", "ab"]),
+        csv_field(&["0", "0", "0", "1", "2"]),
+    );
+    let ends = prop::sample::select(vec!["\n", "\n", "\r\n", ",more\n", ",\"a, b\"\n"]);
+    let usual = (fields, ends).prop_map(|((time, address, length, op, client, process), end)| {
+        format!("{time},{address},{length},{op},{client},{process}{end}")
+    });
+    prop_oneof![20 => usual, 1 => prop::sample::select(vec!["\n", "# 1,2\n", "1,2\n", " \n"]).prop_map(str::to_owned)]
+}
+
+/// Reads events one by one.
+struct Single<R>(R);
+
+impl<R: Reader> Iterator for Single<R> {
+    type Item = Result<Event, TraceError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.next()
+    }
+}
+
+impl<R: Reader> Reader for Single<R> {
+    fn summary(&self) -> &Summary {
+        self.0.summary()
+    }
+}
+
+proptest! {
+    #[test]
+    fn csv_in_memory_is_that_of_its_lines(
+        lines in prop::collection::vec(csv_line(), 0..300),
+        columns in prop::sample::select(vec![
+            "time=1,addr=2,len=3,op=4,client=5,process=6", "addr=2,len=3", "addr=2:sector", "time=1,addr=2:page,len=2:4,process=6",
+            "addr=3,op=4", "time=1:us,addr=2,client=7",
+        ]),
+        ends_without_newline in any::<bool>(),
+    ) {
+        // So that less than half is wrong.
+        let first = (0..300).map(|at| format!("5,{},1,r,1,0,2\n", at * 4096));
+        let mut text: String = first.chain(lines).collect();
+        if ends_without_newline {
+            text.truncate(text.trim_end().len());
+        }
+        let options = ReadOptions { columns: Some(columns.parse().unwrap()), ..ReadOptions::of(Format::Csv) };
+        let reader = || traces::read("c", Cursor::new(text.clone()), &options).unwrap();
+        let told = |trace: Trace| {
+            let steps: Vec<Vec<_>> = trace.processes.iter().map(|process| process.steps.iter().collect()).collect();
+            (steps, trace.summary.to_string())
+        };
+        let many = Trace::load("c", reader(), false).map(told).map_err(|error| error.to_string());
+        let single = Trace::load("c", Single(reader()), false).map(told).map_err(|error| error.to_string());
+        prop_assert_eq!(many, single);
+    }
+}
+
 #[test]
 fn mooncake() {
     let text = br#"{"timestamp": 0, "input_length": 4, "output_length": 6, "hash_ids": [10, 20]}
