@@ -1,7 +1,9 @@
 //! Traces, recordings and results, as they lie in files.
 
 use ::traces::generate::Workload;
-use ::traces::{BlockSize, Columns, Cut, Format, Larger, ReadOptions, Reader, TimeUnit};
+use ::traces::{
+    BlockSize, Columns, Cut, Event, Format, Larger, ReadOptions, Reader, Step, Summary, TimeUnit, Trace, TraceError,
+};
 use std::io::Cursor;
 use std::num::NonZeroU64;
 use std::path::Path;
@@ -28,8 +30,11 @@ pub(crate) fn trace_as(input: &[u8]) -> bool {
     read(bytes, &options)
 }
 
-/// Every span of an event has pages, and nothing follows an error.
+/// Every span of an event has pages, and nothing follows an error. Steps that are read many at once are those of single events.
 fn read(input: &[u8], options: &ReadOptions) -> bool {
+    if let (Some(many), Some(single)) = (loaded(input, options, true), loaded(input, options, false)) {
+        assert_eq!(many, single);
+    }
     let Ok(reader) = ::traces::read("fuzzed", Cursor::new(input.to_vec()), options) else { return false };
     let mut reader = Cut::new(reader, NonZeroU64::new(32).expect("more than 0"), Larger::Cut);
     for event in reader.by_ref().take(MOST_EVENTS) {
@@ -44,6 +49,57 @@ fn read(input: &[u8], options: &ReadOptions) -> bool {
     }
     let _ = reader.summary().to_string();
     true
+}
+
+/// The steps of each process of a trace, and the account of it.
+type Loaded = (Vec<Vec<Step>>, String);
+
+/// Reads an input into memory, many steps at once where the source can. Returns none where it has too many events to be compared.
+fn loaded(input: &[u8], options: &ReadOptions, many: bool) -> Option<Result<Loaded, String>> {
+    let reader = match ::traces::read("fuzzed", Cursor::new(input.to_vec()), options) {
+        Ok(reader) => reader,
+        Err(error) => return Some(Err(error.to_string())),
+    };
+    let mut bounded = Bounded { reader, many, left: MOST_EVENTS };
+    let trace = Trace::load("fuzzed", &mut bounded, false);
+    let steps = |trace: Trace| {
+        let steps = trace.processes.iter().map(|process| process.steps.iter().collect()).collect();
+        (steps, trace.summary.to_string())
+    };
+    (bounded.left > 0).then(|| trace.map(steps).map_err(|error| error.to_string()))
+}
+
+/// A reader that ends after so many events.
+struct Bounded<R> {
+    reader: R,
+    /// Whether steps are read many at once.
+    many: bool,
+    left: usize,
+}
+
+impl<R: Reader> Iterator for &mut Bounded<R> {
+    type Item = Result<Event, TraceError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.left = self.left.checked_sub(1)?;
+        self.reader.next()
+    }
+}
+
+impl<R: Reader> Reader for &mut Bounded<R> {
+    fn summary(&self) -> &Summary {
+        self.reader.summary()
+    }
+
+    fn read_steps(&mut self, steps: &mut Vec<Step>) -> Option<u32> {
+        if !self.many || self.left == 0 {
+            return None;
+        }
+        let before = steps.len();
+        let process = self.reader.read_steps(steps)?;
+        self.left = self.left.saturating_sub(steps.len() - before);
+        Some(process)
+    }
 }
 
 /// Options of traces from users.
