@@ -95,10 +95,10 @@ impl Extent {
     }
 }
 
-/// Ranges that are sorted at a time: memory is bounded by this and by what is not adjacent.
+/// Ranges that are sorted at a time, at least: memory is bounded by this and by what is not adjacent.
 const BATCH: usize = 1 << 18;
 
-/// Counts by sorting.
+/// Counts by sorting. Batches grow with what is not adjacent, so that it is merged a few times only.
 fn sorted_pages(process: &Process) -> u64 {
     let mut asked = asked_by(process).map(|range| (range.start(), range.end()));
     let mut all: Vec<(u64, u64)> = Vec::new();
@@ -106,7 +106,7 @@ fn sorted_pages(process: &Process) -> u64 {
     let mut merged = Vec::new();
     loop {
         batch.clear();
-        batch.extend(asked.by_ref().take(BATCH));
+        batch.extend(asked.by_ref().take(BATCH.max(all.len() / 2)));
         if batch.is_empty() {
             return all.iter().map(|(start, end)| end - start).sum();
         }
@@ -155,8 +155,11 @@ mod tests {
     #[test]
     fn batches_join() {
         let many = (0..3 * BATCH as u64).map(|i| (i * 7919 % 100_003 * 2, 1));
-        let process = process(many);
-        assert_eq!((Extent::of(&process).pages, sorted_pages(&process)), (100_003, 100_003));
+        let joined = process(many);
+        assert_eq!((Extent::of(&joined).pages, sorted_pages(&joined)), (100_003, 100_003));
+        // None is adjacent to another, and each is asked for twice.
+        let apart = 5 * BATCH as u64 + 7;
+        assert_eq!(sorted_pages(&process((0..2 * apart).map(|i| (i % apart * 2, 1)))), apart);
     }
 
     #[test]
