@@ -116,7 +116,7 @@ fn bench_hits<P: Policy>(
     });
 }
 
-/// Cycles over twice as many regions as fit. Under MRRC some survive the cycle, so time is counted a
+/// Cycles over twice as many regions as fit. Under some policies some survive the cycle, so time is counted a
 /// miss, not a request.
 fn churn(c: &mut Criterion) {
     let mut group = c.benchmark_group("miss+evict");
@@ -128,6 +128,15 @@ fn churn(c: &mut Criterion) {
         bench_churn(&mut group, &format!("mrrc/{layout:?}"), &config, Mrrc::new(&config.params()), &regions);
         bench_churn(&mut group, &format!("mrrc, lean/{layout:?}"), &config, Mrrc::lean(&config.params()), &regions);
         bench_churn(&mut group, &format!("pindown/{layout:?}"), &config, pindown::policy(), &regions);
+        let probation = |lean| match lean {
+            false => PolicyKind::Probation.build(&config.params()),
+            true => PolicyKind::Probation.build_lean(&config.params()),
+        };
+        bench_churn(&mut group, &format!("probation/{layout:?}"), &config, probation(false), &regions);
+        bench_churn(&mut group, &format!("probation, lean/{layout:?}"), &config, probation(true), &regions);
+        // What a cache that widens learns from each miss, and asks before it registers.
+        let widening = Config { widen: Some(true), ..config.clone() };
+        bench_churn(&mut group, &format!("widening/{layout:?}"), &widening, probation(true), &regions);
     }
     group.finish();
 }

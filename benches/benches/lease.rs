@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 /// Requests drawn in advance, so that drawing is not measured.
 const DRAWN: usize = 1 << 18;
 const ROOMY: u64 = 1 << 40;
+/// Pages of memory where requests are widened: 16 MiB.
+const PAGES: u64 = 1 << 12;
 
 /// The two under test.
 struct Subjects {
@@ -125,5 +127,25 @@ fn short() -> Criterion {
         .measurement_time(Duration::from_millis(1000))
 }
 
-criterion_group! { name = benches; config = short(); targets = hits, churning }
+/// Asks for single pages of memory, four times as many as fit. Where the cache widens, it looks at what is around a miss: in order
+/// that pays, and out of order it only learns.
+fn widening(c: &mut Criterion) {
+    let memory = vec![1_u8; PAGES as usize * PAGE as usize];
+    let first = memory.as_ptr().addr().next_multiple_of(PAGE as usize);
+    let mut group = c.benchmark_group("lease, miss+evict");
+    group.throughput(Throughput::Elements(1));
+    for (name, apart, widens) in
+        [("pages", 1, false), ("pages, widened", 1, true), ("pages out of order, widening", 1811, true)]
+    {
+        let builder = Cache::builder(NoopRegistrar::new()).ignore_environment().capacity_pages(PAGES / 4);
+        let cache = builder.monitor(Explicit).widen(widens).build().expect("the settings are good");
+        let pages = (0..PAGES - 1).map(|nth| nth * apart % (PAGES - 1));
+        let drawn: Vec<_> = pages.map(|page| (first + (page * PAGE) as usize, PAGE as usize)).collect();
+        timed(2 * PAGES, &drawn, |place| acquire(&cache, place));
+        assert!(apart > 1 || (cache.counters().widened > 0) == widens, "{name}");
+        group.bench_function(name, |b| b.iter_custom(|n| timed(n, &drawn, |place| acquire(&cache, place))));
+    }
+}
+
+criterion_group! { name = benches; config = short(); targets = hits, churning, widening }
 criterion_main!(benches);

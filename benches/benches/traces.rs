@@ -6,6 +6,7 @@
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use flate2::bufread::GzDecoder;
 use mrrc::cost::Linear;
+use mrrc::policy::PolicyKind;
 use mrrc::{Access, Config};
 use std::fs;
 use std::hint::black_box;
@@ -18,7 +19,7 @@ use traces_record::layout::{HEAD, Operation, RECORD};
 use traces_record::{Recorder, Source};
 use tracesim::bound::lower;
 use tracesim::footprint::Footprint;
-use tracesim::policies::builtin;
+use tracesim::policies::{PolicyEntry, builtin};
 use tracesim::simulate::{Recency, replay};
 
 const EVENTS: u64 = 20_000;
@@ -154,6 +155,17 @@ fn policies(c: &mut Criterion) {
             });
         });
     }
+    let probation = PolicyKind::Probation.into();
+    group.bench_function("probation, hits late", |b| {
+        b.iter(|| replay(&trace, &probation, &config, Recency::Deferred, None).expect("a usual cache").counters);
+    });
+    // Addresses of a program: pages are counted where they are, and with widening neighbours are learned.
+    let events = "buffers:pattern=log,requests=20000".parse::<Workload>().expect("a workload").generate();
+    let trace = Trace::load("buffers", events.expect("good options"), false).expect("it is generated");
+    let widening = "widening".parse::<PolicyEntry>().expect("a policy");
+    group.bench_function("widening, log", |b| {
+        b.iter(|| replay(&trace, &widening, &config, Recency::Exact, None).expect("a usual cache").counters);
+    });
     group.finish();
 }
 
