@@ -109,6 +109,8 @@ struct Contestant {
     server: Server,
     client: Client,
     rounds: Vec<[Vec<f64>; 2]>,
+    /// By size, GETs and those of them that came by a transfer.
+    gets: Vec<[u64; 2]>,
 }
 
 fn key(size: usize, number: usize) -> String {
@@ -138,7 +140,13 @@ impl Contestant {
                 client.get(key(size, number))?.ok_or("a value is gone")?;
             }
         }
-        Ok(Self { choice, server, client, rounds: vec![<[Vec<f64>; 2]>::default(); SIZES.len()] })
+        Ok(Self {
+            choice,
+            server,
+            client,
+            rounds: vec![<[Vec<f64>; 2]>::default(); SIZES.len()],
+            gets: vec![[0; 2]; SIZES.len()],
+        })
     }
 
     /// Asks for so long.
@@ -165,7 +173,7 @@ impl Contestant {
                 continue;
             }
             let Some((at, ticket)) = waiting.pop_front() else { break };
-            self.end(ticket, size)?;
+            self.end(ticket, size, nth)?;
             times.saturating_record(at.elapsed().as_nanos() as u64);
         }
         let cpu = (self.server.cpu()?.all - cpu) as f64 / times.len().max(1) as f64;
@@ -176,7 +184,7 @@ impl Contestant {
     }
 
     /// Waits for a request's end, which has to be as it should.
-    fn end(&mut self, waiting: Waiting, size: usize) -> Outcome<()> {
+    fn end(&mut self, waiting: Waiting, size: usize, nth: usize) -> Outcome<()> {
         let fits = |source| match self.choice {
             Choice::Message => source == Source::Message,
             Choice::Transfer => source == Source::Transfer,
@@ -189,6 +197,8 @@ impl Contestant {
             },
             Waiting::Get(ticket) => {
                 let got = self.client.wait(ticket)?.ok_or("a value is gone")?;
+                self.gets[nth][0] += 1;
+                self.gets[nth][1] += u64::from(got.source() == Source::Transfer);
                 if got.len() == size && fits(got.source()) {
                     return Ok(());
                 }
@@ -240,7 +250,11 @@ fn measure(setting: &Setting, fabric: Way, asked: Asked, name: &str) -> Outcome<
             } else {
                 (transfer[nth], message[nth], "transfer")
             };
-            let note = format!("peer: by {way}; the other way {:.0}", other.best);
+            let mut note = format!("peer: by {way}; the other way {:.0}", other.best);
+            let [gets, transfers] = all[2].gets[nth];
+            if gets > 0 {
+                note += &format!("; ours: {:.0} % by transfer", 100.0 * transfers as f64 / gets as f64);
+            }
             rows.push(Row::new(format!("{name}/{}/{what}", size_name(size)), ours, Some(peer), Unit::Nanos).note(note));
         }
     }
