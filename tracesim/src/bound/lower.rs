@@ -31,7 +31,7 @@ pub fn lower_until(trace: &Trace, capacities_pages: &[u64], costs: &Linear, stop
 }
 
 /// Is not set.
-static NEVER: AtomicBool = AtomicBool::new(false);
+pub(super) static NEVER: AtomicBool = AtomicBool::new(false);
 
 /// Steps whose last uses are looked up at once, before they are used. Between them it may be stopped.
 const AHEAD: usize = 64;
@@ -48,13 +48,8 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    /// Returns some.
-    pub(super) fn of(process: &Process, costs: &Linear) -> Option<Self> {
-        Self::until(process, costs, &NEVER)
-    }
-
     /// Returns none soon after `stop` was set.
-    fn until(process: &Process, costs: &Linear, stop: &AtomicBool) -> Option<Self> {
+    pub(super) fn until(process: &Process, costs: &Linear, stop: &AtomicBool) -> Option<Self> {
         let asks = |kind| matches!(kind, Kind::Request | Kind::Acquire);
         let mut items = Items::default();
         let mut living = Living::new(process.steps.iter().filter(|step| asks(step.kind())).count() as u64);

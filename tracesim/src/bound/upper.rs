@@ -2,16 +2,17 @@
 
 use super::clairvoyant::{Clairvoyant, Foresight, Future};
 use super::holds_for;
-use super::lower::Bound;
+use super::lower::{Bound, NEVER};
 use crate::policies::builtin;
 use crate::row::DeregCost;
-use crate::simulate::{Recency, ReplayError};
+use crate::simulate::{Recency, ReplayError, Watch};
 use mrrc_core::core::{NoHolders, Request};
 use mrrc_core::cost::Linear;
 use mrrc_core::policy::Overlap;
 use mrrc_core::{Config, ConfigError, Core, PageRange, Part, RegionId};
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use traces::{Kind, Process, Trace};
 
 /// One way to use the knowledge of the future; the cheapest of a few counts.
@@ -51,7 +52,20 @@ const BYPASSING: &[Schedule] =
 /// # Errors
 /// [`ConfigError`] for a capacity of no pages, and for costs that are no costs.
 pub fn upper(trace: &Trace, capacities_pages: &[u64], costs: &Linear) -> Result<Vec<f64>, ConfigError> {
-    cheapest(trace, capacities_pages, costs, WITHIN_THE_LIMIT, true)
+    upper_until(trace, capacities_pages, costs, &NEVER).map(Option::unwrap_or_default)
+}
+
+/// Returns the same as [`upper`], or none soon after `stop` was set.
+///
+/// # Errors
+/// As [`upper`].
+pub fn upper_until(
+    trace: &Trace,
+    capacities_pages: &[u64],
+    costs: &Linear,
+    stop: &AtomicBool,
+) -> Result<Option<Vec<f64>>, ConfigError> {
+    cheapest(trace, capacities_pages, costs, WITHIN_THE_LIMIT, true, stop)
 }
 
 /// As [`upper`], where any request may bypass the limit as one that does not fit does: what is not worth the room is
@@ -60,7 +74,20 @@ pub fn upper(trace: &Trace, capacities_pages: &[u64], costs: &Linear) -> Result<
 /// # Errors
 /// As [`upper`].
 pub fn upper_bypassing(trace: &Trace, capacities_pages: &[u64], costs: &Linear) -> Result<Vec<f64>, ConfigError> {
-    cheapest(trace, capacities_pages, costs, BYPASSING, false)
+    upper_bypassing_until(trace, capacities_pages, costs, &NEVER).map(Option::unwrap_or_default)
+}
+
+/// Returns the same as [`upper_bypassing`], or none soon after `stop` was set.
+///
+/// # Errors
+/// As [`upper`].
+pub fn upper_bypassing_until(
+    trace: &Trace,
+    capacities_pages: &[u64],
+    costs: &Linear,
+    stop: &AtomicBool,
+) -> Result<Option<Vec<f64>>, ConfigError> {
+    cheapest(trace, capacities_pages, costs, BYPASSING, false, stop)
 }
 
 fn cheapest(
@@ -69,53 +96,67 @@ fn cheapest(
     costs: &Linear,
     tries: &[Schedule],
     with_online: bool,
-) -> Result<Vec<f64>, ConfigError> {
+    stop: &AtomicBool,
+) -> Result<Option<Vec<f64>>, ConfigError> {
     let mut totals = vec![0.0; capacities.len()];
     for process in &trace.processes {
         let future = Future::of(process);
-        let prices =
-            tries.iter().any(|schedule| schedule.bypass_below > 0.0).then(|| Bound::of(process, costs)).flatten();
+        let bypasses = tries.iter().any(|schedule| schedule.bypass_below > 0.0);
+        let prices = bypasses.then(|| Bound::until(process, costs, stop)).flatten();
         for (total, &capacity) in totals.iter_mut().zip(capacities) {
             let price = prices.as_ref().map_or(0.0, |bound| bound.price_at(capacity));
             let mut least = f64::INFINITY;
             for schedule in tries {
                 let config = Config { cost: *costs, overlap: Some(schedule.overlap), ..Config::new(capacity) };
-                let us = replay(process, &future, &config, schedule, price)?;
+                let Some(us) = replay(process, &future, &config, schedule, price, stop)? else { return Ok(None) };
                 least = least.min(us);
             }
             if with_online {
-                least = least.min(best_online(process, capacity, costs)?);
+                let Some(us) = best_online(process, capacity, costs, stop)? else { return Ok(None) };
+                least = least.min(us);
             }
             *total += least;
         }
     }
-    Ok(totals)
+    Ok(Some(totals))
 }
 
-/// Returns the cost of the best policy that does not know the future, of those for which the lower bound holds.
-fn best_online(process: &Process, capacity: u64, costs: &Linear) -> Result<f64, ConfigError> {
+/// Returns the cost of the best policy that does not know the future, of those for which the lower bound holds; none if stopped.
+fn best_online(
+    process: &Process,
+    capacity: u64,
+    costs: &Linear,
+    stop: &AtomicBool,
+) -> Result<Option<f64>, ConfigError> {
     let mut least = f64::INFINITY;
+    let watch = Watch { stop, replayed: &|_| {} };
     let config = Config { cost: *costs, ..Config::new(capacity) };
     for policy in builtin().iter().filter(|policy| holds_for(&policy.scheme(&config.params()))) {
-        match policy.replay_process(process, &config, Recency::Exact, None) {
+        match policy.replay_process(process, &config, Recency::Exact, Some(&watch)) {
             Ok(replayed) => least = least.min(replayed.cost(costs, DeregCost::Batch).total_us()),
             Err(ReplayError::Config(error)) => return Err(error),
+            Err(ReplayError::Interrupted) => return Ok(None),
             // The policies are our own: a contract that one breaks is our defect.
             Err(error @ ReplayError::Policy { .. }) => panic!("{error}"),
             // It has no figure to show either.
             Err(_) => {}
         }
     }
-    Ok(least)
+    Ok(Some(least))
 }
 
+/// Steps that are replayed between two looks at whether it is to stop.
+const UNINTERRUPTED: usize = 1024;
+
+/// Returns the cost of a schedule; none if stopped.
 fn replay(
     process: &Process,
     future: &Rc<Future>,
     config: &Config,
     schedule: &Schedule,
     price: f64,
-) -> Result<f64, ConfigError> {
+    stop: &AtomicBool,
+) -> Result<Option<f64>, ConfigError> {
     let price = schedule.bypass_below * price;
     let batch = config.params().pages_of(schedule.batch);
     let policy = Clairvoyant::new(future.clone(), schedule.foresight, &config.cost, batch);
@@ -123,7 +164,10 @@ fn replay(
     let mut replay = Replay { core, costs: config.cost, leases: FxHashMap::default(), aside_us: 0.0 };
     future.rewind();
     let mut list = Vec::new();
-    for step in &process.steps {
+    for (at, step) in process.steps.iter().enumerate() {
+        if at.is_multiple_of(UNINTERRUPTED) && stop.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
         let range = step.range();
         let ask = Request::new(range);
         if matches!(step.kind(), Kind::Request | Kind::Acquire) && schedule.foresight == Foresight::Pages {
@@ -160,7 +204,7 @@ fn replay(
             }
         }
     }
-    Ok(replay.core.counters().cost(&config.cost).total_us() + replay.aside_us)
+    Ok(Some(replay.core.counters().cost(&config.cost).total_us() + replay.aside_us))
 }
 
 struct Replay {
@@ -206,5 +250,25 @@ impl Replay {
 
     fn let_go(&mut self, held: impl Iterator<Item = RegionId>) {
         held.for_each(|id| _ = self.core.release(id));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mrrc_core::Access;
+    use traces::Step;
+
+    #[test]
+    fn stopped_bounds_are_none() {
+        let step = |page: u64| Step::new(Kind::Request, PageRange::new(page % 30, 1).unwrap(), Access::LOCAL, false);
+        let steps: Vec<Step> = (0..500).map(step).collect();
+        let trace = Trace { processes: vec![Process { steps: steps.into() }], ..Trace::default() };
+        let [go, stop] = [false, true].map(AtomicBool::new);
+        let costs = Linear::PAPER;
+        assert_eq!(upper_until(&trace, &[10], &costs, &go).unwrap(), Some(upper(&trace, &[10], &costs).unwrap()));
+        assert_eq!(upper_until(&trace, &[10], &costs, &stop).unwrap(), None);
+        assert_eq!(upper_bypassing_until(&trace, &[10], &costs, &stop).unwrap(), None);
+        assert_eq!(best_online(&trace.processes[0], 10, &costs, &stop).unwrap(), None);
     }
 }

@@ -13,6 +13,7 @@ use mrrc_core::cost::Linear;
 use rayon::prelude::*;
 use serde::Serialize;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 
 /// Show what no cache can do better than, and what one that knows the future does
 #[derive(clap::Args, Debug)]
@@ -47,8 +48,8 @@ what a cache pays that knows the future and keeps to the limit, or the best poli
 less; the cheapest possible lies between them. Bypassing, any request may be registered for
 itself alone beside a full cache, as those that do not fit are; what would leave for it stays.";
 
-/// One of the upper sides.
-type Upper = fn(&traces::Trace, &[u64], &Linear) -> Result<Vec<f64>, mrrc_core::ConfigError>;
+/// One of the upper sides, or none if stopped.
+type Upper = fn(&traces::Trace, &[u64], &Linear, &AtomicBool) -> Result<Option<Vec<f64>>, mrrc_core::ConfigError>;
 
 /// The bounds at one capacity, of all processes together.
 #[derive(Serialize)]
@@ -77,20 +78,22 @@ impl Bound {
                 if self.lower_only {
                     return Ok(None);
                 }
-                upper(&trace, &[capacity_pages], &self.cost).map(|us| us.first().copied()).map_err(Failure::work)
+                let us = upper(&trace, &[capacity_pages], &self.cost, &interrupt::STOP).map_err(Failure::work)?;
+                Ok::<_, Failure>(us.and_then(|us| us.first().copied()))
             };
-            if interrupt::came() {
-                return Ok(None);
-            }
             let row = Row {
                 trace: &trace.name,
                 capacity_pages,
                 requests: footprint.requests,
                 pages: footprint.requested_pages,
                 lower_bound_us,
-                upper_bound_us: upper(bound::upper)?,
-                upper_bypassing_us: upper(bound::upper_bypassing)?,
+                upper_bound_us: upper(bound::upper_until)?,
+                upper_bypassing_us: upper(bound::upper_bypassing_until)?,
             };
+            // Half a row is none.
+            if interrupt::came() {
+                return Ok(None);
+            }
             progress.step(1);
             Ok(Some(row))
         };
