@@ -170,7 +170,11 @@ impl Client for Text {
 
     fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Outcome {
         self.line(&format!("gets {}\r\n", String::from_utf8_lossy(key)));
-        self.ask(|client, line| if line == "END" { Ok(Outcome::Absent) } else { client.value(line, value) })
+        self.ask(|client, line| match line {
+            "END" => Ok(Outcome::Absent),
+            _ if line.starts_with("SERVER_ERROR out of memory") => Ok(Outcome::NotDone),
+            _ => client.value(line, value),
+        })
     }
 
     fn set(&mut self, key: &[u8], value: &[u8], expiry: u8) -> Outcome {
