@@ -138,7 +138,7 @@ impl Client for Datagrams {
         self.last = Transport::Udp;
         let key = String::from_utf8_lossy(key);
         // By turns.
-        let text = if self.number % 2 == 0 { format!("gets {key}\r\n") } else { format!("mg {key} v c\r\n") };
+        let text = if self.number.is_multiple_of(2) { format!("gets {key}\r\n") } else { format!("mg {key} v c\r\n") };
         let answer = self.ask(&text);
         answer.map_or(Outcome::Unknown, |answer| found(&answer, value))
     }
