@@ -3,10 +3,34 @@
 //! A change makes the configuration of the next epoch. The store of configurations (etcd) accepts it only if no other change came
 //! first, so epochs are in one order.
 
+use std::fmt;
+use std::str::FromStr;
+
 use thiserror::Error;
 
 pub use crate::ids::{Epoch, Incarnation, MAX_EPOCH, MAX_SERVERS, ServerId};
 use crate::ring::Ring;
+
+/// The most bytes of a server's name.
+pub const MAX_NAME: usize = 128;
+
+/// The most addresses of a server.
+pub const MAX_ADDRESSES: usize = 8;
+
+/// The most bytes of an address.
+pub const MAX_ADDRESS: usize = 256;
+
+/// The most policies of a cluster.
+pub const MAX_POLICIES: usize = 256;
+
+/// The most bytes of a policy's prefix: those of a key.
+pub const MAX_PREFIX: usize = 250;
+
+/// The most earlier epochs that a configuration lists.
+pub const MAX_PAST: usize = 256;
+
+/// The length of a right if nothing else is chosen, in milliseconds.
+pub const DEFAULT_LEASE_MS: u32 = 2000;
 
 /// The part that a server has in its epoch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -17,6 +41,23 @@ pub enum State {
     Up,
     /// Serves its keys until others have them.
     Draining,
+}
+
+impl State {
+    /// Returns the state's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Joining => "joining",
+            Self::Up => "up",
+            Self::Draining => "draining",
+        }
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
 }
 
 /// A server as its cluster knows it.
@@ -98,6 +139,37 @@ impl Policy {
     }
 }
 
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.pad("none"),
+            Self::Copies(copies) => f.pad(&format!("copies:{copies}")),
+            Self::Code { data, parity } => f.pad(&format!("code:{data}+{parity}")),
+        }
+    }
+}
+
+impl FromStr for Policy {
+    type Err = ChangeError;
+
+    /// Returns the policy of a text as [`Display`](fmt::Display) writes it: `none`, `copies:3`, `code:4+2`.
+    fn from_str(text: &str) -> Result<Self, ChangeError> {
+        let number = |digits: &str| {
+            let plain = digits.bytes().all(|byte| byte.is_ascii_digit()) && !digits.starts_with('0');
+            plain.then(|| digits.parse().ok()).flatten()
+        };
+        let policy = match text.split_once(':') {
+            None if text == "none" => Some(Self::None),
+            Some(("copies", copies)) => number(copies).map(Self::Copies),
+            Some(("code", code)) => code
+                .split_once('+')
+                .and_then(|(data, parity)| Some(Self::Code { data: number(data)?, parity: number(parity)? })),
+            _ => None,
+        };
+        policy.filter(|policy| policy.is_sound()).ok_or(ChangeError::Policy)
+    }
+}
+
 /// The servers of one epoch, as later epochs remember them.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Members {
@@ -128,9 +200,17 @@ pub enum ChangeError {
     /// The cluster is full.
     #[error("join cluster: it has 64 servers: remove one first")]
     Full,
-    /// The name belongs to another server.
-    #[error("join cluster: another server has this name: remove it first, or choose another name")]
-    NameTaken,
+    /// The run belongs to the cluster already.
+    #[error("join cluster: this run is a server of it already: start it anew to join again")]
+    RunTaken,
+    /// A name that cannot be shown, or is too long.
+    #[error(
+        "join cluster: the name is empty, longer than 128 bytes, or has spaces or control characters: choose another"
+    )]
+    Name,
+    /// Too many addresses, or too long ones.
+    #[error("join cluster: more than 8 addresses, or one longer than 256 bytes: advertise fewer or shorter ones")]
+    Addresses,
     /// A weight of 0.
     #[error("join cluster: the weight is 0: use 1 or more")]
     NoWeight,
@@ -138,8 +218,20 @@ pub enum ChangeError {
     #[error("change server: the cluster has no such server: see its status")]
     Unknown,
     /// The policy makes no sense.
-    #[error("set policy: too few or too many servers in a group: use copies:2 to copies:64, or code:2+1 and up")]
+    #[error("set policy: no such policy: use none, copies:2 to copies:64, or code:2+1 up to 64 servers in all")]
     Policy,
+    /// A prefix that no key has.
+    #[error("set policy: the prefix is longer than a key: use at most 250 bytes")]
+    Prefix,
+    /// The cluster has all the policies it may have.
+    #[error("set policy: the cluster has 256 policies: set one of them to none first")]
+    Policies,
+    /// A lease that is out of bounds.
+    #[error("make cluster: the lease is out of bounds: use 500 to 60000 ms")]
+    Lease,
+    /// The last server that serves and does not drain.
+    #[error("drain server: no other server could take its keys: add one first, and wait until it is up")]
+    LastServer,
     /// The last epoch was used.
     #[error("change configuration: no epoch is left: make a new cluster")]
     Epochs,
@@ -147,83 +239,129 @@ pub enum ChangeError {
 
 /// The configuration of one epoch.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Config {
-    uuid: u128,
-    epoch: Epoch,
-    servers: Vec<Server>,
-    policies: Vec<(Vec<u8>, Policy)>,
-    past: Vec<Members>,
-    whole: Option<Epoch>,
-    flushed: Epoch,
+pub struct Config(Parts);
+
+/// All that a configuration consists of, for its codec.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Parts {
+    pub(crate) uuid: u128,
+    pub(crate) epoch: Epoch,
+    pub(crate) lease_ms: u32,
+    pub(crate) servers: Vec<Server>,
+    pub(crate) policies: Vec<(Vec<u8>, Policy)>,
+    pub(crate) past: Vec<Members>,
+    pub(crate) whole: Option<Epoch>,
+    pub(crate) flushed: Epoch,
 }
 
 impl Config {
     /// Returns the first configuration of a new cluster. It has no servers.
     pub fn new(uuid: u128) -> Self {
-        let epoch = Epoch(1);
         let (servers, policies, past) = (Vec::new(), Vec::new(), Vec::new());
-        Self { uuid, epoch, servers, policies, past, whole: None, flushed: Epoch(0) }
+        let (epoch, lease_ms, flushed) = (Epoch(1), DEFAULT_LEASE_MS, Epoch(0));
+        Self(Parts { uuid, epoch, lease_ms, servers, policies, past, whole: None, flushed })
+    }
+
+    /// Returns the first configuration of a new cluster, with rights of this length.
+    ///
+    /// All servers use the length that the configuration has, and it never changes: a fence is as long as the right of the server
+    /// before.
+    ///
+    /// # Errors
+    ///
+    /// The length is out of bounds.
+    pub fn with_lease(uuid: u128, lease_ms: u32) -> Result<Self, ChangeError> {
+        let mut config = Self::new(uuid);
+        config.0.lease_ms = lease_ms;
+        if is_lease(lease_ms) { Ok(config) } else { Err(ChangeError::Lease) }
+    }
+
+    /// Returns the configuration that these parts are.
+    ///
+    /// # Errors
+    ///
+    /// No sequence of changes could make them: returns the first rule that is broken.
+    pub(crate) fn from_parts(parts: Parts) -> Result<Self, &'static str> {
+        parts.check()?;
+        Ok(Self(parts))
+    }
+
+    /// Returns its parts.
+    pub(crate) fn parts(&self) -> &Parts {
+        &self.0
+    }
+
+    /// Returns how long a right lasts, in milliseconds.
+    pub fn lease_ms(&self) -> u32 {
+        self.0.lease_ms
+    }
+
+    /// Returns the policies: prefix and policy, by rising prefix.
+    pub fn policies(&self) -> &[(Vec<u8>, Policy)] {
+        &self.0.policies
     }
 
     /// Returns the number of the cluster. Members of another never talk to it.
     pub fn uuid(&self) -> u128 {
-        self.uuid
+        self.0.uuid
     }
 
     /// Returns the epoch.
     pub fn epoch(&self) -> Epoch {
-        self.epoch
+        self.0.epoch
     }
 
     /// Returns the servers by rising number.
     pub fn servers(&self) -> &[Server] {
-        &self.servers
+        &self.0.servers
     }
 
     /// Returns the server with this number.
     pub fn server(&self, id: ServerId) -> Option<&Server> {
-        self.servers.iter().find(|server| server.id == id)
+        self.0.servers.iter().find(|server| server.id == id)
     }
 
     /// Returns the server that is this run.
     pub fn incarnation(&self, incarnation: Incarnation) -> Option<&Server> {
-        self.servers.iter().find(|server| server.incarnation == incarnation)
+        self.0.servers.iter().find(|server| server.incarnation == incarnation)
     }
 
     /// Returns the epoch of the last flush: values confirmed before it are gone.
     pub fn flushed(&self) -> Epoch {
-        self.flushed
+        self.0.flushed
     }
 
     /// Returns whether all keys are where this epoch wants them.
     pub fn is_whole(&self) -> bool {
-        self.whole == Some(self.epoch)
+        self.0.whole == Some(self.0.epoch)
     }
 
-    /// Returns the members of the epochs before this one, by rising epoch, back to the last whole one.
+    /// Returns the members of the epochs before this one, by rising epoch, back to the last whole one, at most [`MAX_PAST`].
+    ///
+    /// A reader that misses an epoch knows nothing of its members, and has to expect any.
     pub fn past(&self) -> &[Members] {
-        &self.past
+        &self.0.past
     }
 
     /// Returns the policy of a key: that of the longest prefix.
     pub fn policy(&self, key: &[u8]) -> Policy {
-        let of = self.policies.iter().filter(|(prefix, _)| key.starts_with(prefix));
+        let of = self.0.policies.iter().filter(|(prefix, _)| key.starts_with(prefix));
         of.max_by_key(|(prefix, _)| prefix.len()).map_or(Policy::None, |&(_, policy)| policy)
     }
 
     /// Returns whether a member that has `older` may adopt this one: the same cluster, and a later epoch.
     pub fn supersedes(&self, older: &Self) -> bool {
-        self.uuid == older.uuid && self.epoch > older.epoch
+        self.0.uuid == older.0.uuid && self.0.epoch > older.0.epoch
     }
 
     /// Returns the ring of the servers that serve in this epoch.
     pub fn ring(&self) -> Ring {
-        Ring::of(self.servers.iter().filter(|server| server.state != State::Joining).map(Server::share))
+        Ring::of(self.0.servers.iter().filter(|server| server.state != State::Joining).map(Server::share))
     }
 
     /// Returns the ring of the next whole epoch: joining servers serve, draining ones have left.
     pub fn next_ring(&self) -> Ring {
-        Ring::of(self.servers.iter().filter(|server| server.state != State::Draining).map(Server::share))
+        Ring::of(self.0.servers.iter().filter(|server| server.state != State::Draining).map(Server::share))
     }
 
     /// Returns the members of this epoch.
@@ -235,7 +373,7 @@ impl Config {
             incarnation: server.incarnation,
             state: server.state,
         };
-        Members { epoch: self.epoch, servers: self.servers.iter().map(member).collect() }
+        Members { epoch: self.0.epoch, servers: self.0.servers.iter().map(member).collect() }
     }
 
     /// Returns the next epoch with one more server. It joins empty, and serves when that epoch is whole.
@@ -244,7 +382,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// The cluster is full, the weight is 0, or the name belongs to this run already.
+    /// The cluster is full, this run is a server of it, or name, addresses or weight are out of bounds.
     pub fn with_server(
         &self,
         name: &str,
@@ -255,20 +393,24 @@ impl Config {
         if weight == 0 {
             return Err(ChangeError::NoWeight);
         }
-        let mut next = self.next()?;
-        if let Some(known) = self.servers.iter().find(|server| server.name == name) {
-            if known.incarnation == incarnation {
-                return Err(ChangeError::NameTaken);
-            }
-            next.servers.retain(|server| server.name != name);
+        if !is_name(name) {
+            return Err(ChangeError::Name);
         }
-        let taken = |id: &u8| self.servers.iter().any(|server| server.id.0 == *id && server.name != name);
+        if !are_addresses(&addresses) {
+            return Err(ChangeError::Addresses);
+        }
+        if self.incarnation(incarnation).is_some() {
+            return Err(ChangeError::RunTaken);
+        }
+        let mut next = self.next()?;
+        next.0.servers.retain(|server| server.name != name);
+        let taken = |id: &u8| self.0.servers.iter().any(|server| server.id.0 == *id && server.name != name);
         let id = (0..MAX_SERVERS as u8).find(|id| !taken(id)).ok_or(ChangeError::Full)?;
-        let first = !next.servers.iter().any(|server| server.state != State::Joining) && self.servers.is_empty();
+        let first = !next.0.servers.iter().any(|server| server.state != State::Joining) && self.0.servers.is_empty();
         let state = if first { State::Up } else { State::Joining };
         let (id, name) = (ServerId(id), name.to_owned());
-        next.servers.push(Server { id, name, addresses, weight, incarnation, state });
-        next.servers.sort_by_key(|server| server.id);
+        next.0.servers.push(Server { id, name, addresses, weight, incarnation, state });
+        next.0.servers.sort_by_key(|server| server.id);
         Ok(next)
     }
 
@@ -280,7 +422,7 @@ impl Config {
     pub fn without_server(&self, id: ServerId) -> Result<Self, ChangeError> {
         self.server(id).ok_or(ChangeError::Unknown)?;
         let mut next = self.next()?;
-        next.servers.retain(|server| server.id != id);
+        next.0.servers.retain(|server| server.id != id);
         Ok(next)
     }
 
@@ -288,10 +430,14 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// There is no such server.
+    /// There is no such server, or no other that is up.
     pub fn draining(&self, id: ServerId) -> Result<Self, ChangeError> {
+        self.server(id).ok_or(ChangeError::Unknown)?;
+        if !self.servers().iter().any(|server| server.id != id && server.state == State::Up) {
+            return Err(ChangeError::LastServer);
+        }
         let mut next = self.next()?;
-        let server = next.servers.iter_mut().find(|server| server.id == id).ok_or(ChangeError::Unknown)?;
+        let server = next.0.servers.iter_mut().find(|server| server.id == id).ok_or(ChangeError::Unknown)?;
         server.state = State::Draining;
         Ok(next)
     }
@@ -300,16 +446,19 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// The policy makes no sense.
+    /// The policy makes no sense, the prefix is longer than a key, or there are too many.
     pub fn with_policy(&self, prefix: &[u8], policy: Policy) -> Result<Self, ChangeError> {
         if !policy.is_sound() {
             return Err(ChangeError::Policy);
         }
+        if prefix.len() > MAX_PREFIX {
+            return Err(ChangeError::Prefix);
+        }
         let mut next = self.next()?;
-        next.policies.retain(|(of, _)| of != prefix);
-        next.policies.push((prefix.to_vec(), policy));
-        next.policies.sort_by(|(one, _), (other, _)| one.cmp(other));
-        Ok(next)
+        next.0.policies.retain(|(of, _)| of != prefix);
+        next.0.policies.push((prefix.to_vec(), policy));
+        next.0.policies.sort_by(|(one, _), (other, _)| one.cmp(other));
+        if next.0.policies.len() > MAX_POLICIES { Err(ChangeError::Policies) } else { Ok(next) }
     }
 
     /// Returns the next epoch, in which no value confirmed before it is left.
@@ -319,7 +468,7 @@ impl Config {
     /// No epoch is left.
     pub fn flush(&self) -> Result<Self, ChangeError> {
         let mut next = self.next()?;
-        next.flushed = next.epoch;
+        next.0.flushed = next.0.epoch;
         Ok(next)
     }
 
@@ -332,29 +481,107 @@ impl Config {
     /// No epoch is left.
     pub fn whole(&self) -> Result<Self, ChangeError> {
         let mut next = self.next()?;
-        next.servers.retain(|server| server.state != State::Draining);
-        for server in &mut next.servers {
+        next.0.servers.retain(|server| server.state != State::Draining);
+        for server in &mut next.0.servers {
             server.state = State::Up;
         }
-        next.whole = Some(next.epoch);
+        next.0.whole = Some(next.0.epoch);
         Ok(next)
     }
 
     /// The next epoch, unchanged but for its number and its past. A whole epoch keeps the past from before it, for the fences of those
     /// that adopt it. The epoch after drops what was before the whole one.
     fn next(&self) -> Result<Self, ChangeError> {
-        if self.epoch.0 >= MAX_EPOCH {
+        if self.0.epoch.0 >= MAX_EPOCH {
             return Err(ChangeError::Epochs);
         }
         let mut next = self.clone();
-        next.past.push(self.members());
-        next.past.retain(|members| self.whole.is_none_or(|whole| members.epoch >= whole));
-        next.epoch = Epoch(self.epoch.0 + 1);
+        next.0.past.push(self.members());
+        next.0.past.retain(|members| self.0.whole.is_none_or(|whole| members.epoch >= whole));
+        let excess = next.0.past.len().saturating_sub(MAX_PAST);
+        next.0.past.drain(..excess);
+        next.0.epoch = Epoch(self.0.epoch.0 + 1);
         Ok(next)
     }
 }
 
+impl Parts {
+    /// Checks what holds of each configuration that changes make.
+    fn check(&self) -> Result<(), &'static str> {
+        let rule = |holds: bool, rule| if holds { Ok(()) } else { Err(rule) };
+        rule((1..=MAX_EPOCH).contains(&self.epoch.0), "an epoch is 1 to 16777215")?;
+        rule(is_lease(self.lease_ms), "a lease is 500 to 60000 ms")?;
+        rule(self.whole.is_none_or(|whole| whole <= self.epoch), "the last whole epoch is not a later one")?;
+        rule(self.flushed <= self.epoch, "the epoch of the last flush is not a later one")?;
+        rule(self.servers.iter().all(|server| are_addresses(&server.addresses)), "at most 8 addresses of 256 bytes")?;
+        let all_up = || self.servers.iter().all(|server| server.state == State::Up);
+        rule(self.whole != Some(self.epoch) || all_up(), "all servers of a whole epoch are up")?;
+        check_members(self.servers.iter().map(|server| (server.share(), server.incarnation)))?;
+
+        let rising = self.policies.windows(2).all(|pair| pair[0].0 < pair[1].0);
+        rule(rising && self.policies.len() <= MAX_POLICIES, "at most 256 policies, by rising prefix")?;
+        let fits = |(prefix, policy): &(Vec<u8>, Policy)| prefix.len() <= MAX_PREFIX && policy.is_sound();
+        rule(self.policies.iter().all(fits), "a prefix has at most 250 bytes, and a group at most 64 servers")?;
+
+        let first = (self.epoch.0 as usize).saturating_sub(self.past.len());
+        let in_order = self.past.iter().enumerate().all(|(at, members)| members.epoch.0 as usize == first + at);
+        let enough = self.epoch.0 == 1 || !self.past.is_empty();
+        rule(
+            self.past.len() <= MAX_PAST && first >= 1 && in_order && enough,
+            "at most 256 earlier epochs, without gap",
+        )?;
+        for members in &self.past {
+            check_members(members.servers.iter().map(|member| (member.share(), member.incarnation)))?;
+        }
+        Ok(())
+    }
+}
+
+/// Checks the servers of one epoch.
+fn check_members<'a>(
+    servers: impl Iterator<Item = ((ServerId, &'a str, u16), Incarnation)>,
+) -> Result<(), &'static str> {
+    let (mut last, mut names, mut runs) = (None, Vec::new(), Vec::new());
+    for ((id, name, weight), run) in servers {
+        if last >= Some(id) || usize::from(id.0) >= MAX_SERVERS {
+            return Err("servers have rising numbers below 64");
+        }
+        if !is_name(name) || weight == 0 {
+            return Err("a server has a name of 1 to 128 bytes, and a weight");
+        }
+        last = Some(id);
+        names.push(name);
+        runs.push(run);
+    }
+    let count = names.len();
+    names.sort_unstable();
+    names.dedup();
+    runs.sort_unstable();
+    runs.dedup();
+    if names.len() == count && runs.len() == count { Ok(()) } else { Err("two servers have one name, or are one run") }
+}
+
+/// Returns whether a server may have this name: it is one word of a table.
+fn is_name(name: &str) -> bool {
+    let forbidden = |character: char| character.is_whitespace() || character.is_control();
+    !name.is_empty() && name.len() <= MAX_NAME && !name.contains(forbidden)
+}
+
+fn are_addresses(addresses: &[String]) -> bool {
+    addresses.len() <= MAX_ADDRESSES && addresses.iter().all(|address| address.len() <= MAX_ADDRESS)
+}
+
+fn is_lease(ms: u32) -> bool {
+    (500..=60_000).contains(&ms)
+}
+
 impl Server {
+    fn share(&self) -> (ServerId, &str, u16) {
+        (self.id, &self.name, self.weight)
+    }
+}
+
+impl Member {
     fn share(&self) -> (ServerId, &str, u16) {
         (self.id, &self.name, self.weight)
     }
@@ -364,7 +591,7 @@ impl Members {
     /// Returns the ring of the servers that served in this epoch.
     pub fn ring(&self) -> Ring {
         let serving = self.servers.iter().filter(|member| member.state != State::Joining);
-        Ring::of(serving.map(|member| (member.id, member.name.as_str(), member.weight)))
+        Ring::of(serving.map(Member::share))
     }
 
     /// Returns the run of the server with this number.

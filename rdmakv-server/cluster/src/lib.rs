@@ -4,6 +4,8 @@
 //!
 //! * [`codec`]: fragments of a value, any k of which make it.
 //! * [`config`]: the servers and policies of one epoch, and the changes that make the next one.
+//! * [`facts`]: the keys of a cluster in etcd, and what servers write about themselves and each other.
+//! * [`json`]: configurations as etcd keeps them.
 //! * [`placement`]: which servers have a key, and which of them orders its writes.
 //! * [`rights`]: when a server may answer, and how long a new primary waits.
 //!
@@ -11,8 +13,10 @@
 
 pub mod codec;
 pub mod config;
+pub mod facts;
 mod faults;
 mod ids;
+pub mod json;
 mod kernel;
 pub mod placement;
 pub mod rights;

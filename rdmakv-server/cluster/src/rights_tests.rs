@@ -95,7 +95,7 @@ fn history(seed: u64, steps: u32) -> (u32, bool) {
             }
             2 if !latest.servers().is_empty() => {
                 let at = dice.below(latest.servers().len() as u64) as usize;
-                latest = latest.draining(latest.servers()[at].id).unwrap();
+                latest = latest.draining(latest.servers()[at].id).unwrap_or(latest);
             }
             3 | 4 => {
                 let done = runs.iter().filter(|run| latest.incarnation(run.incarnation).is_some()).all(|run| {

@@ -30,7 +30,7 @@ fn first_server_serves_at_once_others_join() {
 #[test]
 fn a_new_run_takes_its_number_and_joins() {
     let config = cluster(3);
-    assert_eq!(config.with_server("s1", vec![], 1, Incarnation(1)), Err(ChangeError::NameTaken));
+    assert_eq!(config.with_server("s1", vec![], 1, Incarnation(1)), Err(ChangeError::RunTaken));
     let back = join(&config, "s1", 99);
     let server = back.server(ServerId(1)).unwrap();
     assert_eq!((server.incarnation, server.state), (Incarnation(99), State::Joining));
