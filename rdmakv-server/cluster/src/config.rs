@@ -224,7 +224,7 @@ pub enum ChangeError {
     #[error("set policy: the prefix is longer than a key: use at most 250 bytes")]
     Prefix,
     /// The cluster has all the policies it may have.
-    #[error("set policy: the cluster has 256 policies: set one of them to none first")]
+    #[error("set policy: the cluster has 256 policies: set some to none first, those of longer prefixes last")]
     Policies,
     /// A lease that is out of bounds.
     #[error("make cluster: the lease is out of bounds: use 500 to 60000 ms")]
@@ -456,7 +456,11 @@ impl Config {
         }
         let mut next = self.next()?;
         next.0.policies.retain(|(of, _)| of != prefix);
-        next.0.policies.push((prefix.to_vec(), policy));
+        // Without a policy of a shorter prefix this one says nothing.
+        let is_default = policy == Policy::None && next.policy(prefix) == Policy::None;
+        if !is_default {
+            next.0.policies.push((prefix.to_vec(), policy));
+        }
         next.0.policies.sort_by(|(one, _), (other, _)| one.cmp(other));
         if next.0.policies.len() > MAX_POLICIES { Err(ChangeError::Policies) } else { Ok(next) }
     }

@@ -190,7 +190,7 @@ impl Facts {
     }
 }
 
-/// What is known of a cluster: its configuration and facts as of one revision of etcd.
+/// The knowledge of a cluster: its configuration and facts as of one revision of etcd.
 ///
 /// A view is made of a read of all keys, and follows a watch from the revision after. It never shows an older revision than before.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -228,21 +228,18 @@ impl View {
         Ok(view)
     }
 
-    /// Takes the changes of one revision from a watch. Changes that the view shows already change nothing.
+    /// Takes changes from a watch, by rising revision. Those that the view shows already change nothing.
     ///
     /// # Errors
     ///
-    /// The configuration cannot be decoded. The facts of the revision are taken.
-    pub fn apply<'a>(
-        &mut self,
-        revision: i64,
-        changes: impl IntoIterator<Item = Change<'a>>,
-    ) -> Result<(), crate::json::DecodeError> {
-        if revision <= self.revision {
-            return Ok(());
+    /// The configuration cannot be decoded. All other changes are taken.
+    pub fn apply<'a>(&mut self, changes: impl IntoIterator<Item = Change<'a>>) -> Result<(), crate::json::DecodeError> {
+        let (shown, mut result) = (self.revision, Ok(()));
+        for change in changes.into_iter().filter(|change| change.revision > shown) {
+            self.revision = self.revision.max(change.revision);
+            result = result.and(self.set(change));
         }
-        self.revision = revision;
-        changes.into_iter().map(|change| self.set(change)).fold(Ok(()), Result::and)
+        result
     }
 
     fn set(&mut self, change: Change<'_>) -> Result<(), crate::json::DecodeError> {
@@ -330,13 +327,13 @@ mod tests {
         let fact = |value, revision| Change { path: &path, value, revision };
         let mut view = View::of(5, [Change { path: "config", value: Some(&bytes), revision: 4 }]).unwrap();
         assert_eq!((view.revision(), view.config_revision(), view.config()), (5, 4, Some(&config)));
-        view.apply(5, [fact(Some(value.as_bytes()), 5)]).unwrap();
+        view.apply([fact(Some(value.as_bytes()), 5)]).unwrap();
         assert!(!view.facts().has(&alive));
-        view.apply(6, [fact(Some(value.as_bytes()), 6)]).unwrap();
+        view.apply([fact(None, 4), fact(Some(value.as_bytes()), 6)]).unwrap();
         assert!(view.facts().has(&alive));
-        view.apply(6, [fact(None, 6)]).unwrap();
+        view.apply([fact(None, 6)]).unwrap();
         assert!(view.facts().has(&alive));
-        view.apply(8, [fact(None, 8), Change { path: "config", value: None, revision: 8 }]).unwrap();
+        view.apply([fact(None, 8), Change { path: "config", value: None, revision: 8 }]).unwrap();
         assert_eq!((view.facts().iter().count(), view.config(), view.config_revision()), (0, None, 0));
     }
 }

@@ -1,9 +1,11 @@
 //! Keys that survive their servers, as state machines.
 //!
-//! This crate decides, and does no input or output: it has no sockets, clock or threads, and no randomness of its own.
+//! This crate decides, and does no input or output: it has no sockets, clock or threads, and no randomness of its own. The one
+//! exception is [`etcd`], a blocking client.
 //!
 //! * [`codec`]: fragments of a value, any k of which make it.
 //! * [`config`]: the servers and policies of one epoch, and the changes that make the next one.
+//! * [`etcd`]: the store of configurations.
 //! * [`facts`]: the keys of a cluster in etcd, and what servers write about themselves and each other.
 //! * [`json`]: configurations as etcd keeps them.
 //! * [`placement`]: which servers have a key, and which of them orders its writes.
@@ -13,6 +15,7 @@
 
 pub mod codec;
 pub mod config;
+pub mod etcd;
 pub mod facts;
 mod faults;
 mod ids;
