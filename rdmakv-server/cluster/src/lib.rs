@@ -5,6 +5,7 @@
 //!
 //! * [`codec`]: fragments of a value, any k of which make it.
 //! * [`config`]: the servers and policies of one epoch, and the changes that make the next one.
+//! * [`detector`]: which servers are suspected, and which are to be removed.
 //! * [`etcd`]: the store of configurations.
 //! * [`facts`]: the keys of a cluster in etcd, and what servers write about themselves and each other.
 //! * [`json`]: configurations as etcd keeps them.
@@ -15,6 +16,9 @@
 
 pub mod codec;
 pub mod config;
+pub mod detector;
+#[cfg(test)]
+mod detector_tests;
 pub mod etcd;
 pub mod facts;
 mod faults;

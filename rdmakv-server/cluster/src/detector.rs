@@ -1,0 +1,193 @@
+//! Failure detection: which servers are suspected, and which are to be removed.
+//!
+//! Each server pings all others each [`INTERVAL`]. It suspects one that refused twice in a row, or left four pings in a row unanswered.
+//! It writes that as a fact until the other answers again. To remove a server that is healthy is safe, but costs a repair, and more than a
+//! group may lose would cost values. So a server is removed only by one that
+//!
+//! * suspects it at that time, so that facts which an outage of etcd left behind remove none;
+//! * is not itself condemned, so that two halves that do not reach each other, but reach etcd and the clients, both stay;
+//! * and sees that most of the other servers suspect it, not counting those that are condemned or not alive; or that its `alive` is gone.
+//!
+//! A server that reaches no other suspects all, but alone it is never most of several. One that was paused counts no ping that it could not
+//! have seen answered.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::config::{Config, Incarnation, ServerId};
+use crate::facts::{Fact, Facts};
+
+/// The time between two pings of a server, in nanoseconds.
+pub const INTERVAL: u64 = 100_000_000;
+
+/// Refusals in a row that make a server suspected.
+const REFUSALS: u8 = 2;
+
+/// Unanswered pings in a row that make a server suspected.
+const MISSES: u8 = 4;
+
+/// A run's knowledge of the others, by its own pings.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Detector {
+    me: (ServerId, Incarnation),
+    peers: BTreeMap<ServerId, Peer>,
+    /// When pings were sent last.
+    pinged: Option<u64>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Peer {
+    run: Incarnation,
+    /// A ping is under way.
+    waits: bool,
+    missed: u8,
+    refused: u8,
+    /// How far its clock is from this one's at least, in nanoseconds; None before the first answer.
+    skew: Option<i64>,
+}
+
+/// The clocks that the answer to a ping shows, in nanoseconds since 1970.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Clocks {
+    /// This server's when it sent the ping.
+    pub sent: i64,
+    /// The other's when it answered.
+    pub answered: i64,
+    /// This server's when the answer came.
+    pub received: i64,
+}
+
+impl Clocks {
+    /// Returns how far the other clock is from this one at least: 0 if both may be alike.
+    fn skew(self) -> i64 {
+        let (least, most) = (self.answered.saturating_sub(self.received), self.answered.saturating_sub(self.sent));
+        if least > 0 { least } else { most.min(0) }
+    }
+}
+
+impl Detector {
+    /// Returns the detector of a run.
+    pub fn new(id: ServerId, run: Incarnation) -> Self {
+        Self { me: (id, run), peers: BTreeMap::new(), pinged: None }
+    }
+
+    /// Takes the servers of a configuration. What is known of runs that stay is kept.
+    pub fn follow(&mut self, config: &Config) {
+        self.peers.retain(|&id, peer| config.server(id).is_some_and(|server| server.incarnation == peer.run));
+        for server in config.servers().iter().filter(|server| server.id != self.me.0) {
+            let new = || Peer { run: server.incarnation, waits: false, missed: 0, refused: 0, skew: None };
+            self.peers.entry(server.id).or_insert_with(new);
+        }
+    }
+
+    /// Returns when the next pings are due.
+    pub fn due(&self) -> u64 {
+        self.pinged.map_or(0, |pinged| pinged + INTERVAL)
+    }
+
+    /// Returns the runs to be pinged now, if it is time. A ping that is still unanswered counts as missed.
+    ///
+    /// If this server was late by an interval it did not run, and may not have seen the answers: then none counts.
+    pub fn ping(&mut self, now: u64) -> Vec<(ServerId, Incarnation)> {
+        if now < self.due() {
+            return Vec::new();
+        }
+        let late = self.pinged.is_some_and(|pinged| now >= pinged + 2 * INTERVAL);
+        self.pinged = Some(now);
+        let ping = |(&id, peer): (&ServerId, &mut Peer)| {
+            if peer.waits && !late {
+                peer.missed = peer.missed.saturating_add(1);
+            }
+            peer.waits = true;
+            (id, peer.run)
+        };
+        self.peers.iter_mut().map(ping).collect()
+    }
+
+    /// Takes an answer of a run to the last ping. One of another run is ignored.
+    pub fn answered(&mut self, id: ServerId, run: Incarnation, clocks: Clocks) {
+        if let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.run == run) {
+            (peer.waits, peer.missed, peer.refused, peer.skew) = (false, 0, 0, Some(clocks.skew()));
+        }
+    }
+
+    /// Takes a refused connection: the machine is there, and no server on it.
+    pub fn refused(&mut self, id: ServerId, run: Incarnation) {
+        if let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.run == run && peer.waits) {
+            (peer.waits, peer.refused) = (false, peer.refused.saturating_add(1));
+        }
+    }
+
+    /// Returns whether this run suspects a server by its own pings.
+    pub fn suspects(&self, id: ServerId) -> bool {
+        self.peers.get(&id).is_some_and(|peer| peer.refused >= REFUSALS || peer.missed >= MISSES)
+    }
+
+    /// Returns the facts that this run has to write and to delete, so that its suspicions in etcd are those that it has.
+    pub fn changes(&self, facts: &Facts) -> (Vec<Fact>, Vec<Fact>) {
+        let own = |fact: &&Fact| matches!(fact, Fact::Suspect { by, .. } if by.0 == self.me.0);
+        let suspicion = |(&id, peer): (&ServerId, &Peer)| Fact::Suspect { of: (id, peer.run), by: self.me };
+        let wanted: Vec<Fact> = self.peers.iter().filter(|(id, _)| self.suspects(**id)).map(suspicion).collect();
+        // A fact with the same key is replaced by the one to be written.
+        let is_wanted = |fact: &Fact| wanted.iter().any(|wanted| wanted.path() == fact.path());
+        let stale = facts.iter().filter(own).filter(|fact| !is_wanted(fact)).copied().collect();
+        (wanted.into_iter().filter(|fact| !facts.has(fact)).collect(), stale)
+    }
+
+    /// Returns a server that this run may remove now by the next epoch.
+    pub fn to_remove(&self, config: &Config, facts: &Facts) -> Option<ServerId> {
+        let is_member = config.server(self.me.0).is_some_and(|server| server.incarnation == self.me.1);
+        let condemned = condemned(config, facts);
+        if !is_member || condemned.contains(&self.me.0) {
+            return None;
+        }
+        let mut silent = config
+            .servers()
+            .iter()
+            .filter(|server| self.suspects(server.id) && self.knows(server.id, server.incarnation));
+        silent
+            .find(|server| condemned.contains(&server.id) || !facts.is_alive(server.id, server.incarnation))
+            .map(|server| server.id)
+    }
+
+    fn knows(&self, id: ServerId, run: Incarnation) -> bool {
+        self.peers.get(&id).is_some_and(|peer| peer.run == run)
+    }
+
+    /// Returns whether this server's clock is off by more than half of what is allowed, so that it has to drain.
+    ///
+    /// Most of at least two others have to agree, all in one direction: of two clocks either may be right.
+    pub fn is_clock_off(&self, allowed: u64) -> bool {
+        let skews: Vec<i64> = self.peers.values().filter_map(|peer| peer.skew).collect();
+        let limit = i64::try_from(allowed / 2).unwrap_or(i64::MAX);
+        let ahead = skews.iter().filter(|&&skew| skew > limit).count();
+        let behind = skews.iter().filter(|&&skew| skew < -limit).count();
+        skews.len() >= 2 && ahead.max(behind) * 2 > skews.len()
+    }
+}
+
+/// Returns the servers that most of the others suspect, not counting those condemned themselves or not alive.
+pub fn condemned(config: &Config, facts: &Facts) -> BTreeSet<ServerId> {
+    let mut condemned = BTreeSet::new();
+    loop {
+        let votes = |id: ServerId| {
+            config
+                .servers()
+                .iter()
+                .filter(|voter| {
+                    voter.id != id && !condemned.contains(&voter.id) && facts.is_alive(voter.id, voter.incarnation)
+                })
+                .map(|voter| voter.id)
+                .collect::<Vec<_>>()
+        };
+        let is_condemned = |id: ServerId| {
+            let (voters, suspecters) = (votes(id), facts.suspecters(config, id));
+            voters.iter().filter(|voter| suspecters.contains(voter)).count() * 2 > voters.len()
+        };
+        let others = config.servers().iter().map(|server| server.id).filter(|id| !condemned.contains(id));
+        let new: Vec<ServerId> = others.filter(|&id| is_condemned(id)).collect();
+        if new.is_empty() {
+            return condemned;
+        }
+        condemned.extend(new);
+    }
+}
