@@ -42,8 +42,59 @@ pub(super) struct Flags {
     /// Say on standard error how it went
     #[arg(short, long, global = true)]
     pub(super) verbose: bool,
+    /// The servers of etcd, for the cluster commands: http://[USER:PASSWORD@]HOST[:PORT], with commas between them
+    #[arg(long, value_name = "URL,...", global = true)]
+    pub(super) etcd: Option<String>,
+    /// The name of the cluster in etcd
+    #[arg(long, value_name = "NAME", default_value = "main", global = true)]
+    pub(super) cluster: String,
     #[command(subcommand)]
     pub(super) command: Command,
+}
+
+/// A command about a cluster.
+#[derive(Args, Debug)]
+pub(super) struct ClusterFlags {
+    /// Print JSON
+    #[arg(long, global = true)]
+    pub(super) json: bool,
+    #[command(subcommand)]
+    pub(super) command: ClusterCommand,
+}
+
+#[derive(Subcommand, Debug)]
+pub(super) enum ClusterCommand {
+    /// Makes a cluster without servers
+    #[command(
+        after_help = "Examples:\n  rdmakv cluster --etcd http://10.0.0.1:2379 init\n  rdmakv cluster init --lease 5000"
+    )]
+    Init {
+        /// How long a server may answer after it read the configuration, in milliseconds; it never changes
+        #[arg(long, value_name = "MS", default_value_t = 2000, value_parser = within::<u32, 500, 60_000>)]
+        lease: u32,
+    },
+    /// Shows epoch, servers and policies
+    #[command(after_help = "Examples:\n  rdmakv cluster status\n  rdmakv cluster status --json | jq .servers")]
+    Status,
+    /// Sets how keys with a prefix are stored
+    #[command(
+        after_help = "Policies:\n  none          once\n  copies:N      whole, on N servers\n  code:K+M      in K+M fragments, any K of which make the value\n\nExamples:\n  rdmakv cluster policy user: copies:3\n  rdmakv cluster policy '' code:4+2               all keys without a longer prefix"
+    )]
+    Policy {
+        /// The beginning of the keys; empty for all keys
+        prefix: String,
+        /// none, copies:N or code:K+M
+        policy: String,
+    },
+    /// Moves the keys of a server to others
+    #[command(after_help = "Examples:\n  rdmakv cluster drain 3\n  rdmakv cluster drain rack2-host7")]
+    Drain {
+        /// The server's number or name
+        id: String,
+    },
+    /// Makes all values void that were stored before; waits until no server returns one
+    #[command(after_help = "Examples:\n  rdmakv cluster flush")]
+    Flush,
 }
 
 #[derive(Subcommand, Debug)]
@@ -135,6 +186,11 @@ pub(super) enum Command {
         #[arg(short, long, value_name = "N", value_parser = within::<u64, 0, { u64::MAX }>)]
         count: Option<u64>,
     },
+    /// Shows and changes the configuration of a cluster in etcd; servers do not read it yet
+    #[command(
+        after_help = "Examples:\n  rdmakv --etcd http://10.0.0.1:2379,http://10.0.0.2:2379 cluster init\n  rdmakv cluster policy user: copies:3            etcd's addresses are in RDMAKV_ETCD\n  rdmakv cluster status --json"
+    )]
+    Cluster(ClusterFlags),
     /// Prints servers' versions
     #[command(after_help = "Examples:\n  rdmakv version")]
     Version,

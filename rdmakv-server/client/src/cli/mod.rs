@@ -2,6 +2,7 @@
 //!
 //! Public for what is beside this crate, and no part of what [semantic versions](crate) are about.
 
+mod cluster;
 mod flags;
 mod values;
 mod watch;
@@ -21,6 +22,9 @@ const HERE: &str = "shm:@rdmakv-11211,tcp:127.0.0.1:11211";
 pub(super) enum Failure {
     Client(Error),
     Io(String),
+    Cluster(rdmakv_cluster::etcd::Error),
+    /// The command line makes no sense.
+    Usage(String),
     /// It was done, and the answer is no.
     No(String),
     /// The output has no reader any more.
@@ -30,6 +34,12 @@ pub(super) enum Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Self::Client(error)
+    }
+}
+
+impl From<rdmakv_cluster::etcd::Error> for Failure {
+    fn from(error: rdmakv_cluster::etcd::Error) -> Self {
+        Self::Cluster(error)
     }
 }
 
@@ -68,6 +78,10 @@ pub fn main() -> ExitCode {
         }
         Err(Failure::Client(Error::Refused { about, said })) => (1, refused(&about, &said)),
         Err(Failure::Client(error)) => (1, error.to_string()),
+        Err(Failure::Cluster(error @ rdmakv_cluster::etcd::Error::OutcomeUnknown { .. })) => (3, error.to_string()),
+        Err(Failure::Cluster(error @ rdmakv_cluster::etcd::Error::Change(_))) => (2, error.to_string()),
+        Err(Failure::Cluster(error)) => (1, error.to_string()),
+        Err(Failure::Usage(said)) => (2, said),
         Err(Failure::Io(said) | Failure::No(said)) => (1, said),
     };
     // Where standard error is closed, the code says it.
@@ -76,12 +90,19 @@ pub fn main() -> ExitCode {
 }
 
 fn run(flags: &Flags) -> Result<(), Failure> {
+    let timeout = Duration::from_millis(flags.timeout);
+    if let Command::Cluster(cluster) = &flags.command {
+        return cluster::run(cluster, flags.etcd.as_deref(), &flags.cluster, timeout);
+    }
+    if flags.etcd.is_some() {
+        let why = "use etcd: only `rdmakv cluster` does yet: name the servers of other commands by -s";
+        return Err(Failure::Usage(why.to_owned()));
+    }
     let servers = match (&flags.servers[..], std::env::var("RDMAKV_SERVERS")) {
         ([], Ok(servers)) if !servers.trim().is_empty() => servers.split_whitespace().map(str::to_owned).collect(),
         ([], _) => vec![HERE.to_owned()],
         (servers, _) => servers.to_vec(),
     };
-    let timeout = Duration::from_millis(flags.timeout);
     // Not a flag: others see those.
     let login = std::env::var("RDMAKV_LOGIN").ok();
     let login = login.as_deref().and_then(|login| login.split_once(':'));
@@ -110,6 +131,7 @@ fn run(flags: &Flags) -> Result<(), Failure> {
         Command::Decr { key, by } => number(key, client.decr(key, *by)?),
         Command::Stats { kind } => stats(client.stats(kind)),
         Command::Watch { interval, count } => watch::watch(&mut client, Duration::from_secs_f64(*interval), *count),
+        Command::Cluster(_) => Ok(()),
         Command::Version => everywhere(client.version(), |server, version, text| {
             let _ = writeln!(text, "{server}  {version}");
         }),

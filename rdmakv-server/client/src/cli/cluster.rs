@@ -1,0 +1,271 @@
+//! Clusters in etcd: their configuration, shown and changed.
+
+use super::Failure;
+use super::flags::{ClusterCommand, ClusterFlags};
+use rdmakv_cluster::config::{Config, Policy, Server, State};
+use rdmakv_cluster::etcd::{Endpoint, Etcd, Store};
+use rdmakv_cluster::facts::{Fact, View};
+use rdmakv_cluster::json::prefix_text;
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+/// The time between two looks at what servers adopted.
+const LOOK: Duration = Duration::from_millis(100);
+
+pub(super) fn run(flags: &ClusterFlags, etcd: Option<&str>, name: &str, timeout: Duration) -> Result<(), Failure> {
+    let from_environment = std::env::var("RDMAKV_ETCD").ok().filter(|etcd| !etcd.trim().is_empty());
+    let etcd = etcd.map(str::to_owned).or(from_environment);
+    let etcd =
+        etcd.ok_or_else(|| usage("find etcd: no address is given: use --etcd URL or the variable RDMAKV_ETCD"))?;
+    let endpoints = Endpoint::list(&etcd).map_err(usage)?;
+    let mut store = Store::new(Etcd::new(endpoints, timeout), name).map_err(usage)?;
+    let (said, answer) = match &flags.command {
+        ClusterCommand::Init { lease } => init(&mut store, name, *lease)?,
+        ClusterCommand::Status => status(&mut store, name)?,
+        ClusterCommand::Policy { prefix, policy } => policy_of(&mut store, name, prefix, policy)?,
+        ClusterCommand::Drain { id } => drain(&mut store, name, id)?,
+        ClusterCommand::Flush => flush(&mut store, name)?,
+    };
+    let text = if flags.json { format!("{answer:#}\n") } else { said };
+    Ok(io::stdout().write_all(text.as_bytes())?)
+}
+
+fn usage(why: impl ToString) -> Failure {
+    Failure::Usage(why.to_string())
+}
+
+/// Returns what is printed of a change, as text and as JSON.
+fn changed(said: &str, name: &str, config: &Config) -> (String, Value) {
+    let epoch = config.epoch().0;
+    (format!("{said}; epoch {epoch}\n"), json!({ "cluster": name, "epoch": epoch }))
+}
+
+fn init(store: &mut Store, name: &str, lease: u32) -> Result<(String, Value), Failure> {
+    let mut random = [0; 16];
+    let got = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
+    if !got.is_ok_and(|got| got == random.len()) {
+        return Err(Failure::Io("make cluster: the system has no random numbers".to_owned()));
+    }
+    let config = Config::with_lease(u128::from_le_bytes(random), lease).map_err(usage)?;
+    if !store.create(&config)? {
+        let why = format!("make cluster {name}: it exists already: see its status, or choose another --cluster");
+        return Err(Failure::No(why));
+    }
+    let (said, mut answer) = changed(&format!("made cluster {name}, {:032x}", config.uuid()), name, &config);
+    answer["uuid"] = json!(format!("{:032x}", config.uuid()));
+    Ok((said, answer))
+}
+
+fn policy_of(store: &mut Store, name: &str, prefix: &str, policy: &str) -> Result<(String, Value), Failure> {
+    let policy: Policy = policy.parse().map_err(usage)?;
+    let config = store.update(|_, config| {
+        let next = config.with_policy(prefix.as_bytes(), policy)?;
+        Ok((next.policies() != config.policies()).then_some(next))
+    })?;
+    let keys =
+        if prefix.is_empty() { "all keys".to_owned() } else { format!("keys with {}", prefix_text(prefix.as_bytes())) };
+    Ok(changed(&format!("{keys}: {policy}"), name, &config))
+}
+
+fn drain(store: &mut Store, name: &str, id: &str) -> Result<(String, Value), Failure> {
+    let find = |config: &Config| {
+        let is_it = |server: &&Server| server.id.0.to_string() == id || server.name == id;
+        config.servers().iter().find(is_it).map(|server| (server.id, server.state))
+    };
+    let mut found = false;
+    let config = store.update(|_, config| {
+        let server = find(config);
+        found = server.is_some();
+        match server {
+            Some((id, State::Up | State::Joining)) => config.draining(id).map(Some),
+            Some((_, State::Draining)) | None => Ok(None),
+        }
+    })?;
+    if !found {
+        let why = format!("drain server {id}: cluster {name} has no such server: give a number or name of its status");
+        return Err(Failure::No(why));
+    }
+    Ok(changed(&format!("server {id} drains"), name, &config))
+}
+
+/// Begins an epoch that has no older value, and waits until no server answers by an earlier one.
+fn flush(store: &mut Store, name: &str) -> Result<(String, Value), Failure> {
+    let mut from = None;
+    let config = store.update(|_, config| {
+        // A lost answer must not flush twice.
+        let from = *from.get_or_insert(config.epoch());
+        if config.flushed() > from { Ok(None) } else { config.flush().map(Some) }
+    })?;
+    // A right that shows an earlier epoch was read before now, and its clock may be slow by an eighth.
+    let lease = Duration::from_millis(u64::from(config.lease_ms()));
+    let end = Instant::now() + lease + lease / 8;
+    let epoch = config.flushed();
+    let is_adopted = |view: &View| {
+        let adopted = |server: &Server| view.facts().has_adopted(server.incarnation, epoch);
+        view.config().is_some_and(|config| config.servers().iter().all(adopted))
+    };
+    while Instant::now() < end && !store.read().is_ok_and(|view| is_adopted(&view)) {
+        std::thread::sleep(LOOK.min(end.saturating_duration_since(Instant::now())));
+    }
+    Ok(changed("flushed", name, &config))
+}
+
+fn status(store: &mut Store, name: &str) -> Result<(String, Value), Failure> {
+    let view = store.read()?;
+    let Some(config) = view.config() else {
+        return Err(Failure::No(format!(
+            "read status of cluster {name}: no such cluster: make it by `rdmakv cluster init`"
+        )));
+    };
+    let answer = json!({
+        "cluster": name,
+        "uuid": format!("{:032x}", config.uuid()),
+        "epoch": config.epoch().0,
+        "whole": config.is_whole(),
+        "flushed": config.flushed().0,
+        "lease_ms": config.lease_ms(),
+        "servers": config.servers().iter().map(|server| server_json(&view, config, server)).collect::<Vec<_>>(),
+        "policies": config.policies().iter().map(|(prefix, policy)| {
+            json!({ "prefix": prefix_text(prefix), "policy": policy.to_string() })
+        }).collect::<Vec<_>>(),
+    });
+    Ok((status_text(&view, config, name), answer))
+}
+
+/// Returns the epochs that a server adopted and repaired.
+fn epochs(view: &View, server: &Server) -> (Option<u32>, Option<u32>) {
+    let (mut adopted, mut repaired) = (None, None);
+    for fact in view.facts().iter() {
+        match fact {
+            Fact::Adopted(_, run, epoch) if *run == server.incarnation => adopted = Some(epoch.0),
+            Fact::Repaired(_, run, epoch) if *run == server.incarnation => repaired = Some(epoch.0),
+            _ => {}
+        }
+    }
+    (adopted, repaired)
+}
+
+fn server_json(view: &View, config: &Config, server: &Server) -> Value {
+    let (adopted, repaired) = epochs(view, server);
+    let suspecters: Vec<u8> = view.facts().suspecters(config, server.id).iter().map(|id| id.0).collect();
+    json!({
+        "id": server.id.0,
+        "name": server.name,
+        "state": server.state.name(),
+        "weight": server.weight,
+        "incarnation": format!("{:016x}", server.incarnation.0),
+        "addresses": server.addresses,
+        "alive": view.facts().is_alive(server.id, server.incarnation),
+        "adopted": adopted,
+        "repaired": repaired,
+        "suspected_by": suspecters,
+    })
+}
+
+fn status_text(view: &View, config: &Config, name: &str) -> String {
+    let whole = if config.is_whole() { "whole" } else { "not whole" };
+    let mut text = format!("cluster {name}  epoch {}  {whole}  lease {} ms", config.epoch().0, config.lease_ms());
+    if config.flushed().0 > 0 {
+        let _ = write!(text, "  flushed in epoch {}", config.flushed().0);
+    }
+    let _ = write!(text, "\nuuid {:032x}\n\n", config.uuid());
+    if config.servers().is_empty() {
+        text.push_str("no servers\n");
+    } else {
+        let mut rows = vec![
+            ["id", "name", "state", "weight", "alive", "adopted", "repaired", "suspected by", "addresses"]
+                .map(str::to_owned),
+        ];
+        let or_dash = |epoch: Option<u32>| epoch.map_or("–".to_owned(), |epoch| epoch.to_string());
+        for server in config.servers() {
+            let (adopted, repaired) = epochs(view, server);
+            let suspecters = view.facts().suspecters(config, server.id);
+            let by: Vec<String> = suspecters.iter().map(|id| id.0.to_string()).collect();
+            let alive = view.facts().is_alive(server.id, server.incarnation);
+            rows.push([
+                server.id.0.to_string(),
+                server.name.clone(),
+                server.state.to_string(),
+                server.weight.to_string(),
+                if alive { "yes" } else { "no" }.to_owned(),
+                or_dash(adopted),
+                or_dash(repaired),
+                if by.is_empty() { "–".to_owned() } else { by.join(",") },
+                server.addresses.join(","),
+            ]);
+        }
+        text.push_str(&table(&rows, |column| matches!(column, 0 | 3 | 5 | 6)));
+    }
+    text.push('\n');
+    let mut rows = vec![["prefix", "policy"].map(str::to_owned)];
+    if config.policies().first().is_none_or(|(prefix, _)| !prefix.is_empty()) {
+        rows.push(["(all other keys)".to_owned(), Policy::None.to_string()]);
+    }
+    for (prefix, policy) in config.policies() {
+        let prefix = if prefix.is_empty() { "(all other keys)".to_owned() } else { prefix_text(prefix) };
+        rows.push([prefix, policy.to_string()]);
+    }
+    text.push_str(&table(&rows, |_| false));
+    text
+}
+
+/// Returns rows with their columns below each other; those of numbers end alike.
+fn table<const N: usize>(rows: &[[String; N]], is_number: impl Fn(usize) -> bool) -> String {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (column, cell) in row.iter().enumerate() {
+            let width = width(column);
+            let gap = if column == 0 { "" } else { "  " };
+            let _ = match is_number(column) {
+                true => write!(line, "{gap}{cell:>width$}"),
+                false => write!(line, "{gap}{cell:<width$}"),
+            };
+        }
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rdmakv_cluster::config::{Incarnation, ServerId};
+    use rdmakv_cluster::facts::Change;
+    use rdmakv_cluster::json::encode;
+
+    #[test]
+    fn status_shows_servers_facts_and_policies() {
+        let join = |config: Config, (name, run): (&str, u64)| {
+            config.with_server(name, vec![format!("tcp:{name}:11211")], 1, Incarnation(run)).unwrap()
+        };
+        let config = [("a", 1), ("long-name", 2)].into_iter().fold(Config::new(7), join);
+        let config = config.with_policy(b"user:", Policy::Copies(2)).unwrap();
+        let (one, two) = ((ServerId(0), Incarnation(1)), (ServerId(1), Incarnation(2)));
+        let adopted = Fact::Adopted(one.0, one.1, config.epoch());
+        let facts = [Fact::Alive(one.0, one.1), adopted, Fact::Suspect { of: two, by: one }];
+        let keys: Vec<(String, String)> = facts.iter().map(|fact| (fact.path(), fact.value())).collect();
+        let bytes = encode(&config);
+        let facts = keys.iter().map(|(path, value)| Change { path, value: Some(value.as_bytes()), revision: 3 });
+        let config_key = Change { path: "config", value: Some(&bytes), revision: 3 };
+        let view = View::of(3, facts.chain([config_key])).unwrap();
+        let expected = "\
+cluster main  epoch 4  not whole  lease 2000 ms
+uuid 00000000000000000000000000000007
+
+id  name       state    weight  alive  adopted  repaired  suspected by  addresses
+ 0  a          up            1  yes          4         –  –             tcp:a:11211
+ 1  long-name  joining       1  no           –         –  0             tcp:long-name:11211
+
+prefix            policy
+(all other keys)  none
+user:             copies:2
+";
+        assert_eq!(status_text(&view, &config, "main"), expected);
+        let server = server_json(&view, &config, &config.servers()[1]);
+        assert_eq!((&server["suspected_by"], &server["adopted"]), (&json!([0]), &Value::Null));
+    }
+}

@@ -1,0 +1,95 @@
+//! `rdmakv cluster`, as a shell uses it, with a real etcd.
+
+#[path = "../../cluster/tests/etcd_server/mod.rs"]
+mod etcd_server;
+
+use etcd_server::Members;
+use rdmakv_cluster::config::Incarnation;
+use rdmakv_cluster::facts::Fact;
+use std::process::Command;
+
+/// Returns the exit code and what was written.
+fn rdmakv(etcd: &str, arguments: &[&str]) -> (i32, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_rdmakv"))
+        .args(["--timeout", "60000"])
+        .args(arguments)
+        .env("RDMAKV_ETCD", etcd)
+        .output()
+        .unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn a_cluster_is_made_changed_and_shown() {
+    let Some(etcd) = Members::start(1) else { return };
+    let urls = etcd.urls();
+    let cluster = |arguments: &[&str]| rdmakv(&urls, &[&["cluster"], arguments].concat());
+    let (code, _, why) = cluster(&["status"]);
+    assert!(code == 1 && why.contains("no such cluster: make it by `rdmakv cluster init`"), "{why}");
+    assert!(cluster(&["policy", "a", "none"]).2.contains("no such cluster"));
+
+    let (code, said, _) = cluster(&["init", "--lease", "500"]);
+    assert!(code == 0 && said.starts_with("made cluster main, ") && said.ends_with("; epoch 1\n"), "{said}");
+    let (code, _, why) = cluster(&["init"]);
+    assert!(code == 1 && why.contains("exists already"), "{why}");
+    assert_eq!(cluster(&["policy", "user:", "copies:3"]).1, "keys with user:: copies:3; epoch 2\n");
+    // The same again is no change.
+    assert_eq!(cluster(&["policy", "user:", "copies:3"]).1, "keys with user:: copies:3; epoch 2\n");
+    assert_eq!(cluster(&["policy", "", "code:4+2"]).1, "all keys: code:4+2; epoch 3\n");
+
+    // Servers as they will join.
+    let mut store = etcd.store("main");
+    for (name, run) in [("a", 1), ("b", 2)] {
+        let addresses = vec![format!("tcp:{name}:11211")];
+        let join = |_: &_, config: &rdmakv_cluster::config::Config| {
+            config.with_server(name, addresses.clone(), 1, Incarnation(run)).map(Some)
+        };
+        store.update(join).unwrap();
+    }
+    store.update(|_, config| config.whole().map(Some)).unwrap();
+    let server = store.read().unwrap().config().unwrap().servers()[1].clone();
+    store.put(&[Fact::Alive(server.id, server.incarnation)], None).unwrap();
+
+    assert_eq!(cluster(&["drain", "a"]).1, "server a drains; epoch 7\n");
+    assert_eq!(cluster(&["drain", "0"]).1, "server 0 drains; epoch 7\n");
+    let (code, _, why) = cluster(&["drain", "b"]);
+    assert!(code == 2 && why.contains("no other server could take its keys"), "{why}");
+    let (code, _, why) = cluster(&["drain", "c"]);
+    assert!(code == 1 && why.contains("has no such server"), "{why}");
+    assert_eq!(cluster(&["flush"]).1, "flushed; epoch 8\n");
+
+    let (code, table, _) = cluster(&["status"]);
+    assert_eq!(code, 0);
+    for line in [
+        "cluster main  epoch 8  not whole  lease 500 ms  flushed in epoch 8",
+        " 0  a     draining       1  no           –         –  –             tcp:a:11211",
+        " 1  b     up             1  yes          –         –  –             tcp:b:11211",
+        "(all other keys)  code:4+2",
+        "user:             copies:3",
+    ] {
+        assert!(table.lines().any(|found| found == line), "{line}\n{table}");
+    }
+    let status: serde_json::Value = serde_json::from_str(&cluster(&["status", "--json"]).1).unwrap();
+    assert_eq!((&status["epoch"], &status["servers"][1]["alive"]), (&8.into(), &true.into()));
+    assert_eq!((&status["policies"][1]["policy"], &status["lease_ms"]), (&"copies:3".into(), &500.into()));
+    // Another cluster in the same etcd.
+    let other = rdmakv(&urls, &["--cluster", "other", "cluster", "--json", "init"]);
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&other.1).unwrap()["epoch"], 1);
+}
+
+#[test]
+fn wrong_use_is_told_with_its_remedy() {
+    for (etcd, arguments, code, remedy) in [
+        ("", &["cluster", "status"][..], 2, "use --etcd URL or the variable RDMAKV_ETCD"),
+        ("https://h", &["cluster", "status"], 2, "use http:// in a private network"),
+        ("http://127.0.0.1:1", &["cluster", "status"], 1, "connection refused: start etcd or correct --etcd"),
+        ("h", &["--cluster", "a/b", "cluster", "status"], 2, "use 1 to 64 letters"),
+        ("h", &["cluster", "policy", "a", "copies:1"], 2, "use none, copies:2 to copies:64"),
+        ("h", &["cluster", "init", "--lease", "1"], 2, "500 to 60000"),
+        ("h", &["get", "--etcd", "h", "a"], 2, "only `rdmakv cluster` does yet"),
+    ] {
+        let (got, out, why) = rdmakv(etcd, arguments);
+        assert!(got == code && out.is_empty() && why.contains(remedy), "{arguments:?}: {got} {why}");
+    }
+}
