@@ -12,6 +12,7 @@
 //!
 //! [cargo-fuzz]: https://rust-fuzz.github.io/book/cargo-fuzz.html
 
+mod cluster;
 mod flash;
 mod frrwp;
 mod mrrc;
@@ -78,6 +79,9 @@ pub const TARGETS: &[Target] = &[
     Target { name: "rdmakv_reply", about: "replies over a fabric", run: rdmakv::reply },
     Target { name: "rdmakv_fragments", about: "fragments of messages over a fabric", run: rdmakv::fragments },
     Target { name: "rdmakv_item", about: "items that one-sided readers find in memory", run: rdmakv::item },
+    Target { name: "cluster_config", about: "configurations of a cluster, as JSON", run: cluster::config },
+    Target { name: "cluster_fact", about: "what servers of a cluster write into etcd", run: cluster::fact },
+    Target { name: "etcd_answer", about: "answers of etcd's JSON gateway, over HTTP", run: cluster::answer },
     Target { name: "flash_record", about: "records of the flash tier", run: flash::record },
     Target { name: "flash_segment", about: "directories of the flash tier's segments", run: flash::segment },
     Target { name: "flash_superblock", about: "superblocks of the flash tier's files", run: flash::superblock },
