@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::config::{Config, Incarnation, ServerId};
 use crate::facts::{Fact, Facts};
+use crate::faults::is_planted;
 
 /// The time between two pings of a server, in nanoseconds.
 pub const INTERVAL: u64 = 100_000_000;
@@ -91,7 +92,7 @@ impl Detector {
         if now < self.due() {
             return Vec::new();
         }
-        let late = self.pinged.is_some_and(|pinged| now >= pinged + 2 * INTERVAL);
+        let late = self.pinged.is_some_and(|pinged| now >= pinged + 2 * INTERVAL) && !is_planted("late-pings-count");
         self.pinged = Some(now);
         let ping = |(&id, peer): (&ServerId, &mut Peer)| {
             if peer.waits && !late {
@@ -137,13 +138,15 @@ impl Detector {
     pub fn to_remove(&self, config: &Config, facts: &Facts) -> Option<ServerId> {
         let is_member = config.server(self.me.0).is_some_and(|server| server.incarnation == self.me.1);
         let condemned = condemned(config, facts);
-        if !is_member || condemned.contains(&self.me.0) {
+        let is_condemned = condemned.contains(&self.me.0) && !is_planted("condemned-removes");
+        if !is_member || is_condemned {
             return None;
         }
         let mut silent = config
             .servers()
             .iter()
-            .filter(|server| self.suspects(server.id) && self.knows(server.id, server.incarnation));
+            .filter(|server| self.suspects(server.id) || is_planted("old-suspicion-removes"))
+            .filter(|server| self.knows(server.id, server.incarnation));
         silent
             .find(|server| condemned.contains(&server.id) || !facts.is_alive(server.id, server.incarnation))
             .map(|server| server.id)

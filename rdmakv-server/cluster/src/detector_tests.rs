@@ -303,6 +303,50 @@ fn random_failures_remove_with_cause_only() {
     }
 }
 
+/// Returns whether it went wrong.
+type Scenario = fn(&mut Cluster) -> bool;
+
+/// Each planted fault removes a server that runs, or suspects one.
+#[test]
+fn finds_planted_faults() {
+    let halves = |cluster: &mut Cluster| {
+        for (one, other) in [(0, 2), (0, 3), (1, 2), (1, 3)] {
+            cluster.cut.insert((one, other));
+        }
+        cluster.advance(100);
+        !cluster.removed().is_empty()
+    };
+    let outage = |cluster: &mut Cluster| {
+        cluster.cut.extend([(0, 1), (2, 1), (3, 1)]);
+        cluster.advance(4);
+        cluster.etcd_is_down = true;
+        cluster.advance(2);
+        cluster.cut.clear();
+        cluster.advance(100);
+        cluster.etcd_is_down = false;
+        cluster.advance(100);
+        !cluster.removed().is_empty()
+    };
+    let wakes = |cluster: &mut Cluster| {
+        let id = ServerId(1);
+        let detector = &mut cluster.servers[0].detector;
+        for sleep in 1..6 {
+            detector.ping((100 + 10 * sleep) * INTERVAL);
+        }
+        detector.suspects(id)
+    };
+    let scenarios: [(&str, Scenario); 3] =
+        [("condemned-removes", halves), ("old-suspicion-removes", outage), ("late-pings-count", wakes)];
+    for (fault, is_wrong) in scenarios {
+        for planted in ["", fault] {
+            crate::faults::plant(planted);
+            let wrong = is_wrong(&mut Cluster::of(4));
+            crate::faults::plant("");
+            assert_eq!(wrong, !planted.is_empty(), "{fault}");
+        }
+    }
+}
+
 #[test]
 fn a_wrong_clock_is_the_one_that_most_disagree_with() {
     let config = Cluster::of(3).config;
