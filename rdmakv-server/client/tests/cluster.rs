@@ -33,10 +33,10 @@ fn a_cluster_is_made_changed_and_shown() {
     assert!(code == 0 && said.starts_with("made cluster main, ") && said.ends_with("; epoch 1\n"), "{said}");
     let (code, _, why) = cluster(&["init"]);
     assert!(code == 1 && why.contains("exists already"), "{why}");
-    assert_eq!(cluster(&["policy", "user:", "copies:3"]).1, "keys with user:: copies:3; epoch 2\n");
+    assert_eq!(cluster(&["policy", "user:", "copies:3"]).1, "policy of user: is copies:3; epoch 2\n");
     // The same again is no change.
-    assert_eq!(cluster(&["policy", "user:", "copies:3"]).1, "keys with user:: copies:3; epoch 2\n");
-    assert_eq!(cluster(&["policy", "", "code:4+2"]).1, "all keys: code:4+2; epoch 3\n");
+    assert_eq!(cluster(&["policy", "user:", "copies:3"]).1, "policy of user: is copies:3; epoch 2\n");
+    assert_eq!(cluster(&["policy", "", "code:4+2"]).1, "policy of all other keys is code:4+2; epoch 3\n");
 
     // Servers as they will join.
     let mut store = etcd.store("main");

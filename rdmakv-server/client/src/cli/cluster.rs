@@ -64,9 +64,8 @@ fn policy_of(store: &mut Store, name: &str, prefix: &str, policy: &str) -> Resul
         let next = config.with_policy(prefix.as_bytes(), policy)?;
         Ok((next.policies() != config.policies()).then_some(next))
     })?;
-    let keys =
-        if prefix.is_empty() { "all keys".to_owned() } else { format!("keys with {}", prefix_text(prefix.as_bytes())) };
-    Ok(changed(&format!("{keys}: {policy}"), name, &config))
+    let keys = if prefix.is_empty() { "all other keys".to_owned() } else { prefix_text(prefix.as_bytes()) };
+    Ok(changed(&format!("policy of {keys} is {policy}"), name, &config))
 }
 
 fn drain(store: &mut Store, name: &str, id: &str) -> Result<(String, Value), Failure> {

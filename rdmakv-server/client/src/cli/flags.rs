@@ -42,7 +42,7 @@ pub(super) struct Flags {
     /// Say on standard error how it went
     #[arg(short, long, global = true)]
     pub(super) verbose: bool,
-    /// The servers of etcd, for the cluster commands: http://[USER:PASSWORD@]HOST[:PORT], with commas between them
+    /// The servers of etcd, for the cluster commands: http://[USER:PASSWORD@]HOST[:PORT], with commas between them; without it there is RDMAKV_ETCD
     #[arg(long, value_name = "URL,...", global = true)]
     pub(super) etcd: Option<String>,
     /// The name of the cluster in etcd
