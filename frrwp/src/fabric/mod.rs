@@ -39,4 +39,4 @@ pub use connect::{
 pub use connecting::Connecting;
 pub use connector::{Connector, FabricMemory, Listener};
 pub use file_size::{GrowError, grow_file};
-pub use traits::{Armed, Capabilities, Completion, Domain, Endpoint, Local};
+pub use traits::{Armed, Capabilities, Completion, DatagramPort, Domain, Endpoint, Local, Peer};

@@ -6,6 +6,7 @@ use mrrc::Access;
 use mrrc::registrar::Registrar;
 use std::fmt;
 use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 /// Registers memory for the connections of one protection domain.
 ///
@@ -206,4 +207,86 @@ pub unsafe trait Endpoint {
 
     /// Ends the connection.
     fn disconnect(&mut self);
+}
+
+/// The address of a peer that exchanges datagrams: of 24 bytes over every fabric.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Peer {
+    host: [u8; 16],
+    scope: u32,
+    port: u32,
+}
+
+impl Peer {
+    /// Returns the address as bytes.
+    pub fn to_bytes(self) -> [u8; 24] {
+        let mut bytes = [0; 24];
+        bytes[..16].copy_from_slice(&self.host);
+        bytes[16..20].copy_from_slice(&self.scope.to_le_bytes());
+        bytes[20..].copy_from_slice(&self.port.to_le_bytes());
+        bytes
+    }
+
+    /// Returns the bytes of what counts as one host: an IPv4 address, an IPv6 /64, or a whole link-local address.
+    pub fn host(self) -> [u8; 16] {
+        let address = Ipv6Addr::from(self.host);
+        let mut host = self.host;
+        if address.to_ipv4_mapped().is_none() && !address.is_unicast_link_local() {
+            host[8..].fill(0);
+        }
+        host
+    }
+}
+
+impl From<SocketAddr> for Peer {
+    fn from(address: SocketAddr) -> Self {
+        let (host, scope) = match address {
+            SocketAddr::V4(address) => (address.ip().to_ipv6_mapped(), 0),
+            SocketAddr::V6(address) => (*address.ip(), address.scope_id()),
+        };
+        Self { host: host.octets(), scope, port: address.port().into() }
+    }
+}
+
+impl From<Peer> for SocketAddr {
+    fn from(peer: Peer) -> Self {
+        let (host, port) = (Ipv6Addr::from(peer.host), peer.port as u16);
+        match host.to_ipv4_mapped() {
+            Some(host) => Self::new(IpAddr::V4(host), port),
+            None => Self::V6(SocketAddrV6::new(host, port, 0, peer.scope)),
+        }
+    }
+}
+
+impl fmt::Debug for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&SocketAddr::from(*self), f)
+    }
+}
+
+/// A place that sends and receives datagrams: some are lost, come twice, late or changed, and the sender is not told.
+pub trait DatagramPort {
+    /// Returns the most bytes of a datagram.
+    fn part(&self) -> usize;
+
+    /// Nanoseconds since some start, never fewer than before.
+    fn now(&self) -> u64;
+
+    /// Sends a datagram of at most [`part`](Self::part) bytes, by the next [`poll`](Self::poll) without a result or
+    /// [`wait`](Self::wait) at the latest. A datagram that the system has no room for is lost.
+    ///
+    /// # Errors
+    /// The system's, if the port cannot be used any more.
+    fn send(&mut self, to: Peer, datagram: &[u8]) -> io::Result<()>;
+
+    /// Returns the next datagram and its sender, without waiting.
+    fn poll(&mut self) -> Option<(Peer, &[u8])>;
+
+    /// Returns whether datagrams come faster than they are polled: half of the room for them is full.
+    fn is_pressed(&self) -> bool {
+        false
+    }
+
+    /// Sleeps until a datagram may have come, or this time has come.
+    fn wait(&mut self, until: Option<u64>);
 }

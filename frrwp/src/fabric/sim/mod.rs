@@ -23,13 +23,17 @@
 //! ```
 //!
 //! One lock guards all of it: nothing here is for speed.
+//!
+//! A [`DatagramNetwork`] is apart from that: it loses, repeats, delays and changes the datagrams of its [ports](SimPort).
 
+mod datagrams;
 mod domain;
 mod endpoint;
 mod network;
 mod terms;
 mod world;
 
+pub use datagrams::{Bottleneck, DatagramCounts, DatagramNetwork, SimPort, Weather};
 pub use domain::{SimDomain, SimKey};
 pub use endpoint::SimEndpoint;
 pub use network::{Network, Node};
