@@ -4,6 +4,7 @@ use ::frrwp::fabric::FabricAddress;
 use ::frrwp::fabric::iwarp::ddp::{Header, Operation, ReadRequest};
 use ::frrwp::fabric::iwarp::mpa::{Fpdu, Start, frame, framed};
 use ::frrwp::fabric::iwarp::terminate::Terminate;
+use ::frrwp::fabric::reliability::wire::Datagram;
 use ::frrwp::wire::{self, MESSAGE, Message};
 
 /// A message that is understood is understood again after it was encoded.
@@ -67,6 +68,20 @@ pub(crate) fn iwarp(input: &[u8]) -> bool {
         understood = true;
     }
     understood && stream.is_empty()
+}
+
+/// A datagram that is understood is understood again after it was encoded, with its sum and without.
+pub(crate) fn datagram(input: &[u8]) -> bool {
+    let Some(datagram) = Datagram::decode(input, false) else {
+        assert_eq!(Datagram::decode(input, true), None);
+        return false;
+    };
+    for check in [false, true] {
+        let mut again = Vec::new();
+        datagram.encode(&[], check, &mut again);
+        assert_eq!(Datagram::decode(&again, check), Some(datagram));
+    }
+    true
 }
 
 /// An address that is understood is written as one that is the same.

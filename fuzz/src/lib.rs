@@ -70,6 +70,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "setting", about: "settings of the cache, as text", run: mrrc::setting },
     Target { name: "frrwp_message", about: "messages of the handshake", run: frrwp::message },
     Target { name: "frrwp_iwarp", about: "the stream of an iWARP connection", run: frrwp::iwarp },
+    Target { name: "frrwp_datagram", about: "requests and replies over datagrams", run: frrwp::datagram },
     Target { name: "frrwp_address", about: "addresses of fabrics", run: frrwp::address },
     Target { name: "memcached_text", about: "command lines of memcached's text and meta protocols", run: rdmakv::text },
     Target { name: "memcached_binary", about: "headers of memcached's binary protocol", run: rdmakv::binary },

@@ -24,6 +24,7 @@ mod fork_mark;
 pub mod iwarp;
 mod lookup;
 pub mod poller;
+pub mod reliability;
 #[cfg(target_os = "linux")]
 pub mod shm;
 pub mod sim;

@@ -1,0 +1,245 @@
+//! The order of a client's calls: one waits while an earlier one on its key is unanswered, if either is a mutation.
+
+use super::server::RequestKind;
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+use std::hash::{Hash, Hasher};
+
+/// The key that a call is about, as a hash of it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Scope {
+    /// One key.
+    Key(u64),
+    /// All keys: it waits for all calls before it, and all after it wait for it.
+    All,
+}
+
+/// A call that waits.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Call {
+    pub(super) call: u64,
+    pub(super) kind: RequestKind,
+    pub(super) scope: Scope,
+    pub(super) message: Vec<u8>,
+}
+
+/// The calls on a key.
+#[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
+struct Lane {
+    reads: u32,
+    is_changing: bool,
+    waiting: VecDeque<Call>,
+}
+
+impl Lane {
+    fn takes(&self, kind: RequestKind) -> bool {
+        !self.is_changing && (kind == RequestKind::Read || self.reads == 0)
+    }
+
+    fn enter(&mut self, kind: RequestKind) {
+        match kind {
+            RequestKind::Read => self.reads += 1,
+            RequestKind::Mutation => self.is_changing = true,
+        }
+    }
+}
+
+/// The calls that have not ended.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(super) struct Order {
+    lanes: FxHashMap<u64, Lane>,
+    ready: VecDeque<Call>,
+    /// Calls behind one on all keys, which waits for those before it.
+    behind: VecDeque<Call>,
+    /// Calls that may be sent, or were.
+    entered: usize,
+    /// Whether one of those is on all keys.
+    is_closed: bool,
+}
+
+impl Hash for Order {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let mut lanes: Vec<_> = self.lanes.iter().collect();
+        lanes.sort_unstable_by_key(|(key, _)| **key);
+        (lanes, &self.ready, &self.behind, self.entered, self.is_closed).hash(state);
+    }
+}
+
+impl Order {
+    /// Adds a call behind the others.
+    pub(super) fn push(&mut self, call: Call) {
+        self.behind.push_back(call);
+        self.open();
+    }
+
+    /// Returns the next call that may be sent.
+    pub(super) fn pop(&mut self) -> Option<Call> {
+        self.ready.pop_front()
+    }
+
+    /// Returns the next call that may be sent, without taking it.
+    pub(super) fn peek(&self) -> Option<&Call> {
+        self.ready.front()
+    }
+
+    /// Puts a call that was taken back: it is sent again, before the others.
+    pub(super) fn put_back(&mut self, call: Call) {
+        self.ready.push_front(call);
+    }
+
+    /// A call that was taken has ended.
+    pub(super) fn ended(&mut self, kind: RequestKind, scope: Scope) {
+        self.entered -= 1;
+        match scope {
+            Scope::All => self.is_closed = false,
+            Scope::Key(key) => {
+                if let Some(lane) = self.lanes.get_mut(&key) {
+                    match kind {
+                        RequestKind::Read => lane.reads -= 1,
+                        RequestKind::Mutation => lane.is_changing = false,
+                    }
+                }
+                self.advance(key);
+            }
+        }
+        self.open();
+    }
+
+    /// Takes a call out that waits; returns whether it was there.
+    pub(super) fn cancel(&mut self, call: u64) -> bool {
+        let place = |calls: &VecDeque<Call>| calls.iter().position(|waiting| waiting.call == call);
+        if let Some(waiting) = place(&self.ready).and_then(|at| self.ready.remove(at)) {
+            self.ended(waiting.kind, waiting.scope);
+            return true;
+        }
+        if let Some(at) = place(&self.behind) {
+            self.behind.remove(at);
+            self.open();
+            return true;
+        }
+        let found = self.lanes.iter_mut().find_map(|(key, lane)| Some((*key, place(&lane.waiting)?)));
+        let Some((key, at)) = found else { return false };
+        if let Some(lane) = self.lanes.get_mut(&key) {
+            lane.waiting.remove(at);
+        }
+        self.entered -= 1;
+        self.advance(key);
+        self.open();
+        true
+    }
+
+    /// Lets calls on a key go on, as far as those before them have ended.
+    fn advance(&mut self, key: u64) {
+        let Some(lane) = self.lanes.get_mut(&key) else { return };
+        while let Some(call) = lane.waiting.front().filter(|call| lane.takes(call.kind)) {
+            lane.enter(call.kind);
+            self.ready.extend(lane.waiting.pop_front());
+        }
+        if lane.reads == 0 && !lane.is_changing {
+            self.lanes.remove(&key);
+        }
+    }
+
+    /// Lets calls in, up to one that waits for all before it.
+    fn open(&mut self) {
+        while !self.is_closed {
+            let Some(call) = self.behind.front() else { return };
+            match call.scope {
+                Scope::All if self.entered > 0 => return,
+                Scope::All => self.is_closed = true,
+                Scope::Key(_) => {}
+            }
+            self.entered += 1;
+            let Some(call) = self.behind.pop_front() else { return };
+            let Scope::Key(key) = call.scope else {
+                self.ready.push_back(call);
+                return;
+            };
+            let lane = self.lanes.entry(key).or_default();
+            if lane.waiting.is_empty() && lane.takes(call.kind) {
+                lane.enter(call.kind);
+                self.ready.push_back(call);
+            } else {
+                lane.waiting.push_back(call);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(call: u64, kind: RequestKind, scope: Scope) -> Call {
+        Call { call, kind, scope, message: Vec::new() }
+    }
+
+    fn ready(order: &mut Order) -> Vec<u64> {
+        std::iter::from_fn(|| order.pop()).map(|call| call.call).collect()
+    }
+
+    const READ: RequestKind = RequestKind::Read;
+    const MUTATION: RequestKind = RequestKind::Mutation;
+
+    #[test]
+    fn mutations_of_a_key_are_alone() {
+        let mut order = Order::default();
+        for (number, kind) in [(1, READ), (2, READ), (3, MUTATION), (4, READ), (5, MUTATION)] {
+            order.push(call(number, kind, Scope::Key(7)));
+        }
+        order.push(call(6, MUTATION, Scope::Key(8)));
+        assert_eq!(ready(&mut order), [1, 2, 6]);
+        order.ended(READ, Scope::Key(7));
+        assert_eq!(ready(&mut order), [0; 0]);
+        order.ended(READ, Scope::Key(7));
+        assert_eq!(ready(&mut order), [3]);
+        order.ended(MUTATION, Scope::Key(7));
+        assert_eq!(ready(&mut order), [4]);
+        order.ended(READ, Scope::Key(7));
+        assert_eq!(ready(&mut order), [5]);
+        order.ended(MUTATION, Scope::Key(7));
+        order.ended(MUTATION, Scope::Key(8));
+        assert_eq!(order, Order::default());
+    }
+
+    #[test]
+    fn calls_on_all_keys_are_alone() {
+        let mut order = Order::default();
+        order.push(call(1, READ, Scope::Key(1)));
+        order.push(call(2, MUTATION, Scope::All));
+        order.push(call(3, READ, Scope::Key(2)));
+        order.push(call(4, MUTATION, Scope::All));
+        assert_eq!(ready(&mut order), [1]);
+        order.ended(READ, Scope::Key(1));
+        assert_eq!(ready(&mut order), [2]);
+        order.ended(MUTATION, Scope::All);
+        assert_eq!(ready(&mut order), [3]);
+        order.ended(READ, Scope::Key(2));
+        assert_eq!(ready(&mut order), [4]);
+        order.ended(MUTATION, Scope::All);
+        assert_eq!(order, Order::default());
+    }
+
+    #[test]
+    fn cancelled_calls_let_others_go_on() {
+        let mut order = Order::default();
+        for (number, kind, scope) in [
+            (1, READ, Scope::Key(7)),
+            (2, MUTATION, Scope::Key(7)),
+            (3, READ, Scope::Key(7)),
+            (4, MUTATION, Scope::All),
+            (5, READ, Scope::Key(9)),
+        ] {
+            order.push(call(number, kind, scope));
+        }
+        assert_eq!(ready(&mut order), [1]);
+        assert!(order.cancel(2) && !order.cancel(2));
+        assert_eq!(ready(&mut order), [3]);
+        assert!(order.cancel(4));
+        assert_eq!(ready(&mut order), [5]);
+        order.ended(READ, Scope::Key(7));
+        order.ended(READ, Scope::Key(7));
+        order.ended(READ, Scope::Key(9));
+        assert_eq!(order, Order::default());
+    }
+}

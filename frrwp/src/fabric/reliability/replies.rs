@@ -1,0 +1,158 @@
+//! Replies that the server keeps in case they are lost.
+
+use super::parts::parts;
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+
+/// A reply: bytes, then those of a value that it refers to.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Reply<H, R> {
+    pub(super) head: H,
+    pub(super) body: Option<R>,
+}
+
+impl<H: AsRef<[u8]>, R: AsRef<[u8]>> Reply<H, R> {
+    pub(super) fn len(&self) -> usize {
+        self.head.as_ref().len() + self.body_len()
+    }
+
+    pub(super) fn body_len(&self) -> usize {
+        self.body.as_ref().map_or(0, |body| body.as_ref().len())
+    }
+
+    pub(super) fn parts(&self, fragment: usize) -> u16 {
+        parts(self.len(), fragment)
+    }
+
+    /// Returns the bytes of a part, in two pieces.
+    pub(super) fn piece(&self, part: u16, fragment: usize) -> [&[u8]; 2] {
+        let (head, body) = (self.head.as_ref(), self.body.as_ref().map_or(&[][..], AsRef::as_ref));
+        let start = usize::from(part) * fragment;
+        let end = (start + fragment).min(head.len() + body.len());
+        let cut = |at: usize| at.min(head.len());
+        let behind = |at: usize| at.saturating_sub(head.len());
+        [&head[cut(start)..cut(end)], &body[behind(start)..behind(end)]]
+    }
+}
+
+/// A reply that is kept.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Kept<R> {
+    pub(super) execution: u32,
+    pub(super) reply: Reply<Box<[u8]>, R>,
+    /// Bytes that it takes of the replies' pool, and of that of references.
+    pub(super) taken: [usize; 2],
+}
+
+/// The place of a kept reply.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Place {
+    pub(super) slot: u32,
+    pub(super) request: u64,
+}
+
+/// The replies that are kept, those of mutations and those of reads.
+#[derive(Clone, Debug)]
+pub(super) struct Replies<R> {
+    kept: FxHashMap<(u32, u64), Kept<R>>,
+    /// Replies of reads by their end.
+    reads: VecDeque<(u64, Place, u32)>,
+    /// Replies of mutations. A few are looked at with each that is added, so that those that went leave the queue.
+    mutations: VecDeque<(Place, u32)>,
+}
+
+impl<R> Replies<R> {
+    pub(super) fn new() -> Self {
+        Self { kept: FxHashMap::default(), reads: VecDeque::new(), mutations: VecDeque::new() }
+    }
+
+    pub(super) fn get(&self, place: Place) -> Option<&Kept<R>> {
+        self.kept.get(&(place.slot, place.request))
+    }
+
+    /// Keeps a reply, that of a read until `ends`.
+    pub(super) fn keep(&mut self, place: Place, ends: Option<u64>, kept: Kept<R>) {
+        match ends {
+            Some(ends) => self.reads.push_back((ends, place, kept.execution)),
+            None => {
+                for _ in 0..2 {
+                    self.next_mutation();
+                }
+                self.mutations.push_back((place, kept.execution));
+            }
+        }
+        self.kept.insert((place.slot, place.request), kept);
+    }
+
+    pub(super) fn remove(&mut self, place: Place) -> Option<Kept<R>> {
+        self.kept.remove(&(place.slot, place.request))
+    }
+
+    /// Returns the place of a read's reply whose time is over.
+    pub(super) fn next_ended(&mut self, now: u64) -> Option<Place> {
+        while let Some(&(ends, place, execution)) = self.reads.front() {
+            if ends > now {
+                break;
+            }
+            self.reads.pop_front();
+            if self.get(place).is_some_and(|kept| kept.execution == execution) {
+                return Some(place);
+            }
+        }
+        None
+    }
+
+    /// Returns the place of some mutation's reply, another one each time.
+    pub(super) fn next_mutation(&mut self) -> Option<Place> {
+        let (place, execution) = self.mutations.pop_front()?;
+        if self.get(place).is_none_or(|kept| kept.execution != execution) {
+            return None;
+        }
+        self.mutations.push_back((place, execution));
+        Some(place)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.kept.len()
+    }
+}
+
+#[cfg(test)]
+impl<R: std::hash::Hash> std::hash::Hash for Replies<R> {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        let mut kept: Vec<_> = self.kept.iter().collect();
+        kept.sort_by_key(|(place, _)| **place);
+        kept.hash(state);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_the_bytes_of_head_and_body() {
+        let reply = Reply { head: b"head".to_vec(), body: Some(b"the body".to_vec()) };
+        for fragment in 1..15 {
+            let pieces: Vec<u8> =
+                (0..reply.parts(fragment)).flat_map(|part| reply.piece(part, fragment).concat()).collect();
+            assert_eq!(pieces, b"headthe body", "{fragment}");
+        }
+        assert_eq!(Reply { head: b"", body: None::<Vec<u8>> }.parts(9), 1);
+    }
+
+    #[test]
+    fn queue_of_mutations_forgets_replies_that_went() {
+        let mut replies = Replies::new();
+        let place = |request| Place { slot: 0, request };
+        for request in 0..1000 {
+            let reply = Reply { head: [].into(), body: None::<Vec<u8>> };
+            replies.keep(place(request), None, Kept { execution: 1, reply, taken: [0, 0] });
+            if request > 0 {
+                replies.remove(place(request));
+            }
+        }
+        assert!(replies.mutations.len() < 8, "{}", replies.mutations.len());
+        assert!((0..8).any(|_| replies.next_mutation() == Some(place(0))));
+    }
+}

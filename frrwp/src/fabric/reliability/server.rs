@@ -1,0 +1,753 @@
+//! The server's side: records of clients, requests that come in parts, and which of them are executed.
+
+use super::cookie::Secret;
+use super::limits::{Format, KEPT_REPLY, MILLISECOND, Permits, Pool, SECOND, ServerLimits, Shares, UNASKED};
+use super::outbox::Outbox;
+use super::parts::Assembly;
+use super::records::{Passed, Record, Records, bits};
+use super::replies::{Kept, Place, Replies, Reply};
+use super::wire::{Body, Datagram, HELLO, List, Part, RESET, RETRY, Refused, flags};
+use crate::fabric::traits::Peer;
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+
+/// Bytes that are counted for what a kept reply takes beside its bytes.
+const REPLY_OVERHEAD: usize = 96;
+/// Bytes of a reply's reservation.
+const RESERVED: usize = KEPT_REPLY + REPLY_OVERHEAD;
+/// Bytes that are counted for what an unfinished request takes beside its bytes.
+const ASSEMBLY_OVERHEAD: usize = 192;
+/// The most parts that a HAVE grants beyond those that are there.
+const GRANTED: u16 = 64;
+/// Silence after which an unfinished request is dropped.
+const UNFINISHED: u64 = 2 * SECOND;
+/// Silence of a client after which its replies make room for those of others.
+const SILENT: u64 = 5 * SECOND;
+/// How long the reply of a read is kept.
+const READ_REPLY: u64 = SECOND;
+/// How long the record of a client stays that has left: longer than a cookie's life.
+const LEFT: u64 = 20 * SECOND;
+/// Kept replies that are looked at to make room for one.
+const LOOKS: usize = 32;
+const SWEEP: u64 = 250 * MILLISECOND;
+
+/// Whether a request may change something.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum RequestKind {
+    /// It changes nothing: it may be executed again.
+    Read,
+    /// It changes something: it is executed at most once.
+    Mutation,
+}
+
+/// A request that was begun. It goes to [`Server::complete`], once.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Work {
+    slot: u32,
+    client: u64,
+    request: u64,
+    kind: RequestKind,
+    execution: u32,
+    host: u64,
+    clock: u32,
+    received: u64,
+}
+
+impl Work {
+    /// Returns the client's id.
+    pub fn client(&self) -> u64 {
+        self.client
+    }
+
+    /// Returns the number of the request.
+    pub fn request(&self) -> u64 {
+        self.request
+    }
+}
+
+/// A request to execute.
+#[derive(Debug)]
+pub struct Request<'a> {
+    /// The name under which its reply comes back.
+    pub work: Work,
+    /// Its bytes.
+    pub message: &'a [u8],
+}
+
+/// Counts of a server's thread.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+#[non_exhaustive]
+pub struct ServerCounters {
+    /// Datagrams that came.
+    pub received: u64,
+    /// Datagrams that make no sense, or whose sum is wrong.
+    pub malformed: u64,
+    /// Requests that were begun.
+    pub executed: u64,
+    /// Parts of requests that came again.
+    pub duplicate: u64,
+    /// Datagrams of requests whose replies are not wanted any more.
+    pub stale: u64,
+    /// RESETs that were sent.
+    pub reset: u64,
+    /// RETRYs that were sent.
+    pub retry: u64,
+    /// HELLOs with a cookie that is not valid.
+    pub bad_cookie: u64,
+    /// Requests that were refused because there was no room.
+    pub busy: u64,
+    /// Mutations that were asked again after their reply was dropped.
+    pub reply_gone: u64,
+    /// Clients that were refused because there was no room.
+    pub full: u64,
+}
+
+/// A request that is not whole, or whose execution uses its bytes.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Incoming {
+    assembly: Assembly,
+    /// Tells assemblies of the same request apart.
+    number: u32,
+    granted: u16,
+    taken: usize,
+    heard: u64,
+}
+
+/// Faults that tests inject.
+#[cfg(any(test, rdmakv_fault_injection))]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ServerFault {
+    /// It forgets that a mutation was executed.
+    NoReplies,
+    /// It lets the floor fall.
+    FloorBack,
+    /// It begins a request again that is being executed.
+    NoExecuting,
+}
+
+/// One thread's side of a server. `R` refers to a value that a reply contains.
+#[derive(Clone, Debug)]
+pub struct Server<R> {
+    limits: ServerLimits,
+    secret: Secret,
+    incarnation: u64,
+    thread: u8,
+    classify: fn(&[u8]) -> RequestKind,
+    records: Records,
+    shares: Shares,
+    incoming: FxHashMap<(u32, u64), Incoming>,
+    replies: Replies<R>,
+    /// Clients that left, and when.
+    leaving: VecDeque<(u64, u64)>,
+    retries: Permits,
+    resets: Permits,
+    executions: u32,
+    swept: u64,
+    sender: Sender,
+    counters: ServerCounters,
+    #[cfg(any(test, rdmakv_fault_injection))]
+    fault: Option<ServerFault>,
+}
+
+/// The request that is answered: its client, when it was sent, and how long it was held.
+#[derive(Clone, Copy)]
+struct Answered {
+    to: Peer,
+    client: u64,
+    request: u64,
+    clock: u32,
+    held: u64,
+}
+
+impl Answered {
+    fn now(to: Peer, datagram: &Datagram<'_>) -> Self {
+        Self { to, client: datagram.client, request: datagram.request, clock: datagram.clock, held: 0 }
+    }
+}
+
+/// Sends.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Sender {
+    format: Format,
+    is_pressed: bool,
+    outbox: Outbox,
+}
+
+impl Sender {
+    fn send(&mut self, answered: Answered, body: Body<'_>, more: &[u8]) {
+        let datagram = Datagram {
+            client: answered.client,
+            request: answered.request,
+            floor: 0,
+            flags: flags::REPLY | if self.is_pressed { flags::SLOW_DOWN } else { 0 },
+            clock: u32::try_from(answered.held / 1000).unwrap_or(u32::MAX),
+            echo: answered.clock,
+            body,
+        };
+        self.outbox.push(answered.to, &datagram, more, self.format.check);
+    }
+
+    fn send_parts<H: AsRef<[u8]>, R: AsRef<[u8]>>(
+        &mut self,
+        answered: Answered,
+        execution: u32,
+        reply: &Reply<H, R>,
+        which: impl Iterator<Item = u16>,
+    ) {
+        let fragment = self.format.fragment();
+        let (parts, length) = (reply.parts(fragment), reply.len() as u32);
+        for part in which {
+            let [bytes, more] = reply.piece(part, fragment);
+            self.send(answered, Body::Part(Part { execution, part, parts, length, bytes }), more);
+        }
+    }
+}
+
+impl<R: AsRef<[u8]>> Server<R> {
+    /// Returns a server's thread without clients. `classify` tells mutations by their message.
+    pub fn new(
+        limits: ServerLimits,
+        secret: Secret,
+        incarnation: u64,
+        thread: u8,
+        classify: fn(&[u8]) -> RequestKind,
+    ) -> Self {
+        let limits = ServerLimits { idle: limits.idle.max(60 * SECOND), ..limits };
+        Self {
+            limits,
+            secret,
+            incarnation,
+            thread,
+            classify,
+            records: Records::new(),
+            shares: Shares::new(&limits),
+            incoming: FxHashMap::default(),
+            replies: Replies::new(),
+            leaving: VecDeque::new(),
+            retries: Permits::new(limits.unknown_rate),
+            resets: Permits::new(limits.unknown_rate),
+            executions: 0,
+            swept: 0,
+            sender: Sender { format: limits.format, is_pressed: false, outbox: Outbox::default() },
+            counters: ServerCounters::default(),
+            #[cfg(any(test, rdmakv_fault_injection))]
+            fault: None,
+        }
+    }
+
+    /// Injects a fault.
+    #[cfg(any(test, rdmakv_fault_injection))]
+    pub fn inject(&mut self, fault: ServerFault) {
+        self.fault = Some(fault);
+    }
+
+    /// Returns the datagrams to send.
+    pub fn outbox(&mut self) -> &mut Outbox {
+        &mut self.sender.outbox
+    }
+
+    /// Returns the counts.
+    pub fn counters(&self) -> ServerCounters {
+        self.counters
+    }
+
+    /// Returns how many clients are known.
+    pub fn clients(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Returns how many replies are kept.
+    pub fn kept_replies(&self) -> usize {
+        self.replies.len()
+    }
+
+    /// Returns how many requests are not whole, or are being executed from several parts.
+    pub fn unfinished(&self) -> usize {
+        self.incoming.len()
+    }
+
+    /// Asks clients to slow down, as long as this is true.
+    pub fn set_pressed(&mut self, is_pressed: bool) {
+        self.sender.is_pressed = is_pressed;
+    }
+
+    /// Returns the driver's word about a client: 0 at first.
+    pub fn note(&self, work: &Work) -> u64 {
+        self.record_of(work).map_or(0, |record| record.note)
+    }
+
+    /// Changes the driver's word about a client.
+    pub fn set_note(&mut self, work: &Work, note: u64) {
+        if let Some(record) = self.records.get_mut(work.slot).filter(|record| record.id == work.client) {
+            record.note = note;
+        }
+    }
+
+    fn record_of(&self, work: &Work) -> Option<&Record> {
+        self.records.get(work.slot).filter(|record| record.id == work.client)
+    }
+
+    /// Takes a datagram. Returns the request that is to be executed, if it made one whole.
+    pub fn receive<'a>(&'a mut self, now: u64, from: Peer, bytes: &'a [u8]) -> Option<Request<'a>> {
+        self.counters.received += 1;
+        if now >= self.swept + SWEEP {
+            self.sweep(now);
+        }
+        let Some(datagram) = Datagram::decode(bytes, self.limits.format.check) else {
+            self.counters.malformed += 1;
+            return None;
+        };
+        match datagram.body {
+            Body::Hello(_) => {
+                self.hello(now, from, &datagram);
+                return None;
+            }
+            Body::Part(_) if datagram.flags & flags::REPLY != 0 => return None,
+            Body::Part(_) | Body::Want(_) | Body::Ping | Body::Bye => {}
+            // Those that only a server sends.
+            _ => return None,
+        }
+        let Some(slot) = self.records.find(datagram.client) else {
+            if bytes.len() >= RESET && datagram.body != Body::Bye && self.resets.take(now) {
+                self.counters.reset += 1;
+                let body = Body::Reset { incarnation: self.incarnation };
+                self.send(from, &datagram, body);
+            }
+            return None;
+        };
+        let record = self.records.get(slot)?;
+        if record.left {
+            return None;
+        }
+        if record.peer != from {
+            self.retry(now, from, &datagram, bytes.len());
+            return None;
+        }
+        self.records.touch(slot, now);
+        let floor = datagram.request.checked_sub(u64::from(datagram.floor))?;
+        self.raise(slot, floor);
+        match datagram.body {
+            Body::Part(part) => return self.part(now, slot, &datagram, part),
+            Body::Want(want) => self.want(slot, &datagram, want),
+            Body::Ping => {
+                let request = self.records.get(slot)?.floor;
+                self.send(from, &Datagram { request, ..datagram }, Body::Pong);
+            }
+            Body::Bye => {
+                self.release(slot);
+                let record = self.records.get_mut(slot)?;
+                (record.left, record.heard) = (true, now);
+                self.leaving.push_back((now + LEFT, datagram.client));
+            }
+            _ => {}
+        }
+        None
+    }
+
+    /// The address is validated before anything is kept.
+    fn hello(&mut self, now: u64, from: Peer, hello: &Datagram<'_>) {
+        let Body::Hello(cookie) = hello.body else { return };
+        let nonce = hello.request;
+        if !self.secret.is_valid(cookie, from, hello.client, nonce, now) {
+            self.counters.bad_cookie += u64::from(cookie != super::wire::Cookie::default());
+            self.retry(now, from, hello, HELLO);
+            return;
+        }
+        let id = match hello.client {
+            0 => self.secret.id(from, nonce, cookie.time, self.thread),
+            id => id,
+        };
+        match self.records.find(id) {
+            Some(slot) => {
+                let Some(record) = self.records.get(slot).filter(|record| !record.left) else { return };
+                if hello.client == 0 && record.peer != from {
+                    return;
+                }
+                self.move_to(slot, from);
+                self.records.touch(slot, now);
+            }
+            None if hello.client != 0 => {
+                if self.resets.take(now) {
+                    self.counters.reset += 1;
+                    self.send(from, hello, Body::Reset { incarnation: self.incarnation });
+                }
+                return;
+            }
+            None => {
+                if !self.shares.take(Pool::Clients, self.secret.host(from), 1) {
+                    self.counters.full += 1;
+                    return;
+                }
+                self.records.insert(id, from, now);
+            }
+        }
+        let idle = u32::try_from(self.limits.idle / MILLISECOND).unwrap_or(u32::MAX);
+        let body = Body::Admit { incarnation: self.incarnation, idle, window: UNASKED };
+        self.send(from, &Datagram { client: id, ..*hello }, body);
+    }
+
+    /// The client is at another address. What is kept for it becomes that host's share.
+    fn move_to(&mut self, slot: u32, peer: Peer) {
+        let Some(record) = self.records.get_mut(slot).filter(|record| record.peer != peer) else { return };
+        let old = std::mem::replace(&mut record.peer, peer);
+        let [from, to] = [old, peer].map(|peer| self.secret.host(peer));
+        self.shares.pass(Pool::Clients, from, to, 1);
+        self.shares.pass(Pool::Buffers, from, to, record.buffered as usize);
+        for request in bits(record.kept).map(|bit| record.floor + bit) {
+            let taken = self.replies.get(Place { slot, request }).map_or([0, 0], |kept| kept.taken);
+            self.shares.pass(Pool::Replies, from, to, taken[0]);
+            self.shares.pass(Pool::References, from, to, taken[1]);
+        }
+    }
+
+    fn retry(&mut self, now: u64, from: Peer, datagram: &Datagram<'_>, length: usize) {
+        if length >= RETRY && self.retries.take(now) {
+            self.counters.retry += 1;
+            let cookie = self.secret.cookie(from, datagram.client, datagram.request, now);
+            self.send(from, datagram, Body::Retry(cookie));
+        }
+    }
+
+    /// Sends an answer to a datagram that has just come.
+    fn send(&mut self, to: Peer, datagram: &Datagram<'_>, body: Body<'_>) {
+        self.sender.send(Answered::now(to, datagram), body, &[]);
+    }
+
+    fn raise(&mut self, slot: u32, floor: u64) {
+        let Some(record) = self.records.get_mut(slot) else { return };
+        #[cfg(any(test, rdmakv_fault_injection))]
+        if self.fault == Some(ServerFault::FloorBack) {
+            record.lower(floor);
+        }
+        let passed = record.raise(floor);
+        self.drop_passed(slot, passed);
+    }
+
+    fn drop_passed(&mut self, slot: u32, passed: Passed) {
+        for bit in bits(passed.partial) {
+            self.drop_incoming(slot, passed.first + bit);
+        }
+        for bit in bits(passed.kept) {
+            self.drop_reply(Place { slot, request: passed.first + bit });
+        }
+    }
+
+    /// Drops a request that is not whole, or whose bytes nothing needs any more.
+    fn drop_incoming(&mut self, slot: u32, request: u64) {
+        let Some(incoming) = self.incoming.remove(&(slot, request)) else { return };
+        let Some(record) = self.records.get_mut(slot) else { return };
+        record.buffered -= incoming.taken as u32;
+        if let Some(bit) = record.bit(request) {
+            record.partial &= !bit;
+        }
+        let host = self.secret.host(record.peer);
+        self.shares.give(Pool::Buffers, host, incoming.taken);
+    }
+
+    fn drop_reply(&mut self, place: Place) {
+        let Some(kept) = self.replies.remove(place) else { return };
+        let Some(record) = self.records.get_mut(place.slot) else { return };
+        if let Some(bit) = record.bit(place.request) {
+            record.kept &= !bit;
+        }
+        let host = self.secret.host(record.peer);
+        self.shares.give(Pool::Replies, host, kept.taken[0]);
+        self.shares.give(Pool::References, host, kept.taken[1]);
+    }
+
+    /// Drops all that is kept for a client but its record.
+    fn release(&mut self, slot: u32) {
+        let Some(record) = self.records.get(slot) else { return };
+        self.drop_passed(slot, Passed { first: record.floor, partial: record.partial, kept: record.kept });
+    }
+
+    fn part<'a>(&'a mut self, now: u64, slot: u32, datagram: &Datagram<'_>, part: Part<'a>) -> Option<Request<'a>> {
+        let record = self.records.get(slot)?;
+        let (peer, request) = (record.peer, datagram.request);
+        let Some(bit) = record.bit(request) else {
+            self.counters.stale += 1;
+            return None;
+        };
+        if record.done & bit != 0 {
+            self.counters.duplicate += 1;
+            self.repeat(peer, datagram, Place { slot, request });
+            return None;
+        }
+        let executing = record.executing & bit != 0;
+        #[cfg(any(test, rdmakv_fault_injection))]
+        let executing = executing && self.fault != Some(ServerFault::NoExecuting);
+        if executing {
+            self.counters.duplicate += 1;
+            return None;
+        }
+        if part.parts == 1 {
+            let work = self.begin(now, slot, datagram, (self.classify)(part.bytes))?;
+            return Some(Request { work, message: part.bytes });
+        }
+        if !self.collect(now, slot, datagram, &part) {
+            return None;
+        }
+        let kind = (self.classify)(self.incoming.get(&(slot, request))?.assembly.bytes());
+        let Some(work) = self.begin(now, slot, datagram, kind) else {
+            self.drop_incoming(slot, request);
+            return None;
+        };
+        Some(Request { work, message: self.incoming.get(&(slot, request))?.assembly.bytes() })
+    }
+
+    /// Sends the reply of a mutation again.
+    fn repeat(&mut self, peer: Peer, datagram: &Datagram<'_>, place: Place) {
+        let Some(kept) = self.replies.get(place) else {
+            self.counters.reply_gone += 1;
+            self.send(peer, datagram, Body::Refused { execution: 0, why: Refused::ReplyGone });
+            return;
+        };
+        let parts = kept.reply.parts(self.limits.format.fragment());
+        let answered = Answered::now(peer, datagram);
+        self.sender.send_parts(answered, kept.execution, &kept.reply, 0..parts.min(UNASKED));
+    }
+
+    /// Begins a request. A mutation has room for its reply first.
+    fn begin(&mut self, now: u64, slot: u32, datagram: &Datagram<'_>, kind: RequestKind) -> Option<Work> {
+        let peer = self.records.get(slot)?.peer;
+        let host = self.secret.host(peer);
+        if kind == RequestKind::Mutation && !self.take_reply(now, host) {
+            self.counters.busy += 1;
+            self.send(peer, datagram, Body::Refused { execution: 0, why: Refused::Busy });
+            return None;
+        }
+        let record = self.records.get_mut(slot)?;
+        record.executing |= record.bit(datagram.request)?;
+        self.counters.executed += 1;
+        Some(Work {
+            slot,
+            client: datagram.client,
+            request: datagram.request,
+            kind,
+            execution: self.next_execution(),
+            host,
+            clock: datagram.clock,
+            received: now,
+        })
+    }
+
+    fn next_execution(&mut self) -> u32 {
+        self.executions = self.executions.checked_add(1).unwrap_or(1);
+        self.executions
+    }
+
+    /// Takes room for the reply of a mutation, if need be of replies to clients that are silent.
+    fn take_reply(&mut self, now: u64, host: u64) -> bool {
+        for _ in 0..LOOKS {
+            if self.shares.take(Pool::Replies, host, RESERVED) {
+                return true;
+            }
+            let Some(place) = self.replies.next_mutation() else { continue };
+            if self.records.get(place.slot).is_some_and(|record| record.heard + SILENT <= now) {
+                self.drop_reply(place);
+            }
+        }
+        false
+    }
+
+    fn take_buffer(&mut self, slot: u32, bytes: usize) -> bool {
+        let Some(record) = self.records.get_mut(slot) else { return false };
+        let host = self.secret.host(record.peer);
+        let has_room = record.buffered as usize + bytes <= self.limits.buffers / 8;
+        if !has_room || !self.shares.take(Pool::Buffers, host, bytes) {
+            return false;
+        }
+        record.buffered += bytes as u32;
+        true
+    }
+
+    /// Takes a part of a longer request. Returns whether that is whole now.
+    fn collect(&mut self, now: u64, slot: u32, datagram: &Datagram<'_>, part: &Part<'_>) -> bool {
+        let key = (slot, datagram.request);
+        let answer_now = datagram.flags & flags::ANSWER_NOW != 0;
+        if !self.incoming.contains_key(&key) && !self.open_incoming(now, key, datagram, part) {
+            return false;
+        }
+        let Some(incoming) = self.incoming.get_mut(&key) else { return false };
+        let (granted, parts, stride) = (incoming.granted, incoming.assembly.parts(), incoming.assembly.stride());
+        if part.part < granted {
+            match incoming.assembly.place(part) {
+                None => return false,
+                Some(is_new) => self.counters.duplicate += u64::from(!is_new),
+            }
+        }
+        incoming.heard = now;
+        let is_whole = incoming.assembly.is_whole();
+        let have = incoming.assembly.have();
+        if !is_whole && !answer_now && have.count() % UNASKED != 0 {
+            return false;
+        }
+        let upto = parts.min(have.first_missing().saturating_add(GRANTED));
+        for upto in [upto, upto.min(granted + UNASKED)] {
+            let more = usize::from(upto.saturating_sub(granted)) * stride;
+            if upto > granted && self.take_buffer(slot, more) {
+                if let Some(incoming) = self.incoming.get_mut(&key) {
+                    incoming.granted = upto;
+                    incoming.taken += more;
+                }
+                break;
+            }
+        }
+        let (Some(incoming), Some(record)) = (self.incoming.get(&key), self.records.get(slot)) else { return false };
+        let list = incoming.assembly.list(incoming.granted, incoming.number);
+        self.send(record.peer, datagram, Body::Have(list));
+        is_whole
+    }
+
+    fn open_incoming(&mut self, now: u64, key: (u32, u64), datagram: &Datagram<'_>, part: &Part<'_>) -> bool {
+        let Some(assembly) = Assembly::of(part) else { return false };
+        let granted = part.parts.min(UNASKED);
+        let taken = ASSEMBLY_OVERHEAD + usize::from(part.parts / 4) + usize::from(granted) * assembly.stride();
+        let Some(peer) = self.records.get(key.0).map(|record| record.peer) else { return false };
+        if !self.take_buffer(key.0, taken) {
+            self.counters.busy += 1;
+            self.send(peer, datagram, Body::Refused { execution: 0, why: Refused::Busy });
+            return false;
+        }
+        let number = self.next_execution();
+        self.incoming.insert(key, Incoming { assembly, number, granted, taken, heard: now });
+        if let Some(record) = self.records.get_mut(key.0) {
+            record.partial |= record.bit(key.1).unwrap_or(0);
+        }
+        true
+    }
+
+    /// Sends parts of a reply that the client lacks.
+    fn want(&mut self, slot: u32, datagram: &Datagram<'_>, want: List) {
+        let place = Place { slot, request: datagram.request };
+        let Some(record) = self.records.get(slot) else { return };
+        let (peer, Some(bit)) = (record.peer, record.bit(place.request)) else {
+            self.counters.stale += 1;
+            return;
+        };
+        match self.replies.get(place).filter(|kept| kept.execution == want.execution) {
+            Some(kept) => {
+                let upto = want.upto.min(kept.reply.parts(self.limits.format.fragment()));
+                let lacking = (want.next..upto).filter(|part| !want.has(*part)).take(usize::from(GRANTED));
+                self.sender.send_parts(Answered::now(peer, datagram), kept.execution, &kept.reply, lacking);
+            }
+            None if record.executing & bit != 0 => {}
+            None => {
+                let body = Body::Refused { execution: want.execution, why: Refused::ReplyGone };
+                self.send(peer, datagram, body);
+            }
+        }
+    }
+
+    /// Takes the reply of a request: `head`, then the bytes that `body` refers to.
+    pub fn complete(&mut self, now: u64, work: Work, head: &[u8], body: Option<R>) {
+        let Work { slot, client, request, kind, execution, host, clock, received } = work;
+        let is_mutation = kind == RequestKind::Mutation;
+        let reply = Reply { head, body };
+        let taken = [head.len() + REPLY_OVERHEAD, reply.body_len()];
+        let record = self.records.get_mut(slot).filter(|record| record.id == client && !record.left);
+        let current = record.and_then(|record| record.bit(request).map(|bit| (record, bit)));
+        let Some((record, bit)) = current else {
+            // The client has left, or needs no answer any more.
+            if is_mutation {
+                self.shares.give(Pool::Replies, host, RESERVED);
+            }
+            return;
+        };
+        record.executing &= !bit;
+        if is_mutation {
+            record.done |= bit;
+        }
+        #[cfg(any(test, rdmakv_fault_injection))]
+        if self.fault == Some(ServerFault::NoReplies) {
+            record.done &= !bit;
+        }
+        let (peer, is_partial) = (record.peer, record.partial & bit != 0);
+        let answered = Answered { to: peer, client, request, clock, held: now.saturating_sub(received) };
+        let is_short = reply.len() <= super::wire::MAX_MESSAGE;
+        let parts = reply.parts(self.limits.format.fragment());
+        if is_short {
+            self.sender.send_parts(answered, execution, &reply, 0..parts.min(UNASKED));
+        } else {
+            self.sender.send(answered, Body::Refused { execution: 0, why: Refused::TooLarge }, &[]);
+        }
+        if is_partial {
+            self.drop_incoming(slot, request);
+        }
+        let own = self.secret.host(peer);
+        let mut keep = is_short && (parts > 1 || is_mutation);
+        if is_mutation {
+            keep &= head.len() <= KEPT_REPLY;
+            let rest = if keep { taken[0] } else { 0 };
+            self.shares.give(Pool::Replies, host, RESERVED - rest);
+            self.shares.pass(Pool::Replies, host, own, rest);
+        } else {
+            keep = keep && self.shares.take(Pool::Replies, own, taken[0]);
+        }
+        if keep && !self.shares.take(Pool::References, own, taken[1]) {
+            self.shares.give(Pool::Replies, own, taken[0]);
+            keep = false;
+        }
+        if !keep {
+            return;
+        }
+        let place = Place { slot, request };
+        self.drop_reply(place);
+        let ends = (!is_mutation).then_some(now + READ_REPLY);
+        let kept = Kept { execution, reply: Reply { head: head.into(), body: reply.body }, taken };
+        self.replies.keep(place, ends, kept);
+        if let Some(record) = self.records.get_mut(slot) {
+            record.kept |= bit;
+        }
+    }
+
+    /// Drops what time ends. [`receive`](Self::receive) does so, too; call this where nothing comes for a second.
+    pub fn sweep(&mut self, now: u64) {
+        self.swept = now;
+        while let Some((slot, record)) = self.records.oldest() {
+            if record.heard + self.limits.idle > now {
+                break;
+            }
+            self.forget(slot);
+        }
+        while let Some(&(ends, client)) = self.leaving.front() {
+            if ends > now {
+                break;
+            }
+            self.leaving.pop_front();
+            if let Some(slot) = self.records.find(client) {
+                self.forget(slot);
+            }
+        }
+        while let Some(place) = self.replies.next_ended(now) {
+            self.drop_reply(place);
+        }
+        let silent: Vec<(u32, u64)> = self
+            .incoming
+            .iter()
+            .filter(|(_, incoming)| incoming.heard + UNFINISHED <= now && !incoming.assembly.is_whole())
+            .map(|(key, _)| *key)
+            .collect();
+        for (slot, request) in silent {
+            self.drop_incoming(slot, request);
+        }
+    }
+
+    fn forget(&mut self, slot: u32) {
+        self.release(slot);
+        if let Some(record) = self.records.get(slot) {
+            self.shares.give(Pool::Clients, self.secret.host(record.peer), 1);
+        }
+        self.records.remove(slot);
+    }
+}
+
+#[cfg(test)]
+impl<R: std::hash::Hash> std::hash::Hash for Server<R> {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        let mut incoming: Vec<_> = self.incoming.iter().collect();
+        incoming.sort_by_key(|(key, _)| **key);
+        (&self.records, &self.shares, incoming, &self.replies, &self.sender).hash(state);
+        (self.executions, self.incarnation).hash(state);
+    }
+}

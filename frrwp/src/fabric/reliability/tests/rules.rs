@@ -1,0 +1,461 @@
+//! The rules of `mod.rs`, one by one.
+
+use super::super::limits::{MILLISECOND, SECOND};
+use super::super::wire::{Body, Datagram, List, Part, Refused, flags};
+use super::super::{Client, ClientLimits, Event, Failure, Format, RequestKind, Scope, Server, ServerLimits};
+use super::{classify, parse, peer, reply, request, server, server_peer, short};
+use crate::fabric::traits::Peer;
+
+const READ: RequestKind = RequestKind::Read;
+const MUTATION: RequestKind = RequestKind::Mutation;
+
+/// A datagram of a client's, from an honest one's library or a forger's.
+fn bytes(client: u64, request: u64, floor: u16, body: Body<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    Datagram { client, request, floor, flags: 0, clock: 5, echo: 0, body }.encode(&[], true, &mut bytes);
+    bytes
+}
+
+fn part(client: u64, number: u64, floor: u16, message: &[u8]) -> Vec<u8> {
+    let length = message.len() as u32;
+    bytes(client, number, floor, Body::Part(Part { execution: 0, part: 0, parts: 1, length, bytes: message }))
+}
+
+/// Takes what a server or client has to send.
+fn take(outbox: &mut super::super::Outbox) -> Vec<(Peer, Vec<u8>)> {
+    let all = outbox.iter().map(|(to, bytes)| (to, bytes.to_vec())).collect();
+    outbox.clear();
+    all
+}
+
+fn sent(server: &mut Server<Vec<u8>>) -> Vec<(Peer, Vec<u8>)> {
+    take(server.outbox())
+}
+
+/// Returns the only datagram that the server sends.
+fn only(server: &mut Server<Vec<u8>>) -> Vec<u8> {
+    let mut all = sent(server);
+    assert_eq!(all.len(), 1, "one datagram");
+    all.remove(0).1
+}
+
+/// Admits a client by hand; returns its id.
+fn admit(server: &mut Server<Vec<u8>>, now: u64, from: Peer, nonce: u64) -> u64 {
+    assert!(server.receive(now, from, &bytes(0, nonce, 0, Body::Hello(Default::default()))).is_none());
+    let retry = only(server);
+    let Body::Retry(cookie) = Datagram::decode(&retry, true).unwrap().body else { panic!("a RETRY") };
+    assert!(server.receive(now, from, &bytes(0, nonce, 0, Body::Hello(cookie))).is_none());
+    Datagram::decode(&only(server), true).unwrap().client
+}
+
+/// Executes what comes; returns whether anything was.
+fn execute(server: &mut Server<Vec<u8>>, now: u64, from: Peer, datagram: &[u8]) -> bool {
+    let Some(request) = server.receive(now, from, datagram) else { return false };
+    let (length, work) = (parse(request.message).1, request.work);
+    let number = work.request() as u32;
+    server.complete(now, work, &reply(number, 0, length), None);
+    true
+}
+
+#[test]
+fn unknown_senders_cost_no_state_and_few_bytes() {
+    let mut server = server(ServerLimits::default(), 1);
+    let id = admit(&mut server, 0, peer(1, 1), 1);
+    let mut all: Vec<Vec<u8>> = vec![
+        bytes(0, 2, 0, Body::Hello(Default::default())),
+        bytes(id, 2, 0, Body::Hello(Default::default())),
+        bytes(77, 2, 0, Body::Ping),
+        bytes(77, 2, 0, Body::Bye),
+        part(77, 1, 0, b""),
+        part(id, 1, 0, b""),
+        part(id, 1, 0, &request(MUTATION, 1, 1000, 300)),
+        bytes(id, 9, 0, Body::Want(List { next: 0, upto: 9, execution: 1, there: [0; 4] })),
+        bytes(id, 9, 0, Body::Bye),
+        bytes(id, u64::MAX, 0, Body::Ping),
+    ];
+    // Replays from another address, and nonsense.
+    all.push(bytes(0, 1, 0, Body::Hello(super::super::Secret::new([7; 16]).cookie(peer(1, 1), 0, 1, 0))));
+    all.extend((0..200).map(|length| vec![0x46; length]));
+    for datagram in all {
+        let forged = peer(9, 9);
+        assert!(server.receive(1, forged, &datagram).is_none());
+        let answers: usize = sent(&mut server).iter().map(|(_, bytes)| bytes.len()).sum();
+        assert!(answers <= datagram.len(), "{answers} bytes for {}", datagram.len());
+        assert_eq!((server.clients(), server.unfinished(), server.kept_replies()), (1, 0, 0));
+    }
+    assert!(execute(&mut server, 2, peer(1, 1), &part(id, 1, 0, &request(MUTATION, 1, 8, 9))), "it is still served");
+}
+
+#[test]
+fn repeated_hellos_find_the_same_record() {
+    let mut server = server(ServerLimits::default(), 1);
+    let cookie = super::super::Secret::new([7; 16]).cookie(peer(1, 1), 0, 5, 0);
+    let hello = bytes(0, 5, 0, Body::Hello(cookie));
+    let ids: Vec<u64> = (0..3)
+        .map(|_| {
+            assert!(server.receive(SECOND, peer(1, 1), &hello).is_none());
+            Datagram::decode(&only(&mut server), true).unwrap().client
+        })
+        .collect();
+    assert!(ids.iter().all(|id| *id == ids[0] && id & 0xff == 3), "thread 3 is named");
+    assert_eq!(server.clients(), 1);
+    // The client leaves. Its HELLO, late and twice, does not bring it back.
+    assert!(server.receive(2 * SECOND, peer(1, 1), &bytes(ids[0], 1, 0, Body::Bye)).is_none());
+    assert!(server.receive(9 * SECOND, peer(1, 1), &hello).is_none());
+    assert!(server.receive(9 * SECOND, peer(1, 1), &part(ids[0], 1, 0, b"x")).is_none());
+    assert!(sent(&mut server).is_empty());
+    server.sweep(23 * SECOND);
+    assert_eq!(server.clients(), 0);
+    assert!(server.receive(24 * SECOND, peer(1, 1), &hello).is_none());
+    assert_eq!((server.clients(), server.counters().bad_cookie), (0, 1), "by then its cookie is too old");
+}
+
+#[test]
+fn mutations_run_once_and_are_answered_again() {
+    let mut server = server(ServerLimits::default(), 1);
+    let id = admit(&mut server, 0, peer(1, 1), 1);
+    let one = part(id, 1, 0, &request(MUTATION, 1, 8, 9));
+    assert!(execute(&mut server, 0, peer(1, 1), &one));
+    let first = only(&mut server);
+    assert!(!execute(&mut server, 1, peer(1, 1), &one));
+    assert_eq!(only(&mut server), first, "the same reply, of the same execution");
+    // The next request says that the reply has come.
+    assert!(execute(&mut server, 2, peer(1, 1), &part(id, 2, 0, &request(MUTATION, 2, 8, 9))));
+    assert_eq!(server.kept_replies(), 1);
+    sent(&mut server);
+    assert!(!execute(&mut server, 3, peer(1, 1), &one));
+    assert!(!execute(&mut server, 3, peer(1, 1), &part(id, 66, 64, b"")), "too far above the floor");
+    assert!(sent(&mut server).is_empty());
+    // An older floor does not bring it back.
+    assert!(!execute(&mut server, 4, peer(1, 1), &bytes(id, 2, 1, Body::Ping)));
+    assert!(!execute(&mut server, 4, peer(1, 1), &one));
+    assert_eq!(server.counters().executed, 2);
+}
+
+#[test]
+fn reads_are_executed_again_under_a_new_number() {
+    let mut server = server(ServerLimits::default(), 1);
+    let id = admit(&mut server, 0, peer(1, 1), 1);
+    let read = part(id, 1, 0, &request(READ, 1, 8, 9));
+    let mut executions: Vec<u32> = (0..3)
+        .map(|_| {
+            assert!(execute(&mut server, 0, peer(1, 1), &read));
+            let datagram = only(&mut server);
+            let Body::Part(part) = Datagram::decode(&datagram, true).unwrap().body else { panic!("a reply") };
+            part.execution
+        })
+        .collect();
+    executions.dedup();
+    assert_eq!(executions.len(), 3);
+    assert_eq!(server.kept_replies(), 0, "replies of one part are not kept");
+}
+
+#[test]
+fn executing_requests_are_not_begun_again() {
+    let mut server = server(ServerLimits::default(), 1);
+    let id = admit(&mut server, 0, peer(1, 1), 1);
+    for kind in [MUTATION, READ] {
+        let datagram = part(id, if kind == READ { 2 } else { 1 }, 0, &request(kind, 1, 8, 9));
+        let work = server.receive(0, peer(1, 1), &datagram).unwrap().work;
+        assert!(server.receive(1, peer(1, 1), &datagram).is_none());
+        assert!(sent(&mut server).is_empty());
+        server.complete(2, work, b"done", None);
+        assert_eq!(sent(&mut server).len(), 1);
+    }
+}
+
+#[test]
+fn full_replies_refuse_mutations_unexecuted() {
+    let limits = ServerLimits { replies: 3000, ..ServerLimits::default() };
+    let mut server = server(limits, 1);
+    let id = admit(&mut server, 0, peer(1, 1), 1);
+    let other = admit(&mut server, 0, peer(2, 1), 2);
+    let mutation = |id, number| part(id, number, number as u16 - 1, &request(MUTATION, 1, 900, 9));
+    assert!(execute(&mut server, 0, peer(1, 1), &mutation(id, 1)));
+    assert!(execute(&mut server, 0, peer(1, 1), &mutation(id, 2)));
+    sent(&mut server);
+    assert!(!execute(&mut server, SECOND, peer(2, 1), &mutation(other, 1)));
+    let refused = mutation(other, 1);
+    let refusal = Datagram { clock: 0, echo: 5, flags: flags::REPLY, ..Datagram::decode(&refused, true).unwrap() };
+    let body = Body::Refused { execution: 0, why: Refused::Busy };
+    assert_eq!(Datagram::decode(&only(&mut server), true), Some(Datagram { body, ..refusal }));
+    // After five seconds of silence its replies make room, and it learns that they are gone.
+    assert!(execute(&mut server, 6 * SECOND, peer(2, 1), &mutation(other, 1)));
+    sent(&mut server);
+    let gone: Vec<bool> = [1, 2]
+        .map(|number| {
+            assert!(!execute(&mut server, 6 * SECOND, peer(1, 1), &mutation(id, number)));
+            let body = Datagram::decode(&only(&mut server), true)
+                .map(|datagram| matches!(datagram.body, Body::Refused { .. }));
+            body.unwrap()
+        })
+        .into();
+    assert!(gone.contains(&true));
+    assert_eq!(server.counters().executed, 3);
+}
+
+#[test]
+fn memory_of_unfinished_requests_is_bounded() {
+    let limits = ServerLimits { buffers: 1 << 20, ..ServerLimits::default() };
+    let mut server = server(limits, 1);
+    let id = admit(&mut server, 0, peer(1, 1), 1);
+    let fragment = [1; 1352];
+    let long = |number, part| {
+        let length = 1_000_000;
+        bytes(
+            id,
+            number,
+            number as u16 - 1,
+            Body::Part(Part { execution: 0, part, parts: 740, length, bytes: &fragment }),
+        )
+    };
+    for number in 1..=64 {
+        for part in 0..12 {
+            assert!(server.receive(0, peer(1, 1), &long(number, part)).is_none());
+        }
+    }
+    // An eighth for one client: twelve requests whose first eight parts are granted.
+    assert!(server.unfinished() <= 12, "{}", server.unfinished());
+    assert!(server.counters().busy > 0);
+    server.sweep(3 * SECOND);
+    assert_eq!(server.unfinished(), 0, "silence ends them");
+    assert!(server.receive(3 * SECOND, peer(1, 1), &long(1, 0)).is_none());
+    assert!(server.receive(3 * SECOND, peer(1, 1), &bytes(id, 65, 0, Body::Ping)).is_none());
+    assert_eq!(server.unfinished(), 0, "the floor ends them");
+}
+
+#[test]
+fn clients_that_move_keep_their_records() {
+    let mut server = server(ServerLimits::default(), 1);
+    let id = admit(&mut server, 0, peer(1, 1), 1);
+    let one = part(id, 1, 0, &request(MUTATION, 1, 8, 100));
+    assert!(execute(&mut server, 0, peer(1, 1), &one));
+    sent(&mut server);
+    assert!(!execute(&mut server, 1, peer(2, 2), &one));
+    let Body::Retry(cookie) = Datagram::decode(&only(&mut server), true).unwrap().body else { panic!("a RETRY") };
+    // The cookie is for that address, client and nonce.
+    assert!(server.receive(1, peer(3, 2), &bytes(id, 1, 0, Body::Hello(cookie))).is_none());
+    assert!(server.receive(1, peer(2, 2), &bytes(id, 2, 0, Body::Hello(cookie))).is_none());
+    sent(&mut server);
+    assert!(!execute(&mut server, 1, peer(2, 2), &one));
+    sent(&mut server);
+    assert!(server.receive(2, peer(2, 2), &bytes(id, 1, 0, Body::Hello(cookie))).is_none());
+    assert!(matches!(Datagram::decode(&only(&mut server), true).unwrap().body, Body::Admit { .. }));
+    assert!(!execute(&mut server, 3, peer(2, 2), &one));
+    assert!(matches!(Datagram::decode(&only(&mut server), true).unwrap().body, Body::Part(_)), "the kept reply");
+    assert_eq!((server.clients(), server.counters().executed), (1, 1));
+}
+
+#[test]
+fn idle_clients_are_forgotten() {
+    let mut server = server(ServerLimits { idle: 60 * SECOND, ..ServerLimits::default() }, 1);
+    let ids = [1, 2].map(|host| admit(&mut server, 0, peer(host, 1), 7));
+    assert!(execute(&mut server, 30 * SECOND, peer(2, 1), &part(ids[1], 1, 0, &request(MUTATION, 1, 8, 9))));
+    server.sweep(61 * SECOND);
+    assert_eq!((server.clients(), server.kept_replies()), (1, 1));
+    server.sweep(91 * SECOND);
+    assert_eq!((server.clients(), server.kept_replies()), (0, 0));
+    sent(&mut server);
+    assert!(server.receive(92 * SECOND, peer(1, 1), &part(ids[0], 1, 0, &request(READ, 1, 8, 9))).is_none());
+    assert!(matches!(Datagram::decode(&only(&mut server), true).unwrap().body, Body::Reset { incarnation: 1 }));
+}
+
+/// A client and a server that lose nothing, but what the test takes out.
+struct Pair {
+    now: u64,
+    client: Client,
+    server: Server<Vec<u8>>,
+}
+
+impl Pair {
+    fn new(format: Format) -> Self {
+        let limits = ClientLimits { format, ..ClientLimits::default() };
+        let client = Client::new(limits, server_peer(), 1);
+        Self { now: 0, client, server: server(ServerLimits { format, ..ServerLimits::default() }, 1) }
+    }
+
+    /// Lets datagrams pass until there are none, each if this returns true. A round takes a tenth of a millisecond.
+    fn run(&mut self, mut passes: impl FnMut(&Datagram<'_>) -> bool) {
+        let mut passes = |bytes: &[u8]| passes(&Datagram::decode(bytes, true).unwrap());
+        loop {
+            let up = take(self.client.outbox());
+            let down = take(self.server.outbox());
+            if up.is_empty() && down.is_empty() {
+                return;
+            }
+            self.now += MILLISECOND / 10;
+            for (_, bytes) in up.iter().filter(|(_, bytes)| passes(bytes)) {
+                execute(&mut self.server, self.now, peer(1, 1), bytes);
+            }
+            for (_, bytes) in down.iter().filter(|(_, bytes)| passes(bytes)) {
+                self.client.receive(self.now, server_peer(), bytes);
+            }
+        }
+    }
+
+    fn call(&mut self, kind: RequestKind, reply: u32, length: usize) -> u64 {
+        let call = self.client.call(self.now, kind, Scope::Key(1), request(kind, 1, reply, length));
+        call.expect("there is room")
+    }
+
+    /// Goes on to the client's next time-out.
+    fn time_out(&mut self) {
+        self.now = self.client.timer().expect("it waits for something");
+        self.client.tick(self.now);
+    }
+}
+
+#[test]
+fn long_messages_go_both_ways() {
+    for format in [short(), Format::default(), Format { check: false, ..Format::default() }] {
+        let format = Format { check: true, ..format };
+        let mut pair = Pair::new(format);
+        for (length, reply_length) in [(9, 8), (60, 60), (1000, 5000), (100_000, 9), (9, 100_000), (300_000, 300_000)] {
+            for kind in [READ, MUTATION] {
+                if length / (format.datagram - 48) > 60_000 {
+                    continue;
+                }
+                let call = pair.call(kind, reply_length, length);
+                // The reply of a mutation is kept up to 1 KiB, so what follows the first eight parts may be gone.
+                let is_kept = kind == READ || reply_length <= 352;
+                pair.run(|_| true);
+                let message = match pair.client.next_event() {
+                    Some(Event::Reply { call: ended, message }) if ended == call => message,
+                    other => {
+                        assert!(!is_kept && other == Some(Event::Failed { call, why: Failure::Unknown }), "{other:?}");
+                        continue;
+                    }
+                };
+                assert_eq!(message.len(), reply_length as usize);
+                assert!(super::parse_reply(&message).is_some());
+            }
+        }
+        assert_eq!((pair.server.unfinished(), pair.client.counters().timeouts), (0, 0));
+    }
+}
+
+#[test]
+fn replies_are_forgotten_after_a_ping() {
+    let mut pair = Pair::new(Format::default());
+    pair.call(MUTATION, 8, 9);
+    pair.run(|_| true);
+    assert_eq!(pair.server.kept_replies(), 1);
+    pair.time_out();
+    pair.run(|datagram| datagram.body != Body::Pong);
+    assert_eq!(pair.server.kept_replies(), 0);
+    pair.time_out();
+    pair.run(|_| true);
+    assert_eq!(pair.client.timer(), None, "a PONG ends it");
+}
+
+#[test]
+fn lost_replies_of_mutations_come_again() {
+    let mut pair = Pair::new(Format::default());
+    let call = pair.call(MUTATION, 8, 9);
+    pair.run(|datagram| datagram.flags & flags::REPLY == 0 || !matches!(datagram.body, Body::Part(_)));
+    assert_eq!(pair.client.next_event(), None);
+    pair.time_out();
+    pair.run(|_| true);
+    assert!(matches!(pair.client.next_event(), Some(Event::Reply { call: ended, .. }) if ended == call));
+    assert_eq!(pair.server.counters().executed, 1);
+}
+
+#[test]
+fn lost_parts_are_asked_for_before_the_time_out() {
+    let mut pair = Pair::new(short());
+    for (length, reply_length) in [(2000, 8), (9, 2000)] {
+        pair.call(READ, reply_length, length);
+        let mut lost = 0;
+        pair.run(|datagram| {
+            let is_lost = matches!(datagram.body, Body::Part(part) if part.part == 4) && lost == 0;
+            lost += u32::from(is_lost);
+            !is_lost
+        });
+        assert_eq!(lost, 1);
+        assert!(matches!(pair.client.next_event(), Some(Event::Reply { .. })), "without a time-out");
+    }
+    assert_eq!(pair.client.counters().timeouts, 0);
+}
+
+#[test]
+fn resets_repeat_reads_and_leave_mutations_unknown() {
+    let mut pair = Pair::new(Format::default());
+    pair.call(READ, 8, 9);
+    pair.run(|_| true);
+    pair.client.next_event();
+    let mutation = pair.client.call(pair.now, MUTATION, Scope::Key(1), request(MUTATION, 1, 8, 9)).unwrap();
+    let read = pair.client.call(pair.now, READ, Scope::Key(2), request(READ, 1, 8, 9)).unwrap();
+    let behind = pair.client.call(pair.now, MUTATION, Scope::Key(1), request(MUTATION, 1, 8, 9)).unwrap();
+    take(pair.client.outbox());
+    pair.server = server(ServerLimits::default(), 2);
+    pair.time_out();
+    pair.run(|_| true);
+    let ends: Vec<Event> = std::iter::from_fn(|| pair.client.next_event()).collect();
+    assert_eq!(ends[0], Event::Failed { call: mutation, why: Failure::Unknown });
+    let answered: Vec<u64> =
+        ends[1..].iter().map(|end| if let Event::Reply { call, .. } = end { *call } else { 0 }).collect();
+    assert!(answered.contains(&read) && answered.contains(&behind), "{ends:?}");
+    assert_eq!((pair.client.incarnation(), pair.server.counters().executed), (2, 2));
+}
+
+#[test]
+fn silent_clients_ping_before_a_mutation() {
+    let mut pair = Pair::new(Format::default());
+    pair.call(READ, 8, 9);
+    pair.run(|_| true);
+    pair.now += 301 * SECOND;
+    pair.server = server(ServerLimits::default(), 2);
+    pair.client.next_event();
+    pair.call(MUTATION, 8, 9);
+    pair.run(|_| true);
+    assert!(
+        matches!(pair.client.next_event(), Some(Event::Reply { .. })),
+        "the server was new, and nothing is in doubt"
+    );
+}
+
+#[test]
+fn forged_answers_are_ignored() {
+    let mut pair = Pair::new(Format::default());
+    pair.call(READ, 8, 9);
+    pair.run(|_| true);
+    pair.client.next_event();
+    let call = pair.call(MUTATION, 8, 9);
+    let id = pair.client.id().unwrap();
+    let answer = |client, number, body| {
+        let mut bytes = Vec::new();
+        Datagram { client, request: number, floor: 0, flags: flags::REPLY, clock: 0, echo: 0, body }.encode(
+            &[],
+            true,
+            &mut bytes,
+        );
+        bytes
+    };
+    let part = Body::Part(Part { execution: 9, part: 0, parts: 1, length: 3, bytes: b"bad" });
+    for number in 0..5 {
+        for body in [part, Body::Reset { incarnation: 5 }, Body::Refused { execution: 0, why: Refused::ReplyGone }] {
+            pair.client.receive(pair.now, server_peer(), &answer(id ^ 256, number, body));
+            pair.client.receive(pair.now, peer(5, 5), &answer(id, number, body));
+        }
+    }
+    pair.client.receive(pair.now, server_peer(), &answer(id, 1, part));
+    assert_eq!(pair.client.next_event(), None);
+    pair.run(|_| true);
+    assert!(matches!(pair.client.next_event(), Some(Event::Reply { call: ended, .. }) if ended == call));
+}
+
+#[test]
+fn closing_ends_all_calls() {
+    let mut pair = Pair::new(Format::default());
+    pair.call(READ, 8, 9);
+    pair.run(|_| true);
+    pair.client.next_event();
+    let calls = [MUTATION, READ, MUTATION].map(|kind| pair.call(kind, 8, 9));
+    pair.client.close(pair.now);
+    let ends: Vec<Event> = std::iter::from_fn(|| pair.client.next_event()).collect();
+    let why = [Failure::Unknown, Failure::Closed, Failure::Closed];
+    let expected: Vec<Event> = calls.into_iter().zip(why).map(|(call, why)| Event::Failed { call, why }).collect();
+    assert_eq!(ends, expected);
+    assert_eq!((pair.client.timer(), pair.client.unanswered()), (None, 0));
+    assert_eq!(classify(b"\x01"), MUTATION);
+}
