@@ -18,6 +18,7 @@ mod attempt;
 mod connect;
 mod connecting;
 mod connector;
+pub mod datagram;
 mod file_size;
 #[cfg(target_os = "linux")]
 mod fork_mark;
