@@ -111,6 +111,7 @@ mod domains;
 mod end;
 mod error;
 mod fabric;
+pub mod far;
 pub mod future;
 mod memory;
 mod ops;
