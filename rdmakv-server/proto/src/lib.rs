@@ -4,6 +4,7 @@
 //! * In memory: an [item], which one-sided readers check, and the [GET table](gets), in which clients on the same machine look keys up.
 //! * In bytes: memcached's [commands], and the [messages] of a fabric connection; values up to the [eager] limit travel in messages.
 //! * In time: how long a [lease] lasts, and the [clock] that both sides count it by.
+//! * In rings: the [batches](far::batch) of far memory.
 //! * [placement] maps keys to servers, and [faults] are injected to test the checkers.
 //!
 //! This crate does no input or output and depends on no other crate of ours. It is public for rdmakv's own crates, and may change with
@@ -12,6 +13,7 @@
 pub mod clock;
 pub mod commands;
 pub mod eager;
+pub mod far;
 #[doc(hidden)]
 pub mod faults;
 pub mod gets;
