@@ -1,4 +1,4 @@
-//! The numbers of servers, runs and epochs.
+//! The numbers of servers, runs, epochs, writes and versions.
 
 /// The most servers of a cluster.
 pub const MAX_SERVERS: usize = 64;
@@ -17,3 +17,38 @@ pub struct ServerId(pub u8);
 /// The number of one run of a server.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Incarnation(pub u64);
+
+/// The number of one write of one client.
+///
+/// Its outcome is known for as long as the client may ask for it. A client that never learned an outcome goes on under a new client
+/// number. So it never closes a write that others may still have to complete.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct WriteId {
+    /// The client.
+    pub client: u64,
+    /// Its write, counted from 1.
+    pub sequence: u64,
+}
+
+/// The version of a value: the epoch that ordered its write, above a count of the server that did.
+///
+/// One server orders the writes of a key in one epoch, so versions of a key are its writes in their order.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Version(pub u64);
+
+impl Version {
+    /// The version of a key that was never written.
+    pub const ABSENT: Self = Self(0);
+
+    const COUNT_BITS: u32 = 40;
+
+    /// Returns a version of an epoch. The count wraps after 2⁴⁰ writes of one server.
+    pub fn new(epoch: Epoch, count: u64) -> Self {
+        Self((u64::from(epoch.0) << Self::COUNT_BITS) | (count & ((1 << Self::COUNT_BITS) - 1)))
+    }
+
+    /// Returns the epoch that ordered the write.
+    pub fn epoch(self) -> Epoch {
+        Epoch((self.0 >> Self::COUNT_BITS) as u32)
+    }
+}

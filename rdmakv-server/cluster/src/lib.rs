@@ -11,6 +11,10 @@
 //! * [`json`]: configurations as etcd keeps them.
 //! * [`placement`]: which servers have a key, and which of them orders its writes.
 //! * [`rights`]: when a server may answer, and how long a new primary waits.
+//! * [`messages`]: the calls between clients, servers and agents, and the answers.
+//! * [`member`]: a server's part in each write. [`fates`]: which writes ended, and which never happen.
+//! * [`writer`] and [`helper`]: a client's part in a write, and the completion of another's. [`reader`]: its part in a read.
+//! * [`repair`]: an agent's part, which brings each member what it lacks.
 //!
 //! Nothing uses it yet. It is public for rdmakv's own crates, and may change with any release.
 
@@ -19,14 +23,27 @@ pub mod config;
 pub mod detector;
 #[cfg(test)]
 mod detector_tests;
+#[cfg(test)]
+mod dice;
 pub mod etcd;
 pub mod facts;
+pub mod fates;
 mod faults;
+pub mod helper;
 mod ids;
 pub mod json;
 mod kernel;
+pub mod member;
+pub mod messages;
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod model_tests;
 pub mod placement;
+pub mod reader;
+pub mod repair;
 pub mod rights;
 #[cfg(test)]
 mod rights_tests;
 mod ring;
+pub mod writer;

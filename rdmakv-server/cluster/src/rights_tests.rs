@@ -3,24 +3,13 @@
 use proptest::prelude::*;
 
 use crate::config::{Config, Epoch, Incarnation, ServerId};
+use crate::dice::Dice;
 use crate::faults;
 use crate::placement::Placement;
 use crate::rights::{Fences, Renewal, Right, fence_time};
 
 const LEASE: u64 = 1 << 10;
 const KEY: &[u8] = b"key";
-
-/// SplitMix64, from a seed.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let value = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (value ^ (value >> 31)) % bound
-    }
-}
 
 /// A run of a server, with a clock of its own.
 struct Run {

@@ -1,0 +1,291 @@
+//! Messages between clients, servers and agents: calls and their replies.
+//!
+//! They hold no bytes and no key. A [`Piece`] names bytes that travel with the message. The sender's driver reads them from its chunk, and
+//! the receiver's puts them into one of its own. The key travels beside the call, too. Every call has the cluster and the epoch.
+
+pub use crate::ids::{Epoch, ServerId, Version, WriteId};
+
+/// A driver's name for the bytes of one value or fragment.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Chunk(pub u64);
+
+/// The part of a value that a piece is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Form {
+    /// The whole value.
+    Copy,
+    /// One fragment.
+    Fragment {
+        /// Fragments that make the value.
+        k: u8,
+        /// Which of them it is.
+        index: u8,
+    },
+    /// No value: the key was deleted.
+    Tombstone,
+}
+
+/// Bytes of a value, and the facts of its envelope.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Piece {
+    /// The bytes.
+    pub chunk: Chunk,
+    /// The part of the value that they are.
+    pub form: Form,
+    /// The length of the whole value.
+    pub length: u64,
+    /// The CRC of the whole value.
+    pub sum: u32,
+}
+
+/// A piece as a server keeps it.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Stored {
+    /// The write that made it.
+    pub id: WriteId,
+    /// Its version.
+    pub version: Version,
+    /// The last epoch in which the key's primary confirmed it.
+    pub confirmed: Epoch,
+    /// The piece.
+    pub piece: Piece,
+    /// Its bytes came before the write was ordered. Otherwise each message that completes the write carries them.
+    pub is_staged: bool,
+}
+
+impl Stored {
+    /// Returns whether it is a value, and no tombstone.
+    pub fn is_value(&self) -> bool {
+        self.piece.form != Form::Tombstone
+    }
+}
+
+/// A write that was ordered and not yet published, as its primary tells it. Any client can complete it.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Pending {
+    /// The write.
+    pub stored: Stored,
+    /// The version that it follows.
+    pub base: Version,
+}
+
+/// The state that a key needs for a write to happen.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Condition {
+    /// Anything: set.
+    Always,
+    /// Absent: add.
+    Absent,
+    /// Present: replace, delete, append, incr.
+    Present,
+    /// Of this version: cas.
+    Version(Version),
+}
+
+/// How a write gets its bytes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Change {
+    /// They come with the order.
+    Put(Piece),
+    /// They are staged at all members.
+    Staged,
+    /// The primary computes them of the value that it has: incr, append. The number is the driver's for the arguments.
+    Compute(u64),
+}
+
+/// A call to a server, for one key.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Request {
+    /// The cluster.
+    pub cluster: u128,
+    /// The epoch of the caller.
+    pub epoch: Epoch,
+    /// The call.
+    pub call: Call,
+}
+
+/// The work that a call asks for.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Call {
+    /// Keep a piece for a write to come.
+    Stage {
+        /// The write.
+        id: WriteId,
+        /// Its piece for this member.
+        piece: Piece,
+    },
+    /// Decide a write and its place in the order. To the primary.
+    Order {
+        /// The write.
+        id: WriteId,
+        /// The lowest write of the client whose outcome it may still ask for.
+        lowest: u64,
+        /// The state that the key needs.
+        condition: Condition,
+        /// The bytes.
+        change: Change,
+    },
+    /// Keep an ordered write as the next value.
+    Seal {
+        /// The write.
+        id: WriteId,
+        /// Its version.
+        version: Version,
+        /// The version before: it is published.
+        base: Version,
+        /// The bytes, unless they are staged.
+        piece: Option<Piece>,
+    },
+    /// Make a write visible that all others have sealed. To the primary.
+    Publish {
+        /// The write.
+        id: WriteId,
+        /// Its version.
+        version: Version,
+    },
+    /// Learn that a write is published.
+    Note {
+        /// The write.
+        id: WriteId,
+        /// Its version.
+        version: Version,
+    },
+    /// Report what became of a write. If nothing did, it never happens. To the primary.
+    Resolve {
+        /// The write.
+        id: WriteId,
+    },
+    /// Never let a write happen that the primary of this epoch refused.
+    Refuse {
+        /// The write.
+        id: WriteId,
+    },
+    /// Report the value. To the primary.
+    Read,
+    /// Report the published value for its repair, when no write from an earlier epoch is left. To the primary.
+    Survey,
+    /// Compare with what the primary has, and drop what it does not.
+    List {
+        /// The version at the primary: [`Version::ABSENT`] without one.
+        version: Version,
+    },
+    /// Keep a published value that this member lacks.
+    Repair {
+        /// The write that made it.
+        id: WriteId,
+        /// Its version.
+        version: Version,
+        /// The bytes.
+        piece: Piece,
+    },
+    /// Learn the fates of writes, after all keys were repaired.
+    Fates(Vec<(WriteId, Fate)>),
+    /// Forget a tombstone. To the others first, and to the primary last.
+    Forget {
+        /// Its version.
+        version: Version,
+    },
+}
+
+impl Call {
+    /// Returns the write that the call is for, if it is for one.
+    pub fn id(&self) -> Option<WriteId> {
+        match self {
+            Self::Stage { id, .. }
+            | Self::Order { id, .. }
+            | Self::Seal { id, .. }
+            | Self::Publish { id, .. }
+            | Self::Note { id, .. }
+            | Self::Resolve { id }
+            | Self::Refuse { id }
+            | Self::Repair { id, .. } => Some(*id),
+            Self::Read | Self::Survey | Self::List { .. } | Self::Fates(_) | Self::Forget { .. } => None,
+        }
+    }
+}
+
+/// The answer to a call.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Reply {
+    /// The epoch of the server.
+    pub epoch: Epoch,
+    /// The write that the call was for, if it was for one.
+    pub id: Option<WriteId>,
+    /// The answer.
+    pub answer: Answer,
+}
+
+/// An answer of a server.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Answer {
+    /// The call has another epoch than the server: learn the later one, and ask again.
+    OtherEpoch,
+    /// The server has no right to answer, or does not have the key, or another part in it.
+    NotServing,
+    /// A new primary waits until its predecessor's right has ended.
+    Fenced,
+    /// Too many writes wait.
+    Busy,
+    /// The piece is kept.
+    Staged,
+    /// The write has its place.
+    Ordered {
+        /// Its version.
+        version: Version,
+        /// The version before.
+        base: Version,
+        /// The bytes that the primary computed.
+        computed: Option<Piece>,
+    },
+    /// The write is sealed, or a later one is.
+    Sealed(Version),
+    /// The bytes of the write are not here.
+    Lacks,
+    /// Another write, or this one, is pending: complete it, and ask again.
+    Help(Pending),
+    /// The write has ended before, or has ended now.
+    Done(Verdict),
+    /// The write never happens here.
+    Refused,
+    /// No such write is ordered: resolve it.
+    Unknown,
+    /// The note was taken, or the tombstone forgotten, or the fates kept.
+    Taken,
+    /// The member has this version of the value, or a later one.
+    Repaired(Version),
+    /// The value, if there is one; for a survey also a tombstone.
+    Value(Option<Stored>),
+    /// The index of the piece that the member has of the listed version, 0 for a copy; None if it lacks it.
+    Has(Option<u8>),
+}
+
+/// How a write ended.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Verdict {
+    /// It was published as this version.
+    Stored(Version),
+    /// It changed nothing.
+    Declined(Refusal),
+}
+
+/// Why a write changed nothing.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Refusal {
+    /// The key is there, and had to be absent; or is absent, and had to be there.
+    NotStored,
+    /// The key has another version than the condition.
+    Exists,
+    /// The value is no number, or the result too large.
+    Invalid,
+    /// There is no room.
+    NoMemory,
+}
+
+/// The fate of a write, as a server knows it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Fate {
+    /// It ended.
+    Done(Verdict),
+    /// It never happens.
+    Refused,
+}

@@ -1,0 +1,151 @@
+//! An agent's part in the repair of a key: all members get what the primary has published.
+//!
+//! The agent of a primary does this for each of its keys in an epoch that is not whole. Then it sends the fates of writes, and then it
+//! reports that the server is repaired. Fates come last: a member that knows a write is done has its value, or a later one.
+
+use crate::helper::{Calls, Completion, Progress, Target};
+use crate::ids::{ServerId, Version};
+use crate::messages::{Answer, Call, Form, Piece, Reply, Stored};
+
+/// The repair of one key in one epoch.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Repair {
+    target: Target,
+    step: Step,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Step {
+    Surveying,
+    /// A write of an earlier epoch is completed first.
+    Completing(Completion),
+    Listing {
+        value: Option<Stored>,
+        waiting: Vec<ServerId>,
+        found: Vec<(ServerId, Option<u8>)>,
+    },
+    /// The driver rebuilds or reads these pieces.
+    Fetching {
+        value: Stored,
+        lacking: Vec<(ServerId, Form)>,
+    },
+    Sending(Version, Vec<ServerId>),
+    Done,
+}
+
+impl Repair {
+    /// Begins, and returns the first calls.
+    pub fn begin(target: Target) -> (Self, Calls) {
+        let calls = target.primary(Call::Survey);
+        (Self { target, step: Step::Surveying }, calls)
+    }
+
+    /// Returns whether each member has what it should.
+    pub fn is_done(&self) -> bool {
+        self.step == Step::Done
+    }
+
+    /// Returns what the driver has to fetch: the value, and the servers that lack it, each with the form of the piece it gets.
+    ///
+    /// A copy is read from the primary. A fragment is rebuilt from k others, all of the value's version. A driver that finds fewer, because
+    /// a later write took their place, begins again.
+    pub fn wants(&self) -> Option<(&Stored, &[(ServerId, Form)])> {
+        if let Step::Fetching { value, lacking } = &self.step { Some((value, lacking)) } else { None }
+    }
+
+    /// Takes the pieces that [`Self::wants`] named, in the same order.
+    pub fn fetched(&mut self, pieces: &[Piece]) -> Calls {
+        let Step::Fetching { value, lacking } = &self.step else { return Calls::new() };
+        let (id, version) = (value.id, value.version);
+        let send = |(&(server, _), &piece): (&(ServerId, Form), &Piece)| {
+            self.target.each(&[server], &Call::Repair { id, version, piece })
+        };
+        let calls = lacking.iter().zip(pieces).flat_map(send).collect();
+        self.step = Step::Sending(version, lacking.iter().map(|&(server, _)| server).collect());
+        calls
+    }
+
+    /// Takes a reply. Those of other epochs change nothing.
+    pub fn take(&mut self, from: ServerId, reply: &Reply) -> Calls {
+        if reply.epoch != self.target.epoch {
+            return Calls::new();
+        }
+        match (&mut self.step, &reply.answer) {
+            (Step::Surveying, Answer::Value(value)) => {
+                let (value, others) = (value.clone(), self.target.others().to_vec());
+                let version = value.as_ref().map_or(Version::ABSENT, |value| value.version);
+                let calls = self.target.each(&others, &Call::List { version });
+                self.step = Step::Listing { value, waiting: others, found: Vec::new() };
+                self.listed();
+                calls
+            }
+            (Step::Surveying, Answer::Help(pending)) => {
+                let completion = Completion::of(pending, &self.target);
+                let calls = completion.start(&self.target);
+                self.step = Step::Completing(completion);
+                calls
+            }
+            (Step::Completing(completion), answer) if reply.id == Some(completion.id()) => {
+                match completion.take(&self.target, from, answer) {
+                    Progress::Waiting(calls) => calls,
+                    Progress::Ended(_, mut notes) => {
+                        notes.extend(self.lost());
+                        notes
+                    }
+                    Progress::Unknown => self.lost(),
+                }
+            }
+            (Step::Listing { waiting, found, .. }, Answer::Has(index)) if waiting.contains(&from) => {
+                waiting.retain(|&server| server != from);
+                found.push((from, *index));
+                self.listed();
+                Calls::new()
+            }
+            (Step::Sending(version, waiting), Answer::Repaired(stored)) if version == stored => {
+                waiting.retain(|&server| server != from);
+                if waiting.is_empty() {
+                    self.step = Step::Done;
+                }
+                Calls::new()
+            }
+            _ => Calls::new(),
+        }
+    }
+
+    /// Begins again after an answer was lost. Each step may be repeated.
+    pub fn lost(&mut self) -> Calls {
+        if self.is_done() {
+            return Calls::new();
+        }
+        self.step = Step::Surveying;
+        self.target.primary(Call::Survey)
+    }
+
+    /// Goes on when all members told what they have.
+    fn listed(&mut self) {
+        let Step::Listing { value, waiting, found } = &self.step else { return };
+        if !waiting.is_empty() {
+            return;
+        }
+        let lacking: Vec<ServerId> =
+            self.target.others().iter().copied().filter(|server| found.contains(&(*server, None))).collect();
+        self.step = match value {
+            Some(value) if !lacking.is_empty() => {
+                let forms = forms(value, found, lacking.len());
+                Step::Fetching { value: value.clone(), lacking: lacking.into_iter().zip(forms).collect() }
+            }
+            _ => Step::Done,
+        };
+    }
+}
+
+/// Returns the forms of the pieces that `count` members lack: copies, or the fragments that no member has.
+fn forms(value: &Stored, found: &[(ServerId, Option<u8>)], count: usize) -> Vec<Form> {
+    match value.piece.form {
+        form @ (Form::Copy | Form::Tombstone) => vec![form; count],
+        Form::Fragment { k, index: own } => {
+            let has = |index: u8| index == own || found.iter().any(|&(_, found)| found == Some(index));
+            (0..u8::MAX).filter(|&index| !has(index)).take(count).map(|index| Form::Fragment { k, index }).collect()
+        }
+    }
+}
