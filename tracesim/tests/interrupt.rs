@@ -1,4 +1,4 @@
-//! Ctrl-C prints what is finished, and leaves no partial file.
+//! Ctrl-C prints what is finished, leaves no partial file, and ends the command where it waits.
 #![cfg(unix)]
 
 mod common;
@@ -6,8 +6,13 @@ mod common;
 use common::{command, folder, golden, names, path};
 use std::fs::File;
 use std::io::Write as _;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use tempfile::TempDir;
+
+/// Interrupts a process.
+fn interrupt(child: &Child) {
+    assert!(Command::new("sh").args(["-c", &format!("kill -INT {}", child.id())]).status().unwrap().success());
+}
 
 /// Compares on a trace that ends and on one that does not, and interrupts the latter.
 fn interrupted(folder: &TempDir, more: &[&str]) -> Output {
@@ -24,8 +29,7 @@ fn interrupted(folder: &TempDir, more: &[&str]) -> Output {
     let _ = pipe.write_all(b"start_page,pages\n");
     while pipe.write_all(b"1,1\n2,1\n3,1\n").is_ok() {
         if sent == 0 {
-            let interrupt = Command::new("sh").args(["-c", &format!("kill -INT {}", child.id())]).status().unwrap();
-            assert!(interrupt.success());
+            interrupt(&child);
         }
         sent += 1;
     }
@@ -69,4 +73,48 @@ fn no_page_is_made_of_half_a_study() {
     assert_eq!(output.status.code(), Some(130));
     assert!(String::from_utf8_lossy(&output.stdout).contains("(infinite cache)"), "what is finished is printed");
     assert_eq!(names(&folder), [""; 0]);
+}
+
+/// Returns whether the process has a handler for SIGINT.
+#[cfg(target_os = "linux")]
+fn hears(child: &Child) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or_default();
+    u64::from_str_radix(caught.trim(), 16).is_ok_and(|caught| caught & (1 << 1) != 0)
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn the_first_one_ends_a_wait_for_a_pipe() {
+    use std::time::{Duration, Instant};
+    const PATIENCE: Duration = Duration::from_secs(300);
+    let folder = folder();
+    // It has no writer, so it cannot be opened.
+    let pipe = path(&folder, "pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let results = path(&folder, "results");
+    for arguments in [&["info", "-o", &results, &pipe][..], &["mrc", &pipe], &["bound", &pipe], &["convert", &pipe]] {
+        let mut child = command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let begun = Instant::now();
+        let mut is_sent = false;
+        let mut wait = || loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                break Some(status);
+            }
+            if !is_sent && hears(&child) {
+                interrupt(&child);
+                is_sent = true;
+            }
+            if begun.elapsed() > PATIENCE {
+                child.kill().unwrap();
+                break None;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let status = wait().unwrap_or_else(|| panic!("{arguments:?} does not end"));
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(status.code(), Some(130), "{arguments:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "tracesim: interrupted\n", "{arguments:?}");
+        assert_eq!((output.stdout, names(&folder)), (Vec::new(), vec!["pipe".to_owned()]), "{arguments:?}");
+    }
 }

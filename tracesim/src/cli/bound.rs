@@ -95,6 +95,8 @@ impl Bound {
                 return Ok(None);
             }
             progress.step(1);
+            // From here on there is something to print.
+            interrupt::only_ask();
             Ok(Some(row))
         };
         let rows: Vec<Option<Row<'_>>> =

@@ -2,6 +2,7 @@
 
 use super::failure::{Failure, note};
 use super::hanging::hanging;
+use super::interrupt;
 use super::output::refuse_input;
 use super::source::{ABOUT_TRACES, Reading, failed, tell};
 use std::path::{Path, PathBuf};
@@ -48,6 +49,7 @@ impl Convert {
         let file = self.output.as_ref().unwrap_or(&self.file);
         refuse_input(file, std::slice::from_ref(&self.trace))?;
         let mut reader = self.reading.open(&self.trace)?;
+        interrupt::only_ask();
         let writer = create(file, self.to).map_err(failed)?;
         let written = copy(&mut reader, writer).map_err(failed)?;
         tell(&self.trace, reader.summary());

@@ -56,6 +56,7 @@ impl Generate {
     pub(crate) fn run(&self) -> Result<(), Failure> {
         let file = self.output.as_ref().unwrap_or(&self.file);
         let mut events = self.workload.generate().map_err(failed)?;
+        interrupt::only_ask();
         let mut writer = create(file, self.to).map_err(failed)?;
         let progress = Progress::of(&format!("generating {}", self.workload.name()), self.workload.requests());
         for (at, event) in events.by_ref().enumerate() {

@@ -97,8 +97,7 @@ impl Output {
             };
             Failure::work(format_args!("{}: write: {why}", path.display()))
         };
-        let file = builder.tempfile_in(folder).map_err(plain)?;
-        interrupt::begun(file.path());
+        let file = interrupt::begin(|| builder.tempfile_in(folder)).map_err(plain)?;
         Ok(Self::Replace(to, BufWriter::new(file)))
     }
 

@@ -20,6 +20,7 @@ pub(crate) fn run(
     let steps: usize = trace.processes.iter().map(|process| process.steps.len()).sum();
     let progress = Progress::of(&trace.name, (steps * cells.len()) as u64);
     let watch = Watch { stop: &interrupt::STOP, replayed: &|steps| progress.step(steps) };
+    interrupt::only_ask();
     let finished = sweep.run(trace, footprint, cells, &watch).map_err(Failure::work)?;
     drop(progress);
     tell(trace, finished.iter().flatten());
