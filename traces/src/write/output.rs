@@ -16,7 +16,8 @@ use tempfile::NamedTempFile;
 /// it is removed. A symbolic link stays and what it points at is replaced. Devices and pipes are written as they are.
 pub struct Output {
     file: PathBuf,
-    coder: Coder,
+    /// Writers write a few bytes at a time, and a coder is called with many.
+    coder: BufWriter<Coder>,
 }
 
 impl fmt::Debug for Output {
@@ -26,7 +27,7 @@ impl fmt::Debug for Output {
 }
 
 enum Coder {
-    Plain(Sink),
+    Plain(Target),
     Gzip(GzEncoder<Sink>),
     Zstd(zstd::Encoder<'static, Sink>),
     Xz(XzEncoder<Sink>),
@@ -40,9 +41,12 @@ enum Target {
     Stdout(Stdout),
 }
 
-/// Level 6 of gzip and xz and 12 of zstd: traces are written once and read often.
-const ZSTD_LEVEL: i32 = 12;
+/// Level 6 of gzip and xz and 3 of zstd. Level 12 takes 17 times as long for 9 % fewer bytes (600,000 requests as `pages`).
+const ZSTD_LEVEL: i32 = 3;
 const XZ_LEVEL: u32 = 6;
+
+/// Bytes that a coder, or a plain file, takes at once.
+const BUFFER: usize = 64 << 10;
 
 impl Output {
     /// Opens what the name says.
@@ -51,18 +55,19 @@ impl Output {
     /// [`TraceError::Io`]: the directory is not there or not writable.
     pub fn create(file: &Path) -> Result<Self, TraceError> {
         let failed = |error| TraceError::Io { file: file.to_owned(), doing: "create", error };
-        let sink = BufWriter::with_capacity(64 << 10, Target::open(file).map_err(failed)?);
+        let target = Target::open(file).map_err(failed)?;
+        let sink = |target| BufWriter::with_capacity(BUFFER, target);
         let coder = match file.extension().and_then(|extension| extension.to_str()) {
-            Some("gz") => Coder::Gzip(GzEncoder::new(sink, Compression::default())),
+            Some("gz") => Coder::Gzip(GzEncoder::new(sink(target), Compression::default())),
             Some("zst") => {
-                let mut coder = zstd::Encoder::new(sink, ZSTD_LEVEL).map_err(failed)?;
+                let mut coder = zstd::Encoder::new(sink(target), ZSTD_LEVEL).map_err(failed)?;
                 coder.include_checksum(true).map_err(failed)?;
                 Coder::Zstd(coder)
             }
-            Some("xz") => Coder::Xz(XzEncoder::new(sink, XZ_LEVEL)),
-            _ => Coder::Plain(sink),
+            Some("xz") => Coder::Xz(XzEncoder::new(sink(target), XZ_LEVEL)),
+            _ => Coder::Plain(target),
         };
-        Ok(Self { file: file.to_owned(), coder })
+        Ok(Self { file: file.to_owned(), coder: BufWriter::with_capacity(BUFFER, coder) })
     }
 
     /// Returns the name as given.
@@ -81,13 +86,8 @@ impl Output {
     /// [`TraceError::Io`]; then there is no file, or still the one of before.
     pub fn finish(self) -> Result<(), TraceError> {
         let Self { file, coder } = self;
-        let sink = match coder {
-            Coder::Plain(sink) => Ok(sink),
-            Coder::Gzip(coder) => coder.finish(),
-            Coder::Zstd(coder) => coder.finish(),
-            Coder::Xz(coder) => coder.finish(),
-        };
-        let target = sink.and_then(|sink| sink.into_inner().map_err(io::IntoInnerError::into_error));
+        let coder = coder.into_inner().map_err(io::IntoInnerError::into_error);
+        let target = coder.and_then(Coder::finish);
         target.and_then(Target::finish).map_err(|error| TraceError::Io { file, doing: "write", error })
     }
 }
@@ -175,22 +175,45 @@ impl Write for Target {
     }
 }
 
+impl Coder {
+    /// Ends the compressed bytes.
+    fn finish(self) -> io::Result<Target> {
+        let sink = match self {
+            Self::Plain(target) => return Ok(target),
+            Self::Gzip(coder) => coder.finish(),
+            Self::Zstd(coder) => coder.finish(),
+            Self::Xz(coder) => coder.finish(),
+        };
+        sink?.into_inner().map_err(io::IntoInnerError::into_error)
+    }
+}
+
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match &mut self.coder {
-            Coder::Plain(sink) => sink.write(bytes),
-            Coder::Gzip(coder) => coder.write(bytes),
-            Coder::Zstd(coder) => coder.write(bytes),
-            Coder::Xz(coder) => coder.write(bytes),
+        self.coder.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.coder.flush()
+    }
+}
+
+impl Write for Coder {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(target) => target.write(bytes),
+            Self::Gzip(coder) => coder.write(bytes),
+            Self::Zstd(coder) => coder.write(bytes),
+            Self::Xz(coder) => coder.write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        match &mut self.coder {
-            Coder::Plain(sink) => sink.flush(),
-            Coder::Gzip(coder) => coder.flush(),
-            Coder::Zstd(coder) => coder.flush(),
-            Coder::Xz(coder) => coder.flush(),
+        match self {
+            Self::Plain(target) => target.flush(),
+            Self::Gzip(coder) => coder.flush(),
+            Self::Zstd(coder) => coder.flush(),
+            Self::Xz(coder) => coder.flush(),
         }
     }
 }
