@@ -179,8 +179,8 @@ impl FileReader {
             _ => "record",
         };
         let at = member.place(format!("{unit} {number}"));
-        let what =
-            format!("{reason} (`{text}`), and so are most: {bad} not understood, {good} understood as {}", self.format);
+        let plural = if bad == 1 { "" } else { "s" };
+        let what = format!("{reason} (`{text}`): {bad} {unit}{plural} cannot be read as {}, {good} can", self.format);
         Err(self.content(at, what, "name the right --format (and --columns, for csv)"))
     }
 

@@ -250,7 +250,7 @@ fn doubtful_content_is_not_guessed_at() {
 fn mostly_unreadable_file_names_line_and_remedy() {
     let text = b"1 8 0 0\nfoo\nbar\n";
     let error = error("a.lis", text, &ReadOptions::of(Format::Arc));
-    let expected = "a.lis, line 2: it has not four fields (`foo`), and so are most: 2 not understood, 1 understood as arc; \
+    let expected = "a.lis, line 2: it has not four fields (`foo`): 2 lines cannot be read as arc, 1 can; \
                     name the right --format (and --columns, for csv)";
     assert_eq!(error, expected);
     // A member of an archive is judged by itself.

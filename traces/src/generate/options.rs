@@ -53,30 +53,31 @@ pub(super) fn unknown(key: &str, known: &[&str]) -> TraceError {
 
 /// A value that is a number.
 pub(super) trait Number: FromStr {
-    /// The numbers of the type, in words.
-    fn range() -> String;
+    /// The form of such a number, in words.
+    const FORM: &str;
 }
 
 impl Number for u32 {
-    fn range() -> String {
-        format!("a whole number from 0 to {}", Self::MAX)
-    }
+    const FORM: &str = "a whole number";
 }
 
 impl Number for u64 {
-    fn range() -> String {
-        format!("a whole number from 0 to {}", Self::MAX)
-    }
+    const FORM: &str = "a whole number";
 }
 
 impl Number for f64 {
-    fn range() -> String {
-        "a number, with a point where it has a fraction".into()
-    }
+    const FORM: &str = "a number, with a point where it has a fraction";
 }
 
+/// Reads a number of the type. Each option's own bounds are checked by [`within`].
 pub(super) fn value<T: Number>(key: &str, text: &str) -> Result<T, TraceError> {
-    text.parse().map_err(|_| wrong(format!("{key}: `{text}` is no such number"), format!("give {}", T::range())))
+    text.parse().map_err(|_| {
+        if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+            wrong(format!("{key}: `{text}` is too large"), "give a smaller number")
+        } else {
+            wrong(format!("{key}: `{text}` is no such number"), format!("give {}", T::FORM))
+        }
+    })
 }
 
 /// Bytes, as [`mrrc_core::units::bytes`] reads them: `30MB` is 30,000,000, `30MiB` 31,457,280.
@@ -100,4 +101,22 @@ pub(super) fn within<T: PartialOrd + std::fmt::Display>(
         return Ok(());
     }
     Err(wrong(format!("{key}={value} is out of its range"), format!("give {least} to {most}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_large_differs_from_no_number() {
+        let said = |text| value::<u32>("objects", text).map_err(|error| error.to_string());
+        assert_eq!(said("7"), Ok(7));
+        let large = said("99999999999999").unwrap_err();
+        assert!(large.contains("objects: `99999999999999` is too large"), "{large}");
+        for text in ["", "-1", "1.5", "ten"] {
+            let wrong = said(text).unwrap_err();
+            assert!(wrong.contains("is no such number") && wrong.contains("give a whole number"), "{wrong}");
+            assert!(!wrong.contains("from 0"), "the option has bounds of its own: {wrong}");
+        }
+    }
 }

@@ -9,7 +9,7 @@ use super::source::failed;
 use std::io::Write as _;
 use std::path::PathBuf;
 use traces::TraceError;
-use traces::generate::{Generator, Workload};
+use traces::generate::{Generator, Workload, buffers};
 use traces::write::{Form, create};
 
 /// Write a workload made from published figures
@@ -46,7 +46,8 @@ fn help() -> String {
         format!("\n{}", hanging(&format!("{name}:"), name.len() + 3, options))
     };
     let lines: String = Workload::all().iter().map(lines).collect();
-    format!("{EXAMPLES}\n\nWorkloads and their options:{lines}")
+    let patterns = buffers::Pattern::ALL.map(buffers::Pattern::name).join(", ");
+    format!("{EXAMPLES}\n\nWorkloads and their options:{lines}\n\nPatterns of buffers: {patterns}.")
 }
 
 /// Events between two reports of how far it is.
