@@ -31,12 +31,19 @@ pub(crate) struct Segments {
     /// Sealed segments, the oldest first; some have been freed since.
     sealed: VecDeque<(u32, u64)>,
     freed: u64,
+    lost: usize,
 }
 
 impl Segments {
     pub(crate) fn new(count: u32) -> Self {
         let segment = Segment { state: State::Free, sequence: 0, live: 0, live_units: 0, records: 0 };
-        Self { all: vec![segment; count as usize], free: (0..count).collect(), sealed: VecDeque::new(), freed: 0 }
+        Self {
+            all: vec![segment; count as usize],
+            free: (0..count).collect(),
+            sealed: VecDeque::new(),
+            freed: 0,
+            lost: 0,
+        }
     }
     pub(crate) fn get(&self, number: u32) -> Segment {
         self.all[number as usize]
@@ -46,6 +53,10 @@ impl Segments {
     }
     pub(crate) fn free(&self) -> usize {
         self.free.len()
+    }
+    /// Returns how many were given up.
+    pub(crate) fn lost(&self) -> usize {
+        self.lost
     }
     /// Returns how many were ever freed.
     pub(crate) fn freed(&self) -> u64 {
@@ -123,6 +134,7 @@ impl Segments {
     /// Gives up a segment with its file.
     pub(crate) fn lose(&mut self, number: u32) {
         self.free.retain(|&free| free != number);
+        self.lost += usize::from(self.get(number).state != State::Lost);
         self.set_state(number, State::Lost);
     }
     /// Takes a segment over from before a restart, sealed.

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use rdmakv_flash::record::Summed;
-use rdmakv_flash::{Action, Area, Buffer, Entry, Flash, Layout, LoadId, Loaded, Lookup, Refused, Settings, Ticket};
+use rdmakv_flash::{
+    Action, Area, Buffer, DeviceError, Entry, Flash, Layout, LoadId, Loaded, Lookup, Refused, Settings, Ticket,
+};
 use rdmakv_proto::item;
 
 const UNIT: u32 = 512;
@@ -269,4 +271,35 @@ fn a_value_too_small_for_flash_ends_the_old_one() {
     world.put("key");
     assert_eq!(world.admit("key", 10, |_| {}), Err(Refused::Size));
     assert!(!world.is_there("key"));
+}
+
+#[test]
+fn items_of_a_lost_file_count_as_lost() {
+    let mut world = World::new(|_| {});
+    for key in keys("k", 4) {
+        world.put(&key);
+    }
+    // One of them is in memory too, and is not lost.
+    let (load, area) = world.load("k0001");
+    let bytes = world.bytes(area);
+    assert!(matches!(world.loaded(load, &bytes), Loaded::Item(_)));
+    let mut given_up = Vec::new();
+    for number in 0.. {
+        match world.admit(&format!("late{number}"), VALUE, |entry| (entry.frequency, entry.fetched) = (0, false)) {
+            Err(Refused::Lost) => break,
+            admitted => assert_eq!(admitted, Ok(())),
+        }
+        world.work();
+        for (ticket, _, buffer) in std::mem::take(&mut world.writes) {
+            drop(buffer);
+            given_up.extend(world.flash.written(ticket, Err(DeviceError::Failed(5))));
+        }
+    }
+    assert_eq!(given_up, [0]);
+    world.settle();
+    let (counts, usage) = (world.flash.counts(), world.flash.usage());
+    assert_eq!((usage.items, usage.free_segments, usage.lost_segments), (0, 0, SEGMENTS as usize));
+    // All but the one in memory, and the one that came too late.
+    assert_eq!(counts.dropped_lost, counts.admitted, "{counts:?}");
+    assert_eq!((counts.dropped_unread, counts.dropped_busy, counts.evicted), (0, 0, 0));
 }

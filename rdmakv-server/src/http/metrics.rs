@@ -249,7 +249,7 @@ fn flash(text: &mut Text, now: &Snapshot) {
     );
     text.counters(
         "flash_dropped_total",
-        "Items that left memory and are not on flash, by the reason.",
+        "Items that left memory and are not on flash, by the reason; lost are those that failed writes and files took.",
         "reason",
         &[
             ("size", counts.dropped_size),

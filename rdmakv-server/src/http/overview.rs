@@ -108,6 +108,7 @@ struct Flash {
     busy: u64,
     evicted: u64,
     failed: u64,
+    lost_files: u64,
     /// Of memory, for keys and buffers.
     memory: u64,
 }
@@ -222,6 +223,7 @@ fn flash(snapshot: &Snapshot) -> Option<Flash> {
         busy: counts.dropped_busy,
         evicted: counts.evicted,
         failed: counts.read_errors + counts.write_errors + counts.wrong,
+        lost_files: gauges.lost_files,
         memory: gauges.stub_bytes + gauges.index_bytes + gauges.buffer_bytes,
     })
 }

@@ -348,7 +348,8 @@ const words = () => {
     const recalled = sum(from_flash);
     tile("Hits from flash", count(from_flash(at)) + "/s", gets ? `${percent(recalled / gets)} of gets` : `${count(flash.recalled)} since start`, null, into);
     tile("p99 of reads", time(read_p99), read_p50 == null ? "no reads of the device" : `of the device; half take ${time(read_p50)}`, null, into);
-    tile("On flash", bytes(flash.used), `${bytes(flash.limit)} limit, ${count(flash.items)} items; ${bytes(flash.memory)} of memory`, flash.used / flash.limit, into);
+    tile("On flash", bytes(flash.used), `${bytes(flash.limit)} limit, ${count(flash.items)} items; ` +
+      (flash.lost_files ? `files given up: ${count(flash.lost_files)}` : `${bytes(flash.memory)} of memory`), flash.used / Math.max(1, flash.limit), into);
     // Items that are still in buffers have come and are not written yet.
     tile("Write amplification", flash.written ? digits(Math.max(1, flash.written / flash.admitted)) + "×" : "–",
       `${bytes(flash.written)} written` + (flash.dropped ? `; items dropped: ${count(flash.dropped)}` : "") + (flash.failed ? `; failed: ${count(flash.failed)}` : ""), null, into);

@@ -58,7 +58,7 @@ counters! {
         dropped_busy = "flash_dropped_busy",
         /// Items without memory for their stub.
         dropped_stubs = "flash_dropped_stubs",
-        /// Items for which every file was lost.
+        /// Items of failed writes and of files that were given up, and those that came after the last file was.
         dropped_lost = "flash_dropped_lost",
         /// Reads that failed.
         read_errors = "flash_read_errors",
@@ -81,9 +81,9 @@ counters! {
         fragmented_bytes = "extstore_bytes_fragmented",
         /// Segments that take no items.
         free_segments = "extstore_pages_free",
-        /// The others.
+        /// Segments that have items.
         used_segments = "extstore_pages_used",
-        /// Bytes of all segments.
+        /// Bytes of all segments, without those of files that were given up.
         limit_bytes = "extstore_limit_maxbytes",
         /// Reads in progress.
         loads = "extstore_io_queue",

@@ -266,8 +266,10 @@ impl Store {
             read_errors: counts.read_errors,
             write_errors: counts.write_errors,
         };
-        let (used_segments, used_bytes) = ((tier.segments - usage.free_segments) as u64, tier.flash.used_bytes());
-        let fragmented_bytes = (tier.limit_bytes / tier.segments as u64 * used_segments).saturating_sub(used_bytes);
+        let there = tier.segments - usage.lost_segments;
+        let (used_segments, used_bytes) = ((there - usage.free_segments) as u64, tier.flash.used_bytes());
+        let a_segment = tier.limit_bytes / tier.segments as u64;
+        let fragmented_bytes = (a_segment * used_segments).saturating_sub(used_bytes);
         let gauges = FlashGauges {
             items: usage.items as u64,
             away: usage.away as u64,
@@ -275,7 +277,7 @@ impl Store {
             fragmented_bytes,
             free_segments: usage.free_segments as u64,
             used_segments,
-            limit_bytes: tier.limit_bytes,
+            limit_bytes: a_segment * there as u64,
             loads: usage.loads as u64,
             waiting: tier.line.len() as u64,
             stub_bytes: usage.stub_bytes as u64,

@@ -226,6 +226,8 @@ pub struct Usage {
     pub other_bytes: usize,
     /// Free segments.
     pub free_segments: usize,
+    /// Segments that were given up with their files.
+    pub lost_segments: usize,
     /// Loads in progress.
     pub loads: usize,
     /// Files that were given up.
@@ -260,6 +262,8 @@ pub struct Flash {
     /// Whether an item had an expiry since the last sweep.
     has_expiry: bool,
     is_stopping: bool,
+    /// Whether every file was given up.
+    is_lost: bool,
 }
 
 impl Flash {
@@ -284,6 +288,7 @@ impl Flash {
             was_full: false,
             has_expiry: false,
             is_stopping: false,
+            is_lost: false,
             settings,
         }
     }
@@ -310,6 +315,7 @@ impl Flash {
             buffer_bytes: self.writer.most_bytes(),
             other_bytes: self.writer.bytes() + self.segments.bytes() + self.reclaim.bytes(),
             free_segments: self.segments.free(),
+            lost_segments: self.segments.lost(),
             loads: self.loads.len(),
             lost_files: self.files.lost(),
         }
@@ -345,6 +351,17 @@ impl Flash {
         let segment = self.segment_of(stub);
         self.segments.unnamed(segment, layout::decode_len(stub.len));
         self.settle(segment);
+    }
+    /// Removes an item whose segment counts no more. One that a file took with it is lost, unless it is in RAM too.
+    fn remove_uncounted(&mut self, hash: u64, id: Id) {
+        let stub = self.stubs.get(id);
+        if self.segments.get(self.segment_of(stub)).state == State::Lost {
+            self.count_lost(stub);
+        }
+        self.remove_id(hash, id);
+    }
+    fn count_lost(&mut self, stub: Stub) {
+        self.counts.dropped_lost += u64::from(stub.marks & stubs::SHADOWED == 0);
     }
     /// Has a stub name another place.
     fn move_to(&mut self, id: Id, place: u32) {
@@ -451,6 +468,9 @@ impl Flash {
         }
     }
     fn try_admit(&mut self, hash: u64, entry: &Entry<'_>, now: u32) -> Result<(), Refused> {
+        if self.is_lost {
+            return Err(Refused::Lost);
+        }
         let len = record::len(entry);
         let is_short = self.is_full();
         admit::worth(entry, len, (self.settings.item_min as usize, self.writer.record_max()), is_short, now)?;
@@ -465,9 +485,7 @@ impl Flash {
         let Some(id) = self.take_stub(entry.key, stub) else { return Err(Refused::Stubs) };
         let Ok(place) = self.append(hash, entry, false) else {
             self.stubs.remove(id);
-            let all_lost =
-                self.files.lost() > 0 && (0..self.segments.len()).all(|at| self.segments.get(at).state == State::Lost);
-            return Err(if all_lost { Refused::Lost } else { Refused::Busy });
+            return Err(Refused::Busy);
         };
         self.stubs.set(id, Stub { place, expiry: entry.expiry, len, version, marks });
         let Self { index, stubs, hasher, .. } = self;
@@ -540,7 +558,11 @@ impl Flash {
         let Some(id) = self.find(hash, key) else { return Lookup::Absent };
         let mut stub = self.stubs.get(id);
         let segment = self.segment_of(stub);
-        if is_over(stub, now) || !self.segments.counts(segment) {
+        if !self.segments.counts(segment) {
+            self.remove_uncounted(hash, id);
+            return Lookup::Absent;
+        }
+        if is_over(stub, now) {
             self.remove_id(hash, id);
             return Lookup::Absent;
         }
@@ -598,7 +620,7 @@ impl Flash {
         self.stubs.set(id, stub);
         let segment = self.segment_of(stub);
         if !self.segments.counts(segment) {
-            self.remove_id(load.hash, id);
+            self.remove_uncounted(load.hash, id);
             return Loaded::Again;
         }
         if is_over(stub, now) {
@@ -683,7 +705,11 @@ impl Flash {
     pub fn peek(&mut self, hash: u64, key: &[u8], now: u32) -> Option<Peek> {
         let id = self.find(hash, key)?;
         let stub = self.stubs.get(id);
-        if is_over(stub, now) || !self.segments.counts(self.segment_of(stub)) {
+        if !self.segments.counts(self.segment_of(stub)) {
+            self.remove_uncounted(hash, id);
+            return None;
+        }
+        if is_over(stub, now) {
             self.remove_id(hash, id);
             return None;
         }
@@ -737,9 +763,9 @@ impl Flash {
         }
         self.next_read()
     }
-    /// Takes the end of a write.
-    pub fn written(&mut self, ticket: Ticket, result: Result<(), DeviceError>) {
-        let Some(batch) = self.writer.written(ticket.0) else { return };
+    /// Takes the end of a write. Returns the file, if it is given up now.
+    pub fn written(&mut self, ticket: Ticket, result: Result<(), DeviceError>) -> Option<u16> {
+        let batch = self.writer.written(ticket.0)?;
         let segment = batch.segment;
         let file = self.settings.layout.file(segment);
         if result.is_err() {
@@ -751,10 +777,12 @@ impl Flash {
         self.writer.recycle(batch);
         self.writer.write_directory();
         self.take_full();
-        if self.files.written(file, result.is_ok()) {
+        let is_given_up = self.files.written(file, result.is_ok());
+        if is_given_up {
             self.lose_file(file);
         }
         self.settle(segment);
+        is_given_up.then_some(file)
     }
     /// Forgets the items of a batch that could not be written.
     fn forget_batch(&mut self, segment: u32, begin: u32, bytes: &[u8]) {
@@ -763,6 +791,7 @@ impl Flash {
         while let Ok((record, hash, _)) = record::parse(&bytes[at..]) {
             let place = self.settings.layout.place(segment, begin + at as u32);
             if let Some(id) = self.at_place(hash, place) {
+                self.count_lost(self.stubs.get(id));
                 self.remove_id(hash, id);
             }
             at += (rdmakv_proto::item::HEADER + record.key.len() + record.value.len()).next_multiple_of(unit as usize);
@@ -785,6 +814,7 @@ impl Flash {
                 self.segments.lose(number);
             }
         }
+        self.is_lost = self.segments.lost() == self.segments.len() as usize;
         self.reclaim.sweep_all();
     }
 

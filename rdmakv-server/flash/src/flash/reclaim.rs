@@ -146,9 +146,10 @@ impl Flash {
             };
             from = id;
             let stub = self.stubs.get(id);
-            if !self.segments.counts(self.settings.layout.segment_of(stub.place)) || is_over(stub, now) {
-                let hash = self.hash(self.stubs.key(id));
-                self.remove_id(hash, id);
+            if !self.segments.counts(self.settings.layout.segment_of(stub.place)) {
+                self.remove_uncounted(self.hash(self.stubs.key(id)), id);
+            } else if is_over(stub, now) {
+                self.remove_id(self.hash(self.stubs.key(id)), id);
             }
         }
         self.reclaim.sweep = Some(from);
