@@ -513,8 +513,8 @@ fn files_that_cannot_be_used_are_refused() {
     for (file, words) in [
         (&foreign[..], "another program wrote it"),
         ("/dev/null", "not a regular file"),
-        ("/does/not/exist/items", "may write to"),
-        ("/proc/items", "may write to"),
+        ("/does/not/exist/items", "make its directory"),
+        ("/proc/items", "make its directory"),
     ] {
         let said = place.refused(&["-e", file]);
         assert!(said.contains(words) && said.contains(file), "{said}");

@@ -99,13 +99,13 @@ impl Layout {
             }
             segments += each;
         }
-        let given = sizes.iter().sum();
+        let given = sizes.iter().copied().fold(0, u64::saturating_add);
         if segments < SEGMENTS_MIN {
             let needed = SEGMENTS_MIN * u64::from(shards) * u64::from(segment) + BLOCK;
             return Err(LayoutError::TooSmall { given, needed });
         }
         let most = u64::from(u32::MAX) * u64::from(unit);
-        if segments * u64::from(segment) > most {
+        if segments.saturating_mul(u64::from(segment)) > most {
             return Err(LayoutError::TooLarge { given, most });
         }
         Ok(Self { unit, segment, segments: segments as u32, parts })

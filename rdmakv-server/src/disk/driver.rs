@@ -6,12 +6,14 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rdmakv_flash::WRITE_ERRORS;
 use rdmakv_flash::record::Summed;
 use rdmakv_flash::{Action, DeviceError, Flash, ManifestError, Settings, Ticket};
 use rdmakv_proto::clock;
@@ -76,6 +78,8 @@ struct Inner {
     buffers: Mutex<Buffers>,
     shared: OnceLock<Weak<Shared>>,
     files: Vec<File>,
+    /// The files' names, for messages.
+    paths: Vec<PathBuf>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -241,8 +245,9 @@ impl Inner {
                 shard
             }
             Running::Write { shard, ticket } => {
-                if let Some(flash) = shared.shards.at(shard).flash() {
-                    flash.written(ticket, result);
+                let lost = shared.shards.at(shard).flash().and_then(|flash| flash.written(ticket, result));
+                if let (Some(path), Err(error)) = (lost.and_then(|file| self.paths.get(usize::from(file))), result) {
+                    log::print(given_up(path, error, (shard, shared.shards.count())));
                 }
                 shard
             }
@@ -271,6 +276,22 @@ pub struct Driver {
     thread: Option<JoinHandle<()>>,
 }
 
+/// Returns the line that says why a shard uses a file no more.
+fn given_up(path: &Path, error: DeviceError, (shard, shards): (usize, usize)) -> String {
+    let cause = match error {
+        DeviceError::Full => "no space left on the device".to_owned(),
+        DeviceError::Short => "fewer bytes were written than asked for".to_owned(),
+        DeviceError::Silent => "no answer".to_owned(),
+        DeviceError::Failed(number) => io::Error::from_raw_os_error(number).to_string(),
+    };
+    let whose = if shards > 1 { format!(" of shard {shard}") } else { String::new() };
+    format!(
+        "--flash {}: {WRITE_ERRORS} writes in a row failed: {cause}: its items{whose} are lost, and it gets no others{whose}: \
+         replace the device and restart",
+        path.display()
+    )
+}
+
 /// Returns how many transfers may be in progress.
 fn depth(settings: &[Settings]) -> u32 {
     let transfers: usize = settings.iter().map(|each| each.loads + each.buffers + 8).sum();
@@ -294,12 +315,13 @@ impl Driver {
     ///
     /// [`StartError`].
     pub fn start<'a>(
-        files: Vec<File>,
+        files: Vec<(PathBuf, File)>,
         settings: Vec<Settings>,
         kept: impl Fn(usize) -> Option<Kept<'a>>,
         shared: &Arc<Shared>,
     ) -> Result<(Self, Option<ManifestError>), StartError> {
         let (sender, events) = channel();
+        let (paths, files): (Vec<_>, Vec<_>) = files.into_iter().unzip();
         let inner = Arc::new(Inner {
             disk: RwLock::new(None),
             running: Mutex::default(),
@@ -309,6 +331,7 @@ impl Driver {
             buffers: Mutex::default(),
             shared: OnceLock::new(),
             files: files.iter().map(File::try_clone).collect::<io::Result<_>>().map_err(StartError::Thread)?,
+            paths,
         });
         let _ = inner.shared.set(Arc::downgrade(shared));
         let depth = depth(&settings);
@@ -380,5 +403,19 @@ impl Drop for Driver {
                 "--flash: the device has not answered for {END:?}: its last transfers are not waited for"
             ));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn line_of_a_lost_file_names_all() {
+        let line = given_up(Path::new("/flash/a"), DeviceError::Failed(libc::EIO), (0, 1));
+        assert!(line.starts_with("--flash /flash/a: 8 writes in a row failed: Input/output error"), "{line}");
+        assert!(line.contains("its items are lost") && line.ends_with("restart"), "{line}");
+        let line = given_up(Path::new("/flash/a"), DeviceError::Full, (3, 4));
+        assert!(line.contains("no space left") && line.contains("its items of shard 3"), "{line}");
     }
 }

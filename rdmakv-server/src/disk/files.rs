@@ -14,7 +14,7 @@ use rustix::process::{Resource, getrlimit};
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// The system refuses.
-    #[error("{doing} {path}: {source}: give a path and a size that its file system allows")]
+    #[error("{doing} {path}: {source}: {}", remedy(source))]
     System {
         /// The operation.
         doing: &'static str,
@@ -61,9 +61,25 @@ pub enum FileError {
     },
 }
 
+/// Returns what a user can do about the system's refusal of a file.
+pub(crate) fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => "make its directory, or name another one",
+        io::ErrorKind::PermissionDenied => "let this user read and write it and its directory, or name another file",
+        io::ErrorKind::IsADirectory => "name a file in that directory",
+        io::ErrorKind::ReadOnlyFilesystem => "name a file on a file system that can be written",
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+            "make room, or give a smaller size"
+        }
+        _ => "name a file on a file system that allows it",
+    }
+}
+
 /// A file of a log, locked by this process.
 #[derive(Debug)]
 pub struct FlashFile {
+    /// Its name.
+    pub path: PathBuf,
     /// The file.
     pub file: File,
     /// The multiple that offsets, lengths and memory of transfers have to be of.
@@ -99,9 +115,14 @@ impl FlashFile {
 pub fn open(path: &Path, size: u64, wait: Duration) -> Result<FlashFile, FileError> {
     let failed = |doing, source: io::Error| FileError::System { doing, path: path.to_owned(), source };
     let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    options.read(true).write(true).truncate(false).mode(0o600);
     // Buffered first: a superblock is shorter than what a direct read may need.
-    let plain = options.open(path).map_err(|error| failed("open", error))?;
+    let (plain, is_made) = match options.clone().create_new(true).open(path) {
+        // A link may lead to where no file is yet.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => (options.create(true).open(path), false),
+        made => (made, true),
+    };
+    let plain = plain.map_err(|error| failed("open", error))?;
     let about = plain.metadata().map_err(|error| failed("open", error))?;
     if !about.is_file() {
         return Err(FileError::NoFile { path: path.to_owned() });
@@ -139,18 +160,29 @@ pub fn open(path: &Path, size: u64, wait: Duration) -> Result<FlashFile, FileErr
         Err(SuperblockError::Empty) => None,
         Err(source) => return Err(FileError::Foreign { path: path.to_owned(), source }),
     };
-    if let Some(limit) = limit_below(size) {
-        return Err(FileError::Limit { path: path.to_owned(), limit });
-    }
-    match fallocate(&file, FallocateFlags::empty(), 0, size) {
-        Ok(()) => {}
-        Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(size).map_err(|error| failed("size", error))?,
-        Err(error) => {
-            let _ = file.set_len(opened.len());
-            return Err(failed("allocate", error.into()));
+    let allocated = match limit_below(size) {
+        Some(limit) => Err(FileError::Limit { path: path.to_owned(), limit }),
+        None => match fallocate(&file, FallocateFlags::empty(), 0, size) {
+            Ok(()) => Ok(()),
+            Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(size).map_err(|error| failed("size", error)),
+            Err(error) => Err(failed("allocate", error.into())),
+        },
+    };
+    allocated.inspect_err(|_| {
+        let _ = file.set_len(opened.len());
+        if is_made {
+            // In vain, and it is locked still.
+            let _ = std::fs::remove_file(path);
         }
-    }
-    Ok(FlashFile { unit: if is_buffered { 512 } else { unit(&file) }, file, is_buffered, superblock, plain })
+    })?;
+    Ok(FlashFile {
+        path: path.to_owned(),
+        unit: if is_buffered { 512 } else { unit(&file) },
+        file,
+        is_buffered,
+        superblock,
+        plain,
+    })
 }
 
 /// Returns the limit on file sizes, if it is below this size. A write beyond it would end the process, also in a file that is as long.

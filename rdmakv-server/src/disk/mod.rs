@@ -17,7 +17,7 @@ mod transfer;
 
 pub use driver::Driver;
 pub use files::{FileError, FlashFile, open};
-pub(crate) use files::{has_data, limit_below};
+pub(crate) use files::{has_data, limit_below, remedy};
 pub use fixed::Fixed;
 pub(crate) use reads::WorkerReads;
 pub use ring::{Counts, Ring, StartError};

@@ -92,8 +92,7 @@ pub(super) fn take(option: &str, plan: &mut Plan) -> Result<(), String> {
 
 /// Takes an option of the second tier besides its path.
 fn flash(name: &str, value: Option<&str>, number: Result<u64, String>, plan: &mut Plan) -> Result<(), String> {
-    let megabytes =
-        |number: u64| u32::try_from(number << 20).ok().filter(|&bytes| (1 << 20..=1 << 30).contains(&bytes));
+    let megabytes = |number: u64| (1..=1024).contains(&number).then_some((number as u32) << 20);
     match name {
         "ext_item_size" => plan.flash.item_min = Some(u32::try_from(number?).unwrap_or(u32::MAX)),
         "ext_page_size" => {

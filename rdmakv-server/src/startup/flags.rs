@@ -130,7 +130,7 @@ pub(super) struct Flags {
     /// More options, with commas: [no_]maxconns_fast, idle_timeout=SECONDS, hashpower=N, [no_]lru_crawler. With -Z:
     /// ssl_chain_cert=FILE, ssl_key=FILE, ssl_keyformat=PEM|DER, ssl_ca_cert=FILE, ssl_verify_mode=0|1|2, ssl_ciphers=A:B,
     /// ssl_min_version=2|3, ssl_session_cache, ssl_wbuf_size=KB. For flash: ext_path=PATH:SIZE,
-    /// ext_item_size=BYTES, ext_page_size=MB, ext_wbuf_size=MB, ext_max_frag=SHARE (0.6; less saves writes and
+    /// ext_item_size=BYTES, ext_page_size=MB (4 to 64, by the size), ext_wbuf_size=MB (1), ext_max_frag=SHARE (0.6; less saves writes and
     /// loses items), ext_drop_unread
     #[arg(short = 'o', long = "extended", value_name = "OPTIONS")]
     extended: Vec<String>,
@@ -532,13 +532,22 @@ mod tests {
             ("-o ext_drop_unread", "ext_path=PATH:SIZE"),
             ("-o ext_max_frag=60", "a share from 0 to 1"),
             ("--flash /x", "a file and its size"),
-            ("--flash /x:10", "a file and its size"),
+            ("--flash :1g", "a file and its size"),
+            ("--flash /x:10", "give PATH:32m or more"),
+            ("--flash /x:1.5g", "\"1.5g\" is no size"),
+            ("--flash /x:g", "\"g\" is no size"),
+            ("--flash /x:64MiB", "\"mib\" is no unit"),
+            ("--flash /x:18446744073709551615", "too large for a file"),
+            ("--flash /x:9000000t", "too large for a file"),
+            ("--flash /x:8000000t,/y:8000000t,/z:8000000t", "too large: each of"),
+            ("-o ext_path=/x:64m,ext_page_size=17592186044417", "1 to 1024"),
             ("--flash /x:1g,/x:1g", "named twice"),
             ("--flash /x/y:1g -e /x/y", "-e has this file: name another one"),
             ("--flash /x/y.meta:1g -e /x/./y", "-e has this file"),
             ("--flash /x/y.meta.new:1g -e /x/y", "-e has this file"),
             (&format!("-e /x/{}", "y".repeat(247)), "246 at most"),
-            ("--flash /x:8m", "--flash PATH:32m"),
+            ("--flash /x:8m", "8 segments of 4 MB"),
+            ("--flash /x:32m -I 8m", "give PATH:256m or more"),
             ("--flash /x:1g -M", "-M forbids"),
             ("--flash /x:1g -m 4 -I 1m", "-m 8 at least"),
             ("-B foo", "ascii, binary, auto"),

@@ -26,6 +26,8 @@ const UNIT: u32 = 512;
 const BATCH: usize = 1 << 20;
 /// Memory of a shard at least: with less, buffers and stubs would leave none for items.
 const MEMORY_MIN: usize = 8 << 20;
+/// Bytes of a file at most: its offsets are signed, and its superblock comes before.
+const SIZE_MAX: u64 = i64::MAX as u64 - layout::BLOCK;
 /// Reads for clients in progress, of all shards.
 const LOADS: usize = 512;
 
@@ -57,7 +59,10 @@ impl FlashPlan {
         let (path, rest) = text.rsplit_once(':').ok_or_else(bad)?;
         let is_use = ["default", "compact", "lowttl", "chunked"].contains(&rest);
         let (path, rest) = if is_use { path.rsplit_once(':').ok_or_else(bad)? } else { (path, rest) };
-        let size = size(rest).filter(|_| !path.is_empty()).ok_or_else(bad)?;
+        if path.is_empty() {
+            return Err(bad());
+        }
+        let size = size(rest).map_err(|wrong| format!("{text}: {wrong}"))?;
         if self.files.iter().any(|(other, _)| other.as_os_str() == path) {
             return Err(format!("{path}: is named twice"));
         }
@@ -71,8 +76,7 @@ impl FlashPlan {
     }
 
     fn segment(&self, store: &Config, shards: u32) -> u32 {
-        let bytes = self.files.iter().map(|&(_, size)| size).sum();
-        self.segment.unwrap_or_else(|| layout::segment_size(bytes, shards, store.item_max as u32))
+        self.segment.unwrap_or_else(|| layout::segment_size(self.bytes(), shards, store.item_max as u32))
     }
 
     /// Returns the bytes of a batch, and the buffers of a shard with this memory.
@@ -113,14 +117,18 @@ impl FlashPlan {
         }
         let segment = self.segment(store, shards as u32);
         let divided = Layout::new(&self.sizes(), shards as u32, 0, segment, UNIT);
-        divided.map(drop).map_err(|error| {
-            let advice = match error {
-                LayoutError::TooSmall { needed, .. } => {
-                    format!(": --flash PATH:{}m", (needed - layout::BLOCK).div_ceil(1 << 20))
-                }
-                _ => String::new(),
-            };
-            format!("--flash: {error}{advice}")
+        divided.map(drop).map_err(|error| match error {
+            LayoutError::TooSmall { needed, .. } => format!(
+                "--flash: too small: {} segments of {} MB are needed for each of {shards} shard(s): give PATH:{}m or more",
+                layout::SEGMENTS_MIN,
+                segment >> 20,
+                (needed - layout::BLOCK).div_ceil(1 << 20)
+            ),
+            LayoutError::TooLarge { most, .. } => format!(
+                "--flash: too large: each of {shards} shard(s) can use {} GB: give less, or more threads (-t)",
+                most >> 30
+            ),
+            LayoutError::Sizes { .. } => format!("--flash: {error}"),
         })
     }
 
@@ -267,7 +275,8 @@ impl RunningFlash {
     ) -> Result<(), Box<dyn std::error::Error>> {
         // Whatever was there is not believed any more before anything is written.
         self.mark(None).map_err(|error| format!("write its superblocks: {error}"))?;
-        let files = self.files.iter().map(|(file, _)| file.file.try_clone()).collect::<io::Result<_>>()?;
+        let named = |(file, _): &(FlashFile, _)| Ok((file.path.clone(), file.file.try_clone()?));
+        let files = self.files.iter().map(named).collect::<io::Result<_>>()?;
         let (driver, unused) = Driver::start(files, settings, |shard| (kept?.of)(shard), shared)?;
         if let Some(error) = unused {
             log::print(format_args!("--flash: {error}"));
@@ -292,16 +301,25 @@ impl RunningFlash {
 }
 
 /// Returns a number of bytes; k, m, g and t are understood.
-pub(super) fn size(text: &str) -> Option<u64> {
+///
+/// # Errors
+///
+/// The fault and the right form.
+fn size(text: &str) -> Result<u64, String> {
     let lower = text.to_ascii_lowercase();
-    let shift = match lower.as_bytes().last()? {
-        b'k' => 10,
-        b'm' => 20,
-        b'g' => 30,
-        b't' => 40,
-        _ => 0,
+    let digits = lower.trim_end_matches(|end: char| !end.is_ascii_digit());
+    let shift = match &lower[digits.len()..] {
+        "" => 0,
+        "k" => 10,
+        "m" => 20,
+        "g" => 30,
+        "t" => 40,
+        unit => return Err(format!("\"{unit}\" is no unit: use k, m, g or t, as in 64g")),
     };
-    let digits = if shift > 0 { &lower[..lower.len() - 1] } else { &lower[..] };
-    let number = digits.parse::<u64>().ok()?;
-    number.checked_mul(1 << shift).filter(|&bytes| bytes >= 1 << 20)
+    if digits.is_empty() || digits.contains(|digit: char| !digit.is_ascii_digit()) {
+        return Err(format!("\"{text}\" is no size: give a whole number and its unit, as in 1536m or 64g"));
+    }
+    let bytes = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
+    let bytes = bytes.filter(|&bytes| bytes <= SIZE_MAX);
+    bytes.ok_or_else(|| format!("\"{text}\" is too large for a file: give less, as in 64g"))
 }

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use rdmakv_flash::record;
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock, fstatfs, fstatvfs};
 
-use crate::disk::{has_data, limit_below};
+use crate::disk::{has_data, limit_below, remedy};
 use crate::log;
 use crate::session::Shards;
 use crate::store::ImagePlace;
@@ -90,6 +90,11 @@ fn state(bytes: &[u8]) -> Option<(u32, u64)> {
     is_whole.then(|| (half(12), u64::from(half(16)) | u64::from(half(20)) << 32))
 }
 
+/// Returns whether the server that has the file ends. A clean one has not begun to serve, or has its last steps before it.
+fn is_last_state(bytes: &[u8]) -> bool {
+    state(bytes).is_some_and(|(state, _)| state != IN_USE)
+}
+
 fn owner(bytes: &[u8]) -> Owner {
     if bytes.iter().all(|&byte| byte == 0) {
         return Owner::Empty;
@@ -108,9 +113,8 @@ impl WarmFile {
     ///
     /// Why it cannot be used. Nothing that it has was changed.
     pub(super) fn open(path: &Path, bytes: u64, wait: Duration) -> Result<Self, String> {
-        let failed = |doing: &str, error: &dyn std::fmt::Display| {
-            format!("-e {}: {doing}: {error}: name a file in a directory that this user may write to", path.display())
-        };
+        let failed =
+            |doing: &str, error: io::Error| format!("-e {}: {doing}: {error}: {}", path.display(), remedy(&error));
         let until = Instant::now() + wait;
         let mut options = OpenOptions::new();
         options.read(true).write(true).truncate(false).mode(0o600).custom_flags(libc::O_NONBLOCK);
@@ -119,13 +123,13 @@ impl WarmFile {
             let (file, is_made) = match options.clone().create_new(true).open(path) {
                 // A link may lead to where no file is yet.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                    (options.clone().create(true).open(path).map_err(|error| failed("opening it", &error))?, false)
+                    (options.clone().create(true).open(path).map_err(|error| failed("opening it", error))?, false)
                 }
-                made => (made.map_err(|error| failed("opening it", &error))?, true),
+                made => (made.map_err(|error| failed("opening it", error))?, true),
             };
-            let about = file.metadata().map_err(|error| failed("opening it", &error))?;
+            let about = file.metadata().map_err(|error| failed("opening it", error))?;
             if !about.is_file() {
-                return Err(failed("opening it", &"it is not a regular file"));
+                return Err(format!("-e {}: it is not a regular file: name one, or a new name", path.display()));
             }
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 // The server before may have put another one there.
@@ -134,15 +138,16 @@ impl WarmFile {
                         break (file, about, is_made);
                     }
                     _ if Instant::now() < until => continue,
-                    _ => return Err(failed("opening it", &"another program replaces it")),
+                    _ => {
+                        let path = path.display();
+                        return Err(format!("-e {path}: another program replaces it: name another file"));
+                    }
                 },
                 Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) if Instant::now() < until => {
                     std::thread::sleep(LOOK);
                 }
                 Err(rustix::io::Errno::WOULDBLOCK) => {
-                    // A clean one has not begun to serve, or has its last steps before it.
-                    let is_ending = read_up_to(&file, &mut head)
-                        .is_ok_and(|read| state(&head[..read]).is_some_and(|(state, _)| state != IN_USE));
+                    let is_ending = read_up_to(&file, &mut head).is_ok_and(|read| is_last_state(&head[..read]));
                     if !is_ending {
                         return Err(format!(
                             "-e {}: another server uses it: stop that one or name another file",
@@ -154,13 +159,13 @@ impl WarmFile {
                     }
                     std::thread::sleep(LOOK);
                 }
-                Err(error) => return Err(failed("locking it", &error)),
+                Err(error) => return Err(failed("locking it", error.into())),
             }
         };
-        let read = read_up_to(&file, &mut head).map_err(|error| failed("reading it", &error))?;
+        let read = read_up_to(&file, &mut head).map_err(|error| failed("reading it", error))?;
         let unlike = |what: &str| format!("-e {}: {what}: name another file, or remove this one", path.display());
         let (stop, is_new) = match owner(&head[..read]) {
-            Owner::Empty if has_data(&file).map_err(|error| failed("reading it", &error))? => {
+            Owner::Empty if has_data(&file).map_err(|error| failed("reading it", error))? => {
                 return Err(unlike("it begins with zeros and has data behind them"));
             }
             Owner::Empty => (None, true),
@@ -172,7 +177,7 @@ impl WarmFile {
         // Known as a server's from now on: a start that fails leaves one that the next start takes.
         let is_ready = own.reserve().and_then(|()| {
             let marked = if is_new { own.mark(None) } else { Ok(()) };
-            marked.map_err(|error| failed("writing it", &error))
+            marked.map_err(|error| failed("writing it", error))
         });
         is_ready.inspect_err(|_| {
             if is_made {
@@ -423,7 +428,7 @@ mod tests {
         assert!(open(&path, 1 << 20).unwrap_err().contains("another program wrote it"));
         assert_eq!(std::fs::read(&path).unwrap(), b"a diary");
         let error = open(Path::new("/proc/nothing"), 1).unwrap_err();
-        assert!(error.contains("may write to"), "{error}");
+        assert!(error.contains("make its directory"), "{error}");
         assert!(open(Path::new("/dev/null"), 1).unwrap_err().contains("not a regular file"));
         let vast = folder.path().join("vast");
         let error = open(&vast, 1 << 55).unwrap_err();
