@@ -91,7 +91,10 @@ impl Kernel {
         let mut said = Vec::new();
         for at in &plan.interfaces {
             let failed = |why: &str| format!("--xdp {}: {why}", at.name);
-            let found = Interface::find(&at.name).map_err(|error| failed(&error.to_string()))?;
+            let found = Interface::find(&at.name).map_err(|error| match error.raw_os_error() {
+                Some(libc::ENODEV) => failed("there is no such interface: name one that ip link shows"),
+                _ => failed(&error.to_string()),
+            })?;
             if found.is_loopback {
                 return Err(failed("what stays on this machine passes no driver; name the interface of a network"));
             }

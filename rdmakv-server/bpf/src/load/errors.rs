@@ -115,6 +115,9 @@ impl fmt::Display for Error {
                 f.write_str("the kernel has no memory for all items, which it takes at the start: use a smaller -m")
             }
             (Cause::Map(_), Some(ENOMEM)) => write!(f, "{}: raise the limit on address space (ulimit -v)", self.cause),
+            (Cause::Busy(_), _) => {
+                write!(f, "{}: end the server that has it, or use --xdp={}=generic", self.cause, self.interface)
+            }
             (cause, _) => write!(f, "{cause}"),
         }
     }
@@ -173,7 +176,10 @@ mod tests {
         {
             assert!(driver(number).contains(words), "{}", driver(number));
         }
-        assert_eq!(shown(Cause::Busy(42), &[], (6, 18)), "--xdp eth0: program 42 is there already");
+        assert_eq!(
+            shown(Cause::Busy(42), &[], (6, 18)),
+            "--xdp eth0: program 42 is there already: end the server that has it, or use --xdp=eth0=generic"
+        );
     }
 
     #[test]
