@@ -622,6 +622,25 @@ fn handover_is_warm() {
 }
 
 #[test]
+fn next_server_waits_for_the_port() {
+    let place = Place::new();
+    let server = place.start(&[]);
+    ask(&mut server.connect(), b"set a 1 0 3\r\none\r\n", b"STORED\r\n");
+    let mut next = Command::new(SERVER);
+    let mut next = next.args(place.flags(&[])).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut errors = BufReader::new(next.stderr.take().unwrap());
+    let mut said = String::new();
+    errors.read_line(&mut said).unwrap();
+    assert!(said.contains("waits until another server has left"), "{said}");
+    end(server, "-TERM");
+    while !said.contains("1 items are back") {
+        assert!(errors.read_line(&mut said).unwrap() > 0, "{said}");
+    }
+    next.kill().unwrap();
+    next.wait().unwrap();
+}
+
+#[test]
 fn record_in_use_is_reported() {
     let place = Place::new();
     let _first = place.start(&[]);

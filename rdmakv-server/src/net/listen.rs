@@ -19,11 +19,15 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use super::conn::Stream;
 use super::tls::Certificates;
 use super::worker::{Incoming, Reach};
+use crate::log;
 use crate::session::{Address, Peer, Settings, Shared, is_accepting};
 use rdmakv_proto::clock::now;
 
 /// Names the file that ports are written to, as for memcached.
 const PORT_FILE: &str = "MEMCACHED_PORT_FILENAME";
+
+/// Between two looks at a port that another has.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// How connections to a place are encrypted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,6 +108,36 @@ fn socket(address: SocketAddr, kind: Type, backlog: i32) -> io::Result<Socket> {
     Ok(socket)
 }
 
+/// How long a port that another has is waited for.
+pub(crate) struct Patience<'a> {
+    /// Until then in any case.
+    pub(crate) until: Instant,
+    /// Says whether the server before ends: it is waited for.
+    pub(crate) is_ending: &'a dyn Fn() -> bool,
+}
+
+/// Opens a socket; waits for its port, if there is any patience.
+fn wait_for_socket(
+    address: SocketAddr,
+    kind: Type,
+    backlog: i32,
+    patience: Option<&Patience<'_>>,
+) -> io::Result<Socket> {
+    let mut is_waiting = false;
+    loop {
+        let opened = socket(address, kind, backlog);
+        let is_taken = opened.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse);
+        let waits = |patience: &Patience<'_>| Instant::now() < patience.until || (patience.is_ending)();
+        if !is_taken || !patience.is_some_and(waits) {
+            return opened;
+        }
+        if !std::mem::replace(&mut is_waiting, true) {
+            log::print(format_args!("-e: waits until another server has left {address}"));
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
 impl Listeners {
     /// Opens what the settings ask for.
     ///
@@ -114,6 +148,7 @@ impl Listeners {
         settings: &Settings,
         places: &[Place],
         certificates: Option<&Arc<Certificates>>,
+        patience: Option<&Patience<'_>>,
     ) -> Result<Self, String> {
         let mut listeners = Self::default();
         // The Unix socket is its owner's, so it has to wait until that is settled.
@@ -135,7 +170,7 @@ impl Listeners {
                     if address.port() == 0 {
                         address.set_port(port);
                     }
-                    let socket = match socket(address, kind, settings.backlog) {
+                    let socket = match wait_for_socket(address, kind, settings.backlog, patience) {
                         Ok(socket) => socket,
                         // A system without IPv6 has no such addresses.
                         Err(error)
@@ -284,11 +319,11 @@ impl Listeners {
     /// # Errors
     ///
     /// The socket that could not be opened, and why.
-    pub(crate) fn watch(&mut self, host: &str, port: u16) -> Result<(), String> {
+    pub(crate) fn watch(&mut self, host: &str, port: u16, patience: Option<&Patience<'_>>) -> Result<(), String> {
         let wrong = |error: io::Error| format!("--http {host}:{port}: {error}; name another address");
         let address = (host, port).to_socket_addrs().map_err(wrong)?.next();
         let address = address.ok_or_else(|| wrong(io::ErrorKind::NotFound.into()))?;
-        let socket = socket(address, Type::STREAM, 64).map_err(wrong)?;
+        let socket = wait_for_socket(address, Type::STREAM, 64, patience).map_err(wrong)?;
         let local = socket.local_addr().ok().and_then(|local| local.as_socket()).unwrap_or(address);
         self.said.push(format!("listening on http {local}"));
         self.http = Some(TcpListener::from_std(socket.into()));

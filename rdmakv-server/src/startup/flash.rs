@@ -158,7 +158,13 @@ impl FlashPlan {
 
     /// Returns the bytes of all files.
     pub(super) fn bytes(&self) -> u64 {
-        self.files.iter().map(|&(_, size)| size).sum()
+        self.files.iter().map(|&(_, size)| size).fold(0, u64::saturating_add)
+    }
+
+    /// Returns the files' part of the start-up lines, or nothing.
+    pub(super) fn said(&self) -> String {
+        let each = self.files.iter().map(|(path, size)| format!("; {} MB on flash in {}", size >> 20, path.display()));
+        each.collect()
     }
 
     /// Makes all that a tier needs besides memory, and tries what may be refused. Nothing is written.

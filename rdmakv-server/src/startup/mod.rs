@@ -36,7 +36,7 @@ use crate::fabric::open::{Opened, Running};
 use crate::http::{self, Hosts};
 use crate::kernel::{self, Kernel};
 use crate::log;
-use crate::net::listen::{self, Listeners};
+use crate::net::listen::{self, Listeners, Patience};
 use crate::net::tls::Certificates;
 use crate::net::worker;
 use crate::session::{RESERVED, Shards, Shared, Tls, is_stopping};
@@ -50,6 +50,11 @@ use warm::Warm;
 
 /// How long clients may go on after the server was asked to finish.
 const FINISH: Duration = Duration::from_secs(30);
+
+/// Megabytes of the kernel's memory that take it a while.
+const SLOW_MB: u64 = 1024;
+/// How long the server before may hold a port, where it may have the file of `-e`.
+const PORT: Duration = Duration::from_secs(5);
 
 /// Returns the command line's definition, for manual pages and completions.
 pub fn command() -> clap::Command {
@@ -123,13 +128,16 @@ fn run(flags: &Flags, mut plan: Plan) -> Result<(), String> {
     }
     let certificates = plan.certificates.take().map(Arc::new);
     let activated = !passed.is_empty();
+    let file = plan.memory_file.clone();
+    let is_ending = || file.as_deref().is_some_and(warm::is_ending);
+    let patience = file.is_some().then(|| Patience { until: Instant::now() + PORT, is_ending: &is_ending });
     let mut listeners = if activated {
         Listeners::take(passed, certificates.as_ref())?
     } else {
-        Listeners::open(&plan.settings, &plan.places, certificates.as_ref())?
+        Listeners::open(&plan.settings, &plan.places, certificates.as_ref(), patience.as_ref())?
     };
     if let Some((host, port)) = plan.http.as_ref().filter(|_| listeners.http.is_none()) {
-        listeners.watch(host, *port)?;
+        listeners.watch(host, *port, patience.as_ref())?;
     }
     // The socket itself has to wait; but a server without a place takes no other's file with the process's number.
     if let Some(path) = plan.settings.socket.as_deref().filter(|_| !activated) {
@@ -232,7 +240,7 @@ fn as_user(
     };
     let served = started.and_then(|()| {
         let _ = shared.fabrics.set(fabrics.fabrics().to_vec());
-        let files = (plan.users_file, plan.hosts);
+        let files = (plan.users_file, plan.hosts, plan.flash.said());
         serve(&shared, &mut listeners, &signals, files, background, (&fabrics, kernel.as_ref(), warm.as_ref()))
     });
     // Also where it failed.
@@ -251,6 +259,10 @@ fn as_user(
 
 /// Puts programs at the interfaces.
 fn attach(wanted: &kernel::options::Plan, plan: &Plan, listeners: &mut Listeners) -> Result<Kernel, String> {
+    let megabytes = plan.settings.maxbytes >> 20;
+    if megabytes >= SLOW_MB {
+        log::print(format_args!("--xdp: the kernel clears {megabytes} MB for items first"));
+    }
     let kernel = Kernel::attach(
         wanted,
         &kernel::Server {
@@ -303,7 +315,7 @@ fn serve(
     shared: &Arc<Shared>,
     listeners: &mut Listeners,
     signals: &Signals,
-    files: (Option<String>, Hosts),
+    files: (Option<String>, Hosts, String),
     background: Option<Background>,
     (fabrics, kernel, warm): (&Running, Option<&Kernel>, Option<&Warm>),
 ) -> Result<(), String> {
@@ -347,7 +359,7 @@ fn serve_by(
     shared: &Arc<Shared>,
     listeners: &mut Listeners,
     signals: &Signals,
-    (users, hosts): (Option<String>, Hosts),
+    (users, hosts, flash): (Option<String>, Hosts, String),
     background: Option<Background>,
     (fabrics, kernel, warm): (&Running, Option<&Kernel>, Option<&Warm>),
 ) -> Result<(), String> {
@@ -370,7 +382,7 @@ fn serve_by(
     let settings = &shared.settings;
     let memory = format!("{} MB for items in {} shard(s)", settings.maxbytes >> 20, shared.shards.count());
     let said = format!(
-        "{}\n{memory}, {}; {} threads, {} connections; SIGTERM ends it\n",
+        "{}\n{memory}, {}{flash}; {} threads, {} connections; SIGTERM ends it\n",
         listeners.said.join("\n"),
         backing(shared.shards.at(0).backing(), kernel.is_some()),
         settings.threads,

@@ -192,6 +192,16 @@ impl WarmFile {
         Ok(own)
     }
 
+    /// Returns whether a server that serves no new clients has the file still.
+    pub(super) fn is_ending(path: &Path) -> bool {
+        let mut head = vec![0; BEGIN as usize];
+        let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+        opened.is_ok_and(|file| {
+            let is_held = flock(&file, FlockOperation::NonBlockingLockShared) == Err(rustix::io::Errno::WOULDBLOCK);
+            is_held && read_up_to(&file, &mut head).is_ok_and(|read| is_last_state(&head[..read]))
+        })
+    }
+
     /// Sees that a stop does not lack room.
     fn reserve(&self) -> Result<(), String> {
         let about = self.file.metadata().map_err(|error| self.too_small(&error))?;

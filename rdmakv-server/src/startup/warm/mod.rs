@@ -135,6 +135,16 @@ pub(super) fn reread(bytes: &[u8]) -> Option<Vec<u8>> {
     Meta::decode(bytes).ok().map(|meta| meta.encode())
 }
 
+/// Returns the places of items, for messages.
+fn in_places(on_flash: usize) -> String {
+    if on_flash > 0 { format!("in memory, {on_flash} on flash") } else { "in memory".to_owned() }
+}
+
+/// Returns whether a server that ends has FILE: its ports are free soon.
+pub(super) fn is_ending(path: &Path) -> bool {
+    WarmFile::is_ending(path)
+}
+
 impl Warm {
     /// Judges the contents of FILE.meta. Nothing is changed. The seed of hashes is that of FILE.meta if it is believed.
     pub(super) fn open(file: WarmFile, (store, threads): (&mut Config, usize), address: Address) -> Self {
@@ -270,9 +280,8 @@ impl Warm {
             Ok(items) => {
                 let mut on_flash = 0;
                 shards.each(|store| on_flash += store.flash_tier().map_or(0, |flash| flash.usage().items));
-                let flash = if on_flash > 0 { format!(", {on_flash} on flash") } else { String::new() };
-                let took = begun.elapsed().as_secs_f64();
-                self.print(format_args!("{items} items are back in memory{flash}, in {took:.1} s"));
+                let (places, took) = (in_places(on_flash), begun.elapsed().as_secs_f64());
+                self.print(format_args!("{items} items are back {places}, in {took:.1} s"));
             }
             Err(why) => {
                 shards.each(|store| store.clear(now));
@@ -303,12 +312,13 @@ impl Warm {
             flash = None;
         }
         let stop = rand::random();
-        let (mut end, mut items, mut parts) = (BEGIN, 0, Vec::new());
+        let (mut end, mut items, mut on_flash_items, mut parts) = (BEGIN, 0, 0, Vec::new());
         for number in 0..shards.count() {
             let (bytes, more) = self.file.save(shards, number, end)?;
             (end, items) = (end + bytes, items + more);
             let store = shards.at(number);
             let tier = flash.as_ref().and_then(|_| store.flash_tier());
+            on_flash_items += tier.map_or(0, |tier| tier.usage().items);
             let on_flash = tier.map(|tier| -> io::Result<u64> {
                 let mut blocks = self.file.write_from(end);
                 tier.write_manifest(stop, &mut blocks)?;
@@ -326,7 +336,8 @@ impl Warm {
         }
         self.file.mark(Some(stop))?;
         self.write_meta(&meta.encode())?;
-        self.print(format_args!("{items} items are kept, in {:.1} s", begun.elapsed().as_secs_f64()));
+        let (places, took) = (in_places(on_flash_items), begun.elapsed().as_secs_f64());
+        self.print(format_args!("{items} items are kept {places}, in {took:.1} s"));
         Ok(())
     }
 
