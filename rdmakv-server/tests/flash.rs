@@ -369,7 +369,7 @@ fn files_that_cannot_be_used_are_refused() {
 
     let small = format!("{}:10m", file.display());
     let (code, said) = fails(&["--flash".into(), small]);
-    assert!(code == 2 && said.contains("--flash PATH:32m"), "{code} {said}");
+    assert!(code == 2 && said.contains("give PATH:32m or more"), "{code} {said}");
     let large = flags(&file).into_iter().chain(["-o".into(), "ext_wbuf_size=8".into()]).collect::<Vec<_>>();
     let (code, said) = fails(&large);
     assert!(code == 2 && said.contains("-m 64 at least"), "{code} {said}");
