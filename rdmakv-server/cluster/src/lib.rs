@@ -46,4 +46,6 @@ pub mod rights;
 #[cfg(test)]
 mod rights_tests;
 mod ring;
+#[cfg(test)]
+mod schedules;
 pub mod writer;

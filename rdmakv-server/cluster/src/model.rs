@@ -95,15 +95,16 @@ struct Agent {
 
 /// A sender of calls.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-enum Peer {
+pub(crate) enum Peer {
     Client(u8),
     Repair(u8),
     Fates(u8),
     Forget(u8),
 }
 
+/// A message on its way.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-enum Packet {
+pub(crate) enum Packet {
     Ask { from: Peer, to: ServerId, run: u64, key: u8, request: Request },
     Tell { from: ServerId, to: Peer, key: u8, reply: Reply },
 }
@@ -229,6 +230,11 @@ impl World {
             runs: u64::from(shape.servers),
             violation: None,
         }
+    }
+
+    /// Returns the messages on their way.
+    pub(crate) fn network(&self) -> &[Packet] {
+        &self.network
     }
 
     /// Returns an action as a person reads it.
