@@ -476,7 +476,8 @@ impl Config {
         Ok(next)
     }
 
-    /// Returns the next epoch, which says that repair is done: *joining* becomes *up*, and *draining* leaves.
+    /// Returns the next epoch, which says that repair is done: *joining* becomes *up*, and *draining* leaves. If no server would be left,
+    /// draining ones are *up* again: the servers that were to have their keys are gone.
     ///
     /// Repair of this epoch must be done at each server: the caller has read that from the store of configurations.
     ///
@@ -485,7 +486,9 @@ impl Config {
     /// No epoch is left.
     pub fn whole(&self) -> Result<Self, ChangeError> {
         let mut next = self.next()?;
-        next.0.servers.retain(|server| server.state != State::Draining);
+        if next.0.servers.iter().any(|server| server.state != State::Draining) {
+            next.0.servers.retain(|server| server.state != State::Draining);
+        }
         for server in &mut next.0.servers {
             server.state = State::Up;
         }

@@ -191,7 +191,7 @@ impl Setup {
     /// Returns whether a server stays that has the keys, if this one goes.
     fn can_spare(&self, server: usize) -> bool {
         let others = self.servers.iter().enumerate().filter(|(other, _)| *other != server);
-        others.flat_map(|(_, other)| other).any(|(_, state)| *state == State::Up)
+        others.flat_map(|(_, other)| other).any(|(_, state)| *state != State::Joining)
     }
 
     fn has(&self, server: usize, run: u64) -> bool {
@@ -494,8 +494,9 @@ impl World {
                 let dead = |(at, server): (usize, &Option<(u64, State)>)| server.is_some() && !self.nodes[at].is_alive;
                 self.lost = self.latest().servers.iter().enumerate().filter(|&server| dead(server)).count() as u8;
                 self.change(|setup| {
+                    let others_stay = setup.servers.iter().flatten().any(|(_, state)| *state != State::Draining);
                     setup.servers.iter_mut().for_each(|server| {
-                        server.take_if(|(_, state)| *state == State::Draining);
+                        server.take_if(|(_, state)| others_stay && *state == State::Draining);
                         server.as_mut().into_iter().for_each(|(_, state)| *state = State::Up);
                     });
                     setup.is_whole = true;

@@ -52,6 +52,15 @@ fn a_draining_server_serves_until_whole() {
 }
 
 #[test]
+fn the_last_server_stays_though_it_drains() {
+    let config = cluster(2);
+    let drains = config.draining(ServerId(0)).unwrap().without_server(ServerId(1)).unwrap();
+    let whole = drains.whole().unwrap();
+    let states: Vec<_> = whole.servers().iter().map(|server| (server.id, server.state)).collect();
+    assert_eq!(states, [(ServerId(0), State::Up)]);
+}
+
+#[test]
 fn refuses_changes_without_sense() {
     let config = cluster(2);
     assert_eq!(config.without_server(ServerId(9)), Err(ChangeError::Unknown));
