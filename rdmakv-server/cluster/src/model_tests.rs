@@ -1,7 +1,7 @@
 //! Clusters of [`crate::model`], explored and walked through, and the faults that this must find.
 //!
 //! Walks meet six of twelve faults. The others need a certain order of events, and have schedules of their own: `schedules.rs`.
-//! `RDMAKV_WALK=SEED` prints a walk's steps.
+//! `RDMAKV_WALK=SEED` prints a walk's steps, and `RDMAKV_WALKS=N` walks more often than 25 times.
 
 use stateright::{Checker, Model, Property};
 
@@ -46,6 +46,9 @@ const LARGE: Shape = Shape {
 
 /// Values in fragments, of which two may be lost.
 const CODED: Shape = Shape { servers: 6, policy: Policy::Code { data: 2, parity: 2 }, losses: 2, ..LARGE };
+
+/// As many servers as 4+2 needs, and one more.
+const WIDE: Shape = Shape { servers: 7, policy: Policy::Code { data: 4, parity: 2 }, keys: 1, ..CODED };
 
 /// All states of a small cluster.
 struct Explored(Shape);
@@ -175,11 +178,16 @@ fn explores_small_clusters_for_long() {
     is_linearizable(&Shape { epochs: 3, losses: 2, ..SMALL }, 10_000_000);
 }
 
+/// Returns how many walks a test takes.
+fn walks() -> u64 {
+    std::env::var("RDMAKV_WALKS").map_or(25, |walks| walks.parse().expect("RDMAKV_WALKS is a number"))
+}
+
 /// Walks, then lets all settle: each write ends, and the cluster becomes whole.
-fn walks_are_linearizable(shape: &Shape) {
+fn walks_are_linearizable(shape: &Shape, steps: u32) {
     let mut writes = 0;
-    for seed in 0..25 {
-        let mut world = walk(shape, seed, 1000);
+    for seed in 0..walks() {
+        let mut world = walk(shape, seed, steps);
         assert_eq!(world.violation(), None, "seed {seed}");
         writes += world.writes();
         let ends = settle(shape, &mut world, seed);
@@ -190,17 +198,18 @@ fn walks_are_linearizable(shape: &Shape) {
 
 #[test]
 fn walks_of_copies_are_linearizable() {
-    walks_are_linearizable(&LARGE);
+    walks_are_linearizable(&LARGE, 1000);
 }
 
 #[test]
 fn walks_of_staged_copies_are_linearizable() {
-    walks_are_linearizable(&Shape { staged: true, ..LARGE });
+    walks_are_linearizable(&Shape { staged: true, ..LARGE }, 1000);
 }
 
 #[test]
 fn walks_of_fragments_are_linearizable() {
-    walks_are_linearizable(&CODED);
+    walks_are_linearizable(&CODED, 1000);
+    walks_are_linearizable(&WIDE, 4000);
 }
 
 #[test]
@@ -215,4 +224,9 @@ fn walks_find_planted_faults() {
     ] {
         assert!(found(fault, 100).is_some(), "{fault}");
     }
+}
+
+#[test]
+fn walks_with_deletions_are_linearizable() {
+    walks_are_linearizable(&Shape { deletes: true, ..LARGE }, 1000);
 }
