@@ -71,6 +71,11 @@ impl Detector {
         Self { me: (id, run), peers: BTreeMap::new(), pinged: None }
     }
 
+    /// Returns the number of this run's server.
+    pub fn id(&self) -> ServerId {
+        self.me.0
+    }
+
     /// Takes the servers of a configuration. What is known of runs that stay is kept.
     pub fn follow(&mut self, config: &Config) {
         self.peers.retain(|&id, peer| config.server(id).is_some_and(|server| server.incarnation == peer.run));

@@ -12,6 +12,7 @@
 //! * [`placement`]: which servers have a key, and which of them orders its writes.
 //! * [`rights`]: when a server may answer, and how long a new primary waits.
 //! * [`messages`]: the calls between clients, servers and agents, and the answers.
+//! * [`membership`]: how a server joins, renews its right, adopts epochs, and removes others.
 //! * [`member`]: a server's part in each write. [`fates`]: which writes ended, and which never happen.
 //! * [`writer`] and [`helper`]: a client's part in a write, and the completion of another's. [`reader`]: its part in a read.
 //! * [`repair`]: an agent's part, which brings each member what it lacks.
@@ -34,6 +35,9 @@ mod ids;
 pub mod json;
 mod kernel;
 pub mod member;
+pub mod membership;
+#[cfg(test)]
+mod membership_tests;
 pub mod messages;
 #[cfg(test)]
 mod model;
