@@ -166,8 +166,9 @@ fn memory_has_room_for_stubs_and_buffers_too() {
     let usage = tier.store.flash_tier().unwrap().usage();
     assert!(usage.items > 8000 && usage.stub_bytes > 150 << 10, "{usage:?}");
     let pages = tier.store.slabs.memory_in_use();
-    assert_eq!(pages, 4 << 20);
-    assert!(pages + usage.stub_bytes + usage.buffer_bytes <= MEMORY, "{pages} {usage:?}");
+    // A fourth one would leave no room for reads.
+    assert_eq!(pages, 3 << 20);
+    assert!(pages + usage.stub_bytes + usage.buffer_bytes + MEMORY / 32 <= MEMORY, "{pages} {usage:?}");
 }
 
 /// The bytes of memory that count for the limit.
