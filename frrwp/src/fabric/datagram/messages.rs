@@ -105,7 +105,7 @@ impl Received {
         None
     }
 
-    /// Receives what is there, without waiting. Returns how many came.
+    /// Receives the datagrams that have arrived, without waiting. Returns their count.
     pub(super) fn fill(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
         (self.next, self.count) = (0, 0);
         let mut names: [Name; BATCH] = [nothing(); BATCH];
@@ -128,7 +128,7 @@ impl Received {
         };
         let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
         for (at, header) in headers.iter().enumerate().take(count) {
-            // One that was cut off is none of ours.
+            // A datagram that was cut off is longer than ours are: skip it.
             let is_whole = header.msg_hdr.msg_flags & libc::MSG_TRUNC == 0;
             self.datagrams[at] = (to_peer(&names[at]).filter(|_| is_whole), header.msg_len as usize);
         }

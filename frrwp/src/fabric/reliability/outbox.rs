@@ -22,7 +22,7 @@ impl Outbox {
         self.ends.iter().map(move |&(to, end)| (to, &self.bytes[std::mem::replace(&mut start, end)..end]))
     }
 
-    /// Returns whether there is none.
+    /// Returns whether the outbox is empty.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }

@@ -110,7 +110,7 @@ impl Assembly {
         self.bytes
     }
 
-    /// Returns the list of what is there.
+    /// Returns the list of the parts that came.
     pub(super) fn list(&self, upto: u16, execution: u32) -> List {
         let next = self.have.first_missing().min(self.parts);
         let mut list = List { next, upto: upto.max(next), execution, there: [0; 4] };

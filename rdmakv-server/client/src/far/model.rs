@@ -64,7 +64,7 @@ impl<T> Axis<T> {
         &mut self.0[at].1
     }
 
-    /// Returns the values around a place with their weights, which sum to 1. There is none on an empty axis.
+    /// Returns the values around a place with their weights, which sum to 1; nothing on an empty axis.
     fn around(&self, place: u32) -> impl Iterator<Item = (f64, &T)> {
         let above = self.0.partition_point(|&(at, _)| at < place);
         let pair = match (above.checked_sub(1).map(|below| &self.0[below]), self.0.get(above)) {

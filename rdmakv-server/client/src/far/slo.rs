@@ -27,7 +27,7 @@ pub enum SloError {
     /// A record of no bytes, or of too many.
     #[error("service level: records of {0} bytes: give 1 to {RECORD_MAX}")]
     Record(u32),
-    /// A share of reads that is none.
+    /// A share of reads below 0 or above 1.
     #[error("service level: a share of {0} reads: give 0 to 1")]
     Reads(f64),
 }

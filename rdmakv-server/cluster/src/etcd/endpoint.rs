@@ -71,7 +71,7 @@ impl Endpoint {
     }
 }
 
-/// Returns host and port; the port is etcd's if there is none.
+/// Returns host and port: etcd's port if the text has no port.
 fn address(text: &str) -> Option<String> {
     let bracketed = text.strip_prefix('[').and_then(|rest| rest.split_once(']'));
     let (host, port) = match bracketed {
