@@ -229,6 +229,9 @@ pub enum ChangeError {
     /// A lease that is out of bounds.
     #[error("make cluster: the lease is out of bounds: use 500 to 60000 ms")]
     Lease,
+    /// A server that joins has no keys that others could take.
+    #[error("drain server: it joins yet, and has no keys: wait until it is up, or stop it")]
+    Joining,
     /// The last server that serves and does not drain.
     #[error("drain server: no other server could take its keys: add one first, and wait until it is up")]
     LastServer,
@@ -430,9 +433,12 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// There is no such server, or no other that is up.
+    /// There is no such server, it joins yet, or no other is up.
     pub fn draining(&self, id: ServerId) -> Result<Self, ChangeError> {
-        self.server(id).ok_or(ChangeError::Unknown)?;
+        // A draining server serves, and one that joins has nothing to serve.
+        if self.server(id).ok_or(ChangeError::Unknown)?.state == State::Joining {
+            return Err(ChangeError::Joining);
+        }
         if !self.servers().iter().any(|server| server.id != id && server.state == State::Up) {
             return Err(ChangeError::LastServer);
         }

@@ -52,6 +52,13 @@ fn a_draining_server_serves_until_whole() {
 }
 
 #[test]
+fn a_joining_server_does_not_drain() {
+    let config = join(&cluster(2), "s2", 9);
+    assert_eq!(config.draining(ServerId(2)), Err(ChangeError::Joining));
+    assert!(config.whole().unwrap().draining(ServerId(2)).is_ok());
+}
+
+#[test]
 fn the_last_server_stays_though_it_drains() {
     let config = cluster(2);
     let drains = config.draining(ServerId(0)).unwrap().without_server(ServerId(1)).unwrap();
