@@ -204,18 +204,21 @@ impl Settings {
         bytes.extend_from_slice(&[0; 2]);
         counts.iter().for_each(|&count| bytes.extend_from_slice(&(count as u32).to_le_bytes()));
         bytes.extend_from_slice(&[0; 4]);
-        pad(&mut bytes, &own4, 4);
-        pad(&mut bytes, &own6, 16);
-        pad(&mut bytes, &from4, 8);
-        pad(&mut bytes, &from6, 32);
+        pad(&mut bytes, &own4, &[0; 4]);
+        pad(&mut bytes, &own6, &[0; 16]);
+        pad(&mut bytes, &from4, &[[0xff; 4], [0; 4]].concat());
+        pad(&mut bytes, &from6, &[[0xff; 16], [0; 16]].concat());
         Ok(bytes)
     }
 }
 
-/// Appends these, and zeros for those that are not there.
-fn pad(bytes: &mut Vec<u8>, list: &[impl AsRef<[u8]>], each: usize) {
+/// Appends these, and `none` for each that is not there.
+///
+/// A run of the program may still have a former count, and read `none` as an entry. It matches no source: with a mask of zeros, an address
+/// of zeros would match all, and one of ones matches none. Own addresses that are not there are zeros, to which no packet is routed.
+fn pad(bytes: &mut Vec<u8>, list: &[impl AsRef<[u8]>], none: &[u8]) {
     list.iter().for_each(|one| bytes.extend_from_slice(one.as_ref()));
-    bytes.resize(bytes.len() + (ADDRESSES - list.len()) * each, 0);
+    (list.len()..ADDRESSES).for_each(|_| bytes.extend_from_slice(none));
 }
 
 #[cfg(test)]
@@ -264,9 +267,8 @@ mod tests {
         assert_eq!((value_size(0), value_size((256 << 20) + 1)), (None, None));
     }
 
-    #[test]
-    fn settings_are_as_long_as_the_program_has_them() {
-        let settings = Settings {
+    fn settings() -> Settings {
+        Settings {
             value_size: 1 << 20,
             memory: 1 << 20,
             shard_size: 1 << 20,
@@ -280,7 +282,29 @@ mod tests {
             mac: [1, 2, 3, 4, 5, 6],
             addresses: vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
             sources: vec![Network { address: "10.0.0.9".parse().unwrap(), bits: 24 }],
+        }
+    }
+
+    #[test]
+    fn networks_that_are_not_there_match_no_source() {
+        let entries = |bytes: &[u8], len: usize| {
+            let split = |entry: &[u8]| (entry[..len].to_vec(), entry[len..].to_vec());
+            bytes.chunks_exact(2 * len).map(split).collect::<Vec<_>>()
         };
+        let bytes = settings().interface().unwrap();
+        let (from4, from6) = bytes[32 + ADDRESSES * 20..].split_at(ADDRESSES * 8);
+        for (all, there) in [(entries(from4, 4), 1), (entries(from6, 16), 0)] {
+            assert_eq!(all.len(), ADDRESSES);
+            // As the program asks: an address of the source, as far as the mask goes, is that of the entry.
+            let may_match =
+                |(address, mask): &(Vec<u8>, Vec<u8>)| address.iter().zip(mask).all(|(at, by)| at & !by == 0);
+            assert_eq!(all.iter().filter(|entry| may_match(entry)).count(), there);
+        }
+    }
+
+    #[test]
+    fn settings_are_as_long_as_the_program_has_them() {
+        let settings = settings();
         let constants = settings.constants();
         assert_eq!((constants.len(), &constants[64..66]), (72, &[0x12, 0x34][..]));
         let bytes = settings.interface().unwrap();
