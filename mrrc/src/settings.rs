@@ -150,6 +150,16 @@ impl Settings {
         Ok(settings)
     }
 
+    /// Returns those of variables that were read before: names and values.
+    ///
+    /// # Errors
+    /// As [`Settings::of_environment`].
+    pub fn of_variables(variables: impl IntoIterator<Item = (String, String)>) -> Result<Self, BuildError> {
+        let mut settings = Self::default();
+        settings.read(variables)?;
+        Ok(settings)
+    }
+
     /// Sets those of the environment of this process.
     pub(crate) fn read_environment(&mut self) -> Result<(), BuildError> {
         // A name that is no text is no setting of ours.
@@ -160,7 +170,7 @@ impl Settings {
     }
 
     /// Reads variables. The text of a value is trimmed, and its case does not matter; an empty one counts as unset.
-    fn read(&mut self, variables: impl IntoIterator<Item = (String, String)>) -> Result<(), BuildError> {
+    pub(crate) fn read(&mut self, variables: impl IntoIterator<Item = (String, String)>) -> Result<(), BuildError> {
         for (name, value) in variables {
             let Some(short) = name.strip_prefix("MRRC_") else { continue };
             let expected = match names::find(short).filter(|setting| setting.variable() == name) {
@@ -181,8 +191,11 @@ impl Settings {
     /// Returns whether a cache can be built with them, over a registrar without limits.
     ///
     /// # Errors
-    /// [`BuildError::Config`]: what contradicts.
+    /// [`BuildError::Config`], [`BuildError::Setting`]: what contradicts.
     pub fn check(&self) -> Result<(), BuildError> {
+        if self.background == Some(false) {
+            refuse_unheld(self.max_unheld)?;
+        }
         let mut config = self.config()?;
         let capacity = self.capacity_pages.unwrap_or(PAGES).min(PageRange::EVERYTHING.pages());
         config.capacity = capacity;
@@ -207,5 +220,20 @@ impl Settings {
             return Err(ConfigError::ZeroLimit { name: "max_segments" }.into());
         }
         Ok(config)
+    }
+}
+
+/// Refuses a limit where there is no background thread, which keeps to it.
+///
+/// # Errors
+/// [`BuildError::Setting`], where there is one.
+pub(crate) fn refuse_unheld(limit: Option<UnheldLimit>) -> Result<(), BuildError> {
+    match limit {
+        None | Some(UnheldLimit::NONE) => Ok(()),
+        Some(_) => Err(BuildError::Setting {
+            name: "background".into(),
+            value: "off".into(),
+            expected: "max_unheld needs the background thread: leave one of the two out".into(),
+        }),
     }
 }

@@ -90,7 +90,7 @@ impl Process {
     fn first() -> Self {
         let (settings, wrong) = match Settings::of_process() {
             Ok(settings) => (settings, None),
-            Err(wrong) => (Settings { off: true, ..Settings::default() }, Some(wrong)),
+            Err(wrong) => (Settings::off(), Some(wrong)),
         };
         let (summary, unwritten) = match settings.summary.as_ref().map(SummaryFile::open).transpose() {
             Ok(summary) => (summary.map(|file| &*Box::leak(Box::new(file))), None),

@@ -1,7 +1,8 @@
 //! The settings of the shim, from the user's variables.
 //!
-//! Those of the caches themselves are mrrc's (`MRRC_CAPACITY`, `MRRC_POLICY`, …) and are read by it. They are tried once
-//! here, so that a mistake is told at the start and not at the first registration.
+//! Those of the caches themselves are mrrc's (`MRRC_CAPACITY`, `MRRC_POLICY`, …). They are tried once here, so that a mistake is
+//! told at the start and not at the first registration. All variables are read once, when the library is loaded: a program that
+//! clears its environment changes nothing.
 
 use mrrc::BuildError;
 use mrrc::bytes;
@@ -47,12 +48,19 @@ pub(crate) struct Settings {
     pub(crate) metrics: Option<String>,
     /// Bytes of what the process may lock that the caches leave to others, if that was set.
     pub(crate) reserve: Option<u64>,
+    /// All variables of mrrc's at load: names and values.
+    variables: Vec<(String, String)>,
 }
 
 /// The least that is left to queue pairs and completion queues, of a limit that is at least twice that.
 const RESERVE: u64 = 16 << 20;
 
 impl Settings {
+    /// Returns those with which nothing is cached.
+    pub(crate) fn off() -> Self {
+        Self { off: true, ..Self::default() }
+    }
+
     /// # Errors
     /// A line that says which variable is wrong, and what it may be.
     pub(crate) fn read(variables: impl IntoIterator<Item = (String, String)>) -> Result<Self, String> {
@@ -129,18 +137,35 @@ impl Settings {
         mut builder: Builder<R>,
         for_peers: bool,
     ) -> Result<Builder<R>, BuildError> {
-        let set = |variable| std::env::var(variable).ok().filter(|value| !value.trim().is_empty());
-        for (name, variable, default) in defaults(for_peers) {
-            if let Some(value) = set(variable).as_deref().or(default) {
+        for (name, variable, default) in self.defaults(for_peers) {
+            if let Some(value) = self.variable(variable).or(default) {
                 builder = builder.set(name, value)?;
             }
         }
         // Where the program reports changes itself, it reports none of the memory around what it registers.
-        let is_watched = set("MRRC_MONITOR").is_none_or(|monitor| !monitor.trim().eq_ignore_ascii_case("explicit"));
-        if self.preset && is_watched && set("MRRC_WIDEN").is_none() {
+        let is_watched = self.variable("MRRC_MONITOR").is_none_or(|monitor| !monitor.eq_ignore_ascii_case("explicit"));
+        if self.preset && is_watched && self.variable("MRRC_WIDEN").is_none() {
             builder = builder.widen(true);
         }
-        Ok(builder)
+        Ok(builder.variables(self.variables.iter().cloned()))
+    }
+
+    /// Returns the text of a variable at load, if it was set. The last one counts, as for mrrc.
+    fn variable(&self, name: &str) -> Option<&str> {
+        let set = |(of, value): &'_ (String, String)| of == name && !value.trim().is_empty();
+        self.variables.iter().rfind(|variable| set(variable)).map(|(_, value)| value.trim())
+    }
+
+    /// Returns the settings that the shim makes itself: name, variable, and the value unless that is set.
+    ///
+    /// A user that turned the background off gets no limit that needs it.
+    fn defaults(&self, for_peers: bool) -> [(&'static str, &'static str, Option<&'static str>); 3] {
+        let has_background = self.variable("MRRC_BACKGROUND").is_none_or(|text| switch(text) != Some(false));
+        [
+            ("monitor", "MRRC_MONITOR", None),
+            ("discard_grace", "MRRC_DISCARD_GRACE", None),
+            ("max_unheld", "MRRC_MAX_UNHELD", (for_peers && has_background).then_some(UNHELD)),
+        ]
     }
 
     /// Settings of this process, those of mrrc's caches included.
@@ -149,10 +174,10 @@ impl Settings {
         if ours.is_empty() {
             return Ok(Self::default());
         }
-        let settings = Self::read(ours)?;
+        let mut settings = Self::read(ours.iter().cloned())?;
         if !settings.off {
             // Its errors of variables are those of a cache.
-            match cache::Settings::of_environment().and_then(|settings| settings.check()) {
+            match cache::Settings::of_variables(ours.iter().cloned()).and_then(|settings| settings.check()) {
                 Err(BuildError::Variable { name, value, expected }) => {
                     return Err(format!("{name}={value:?}: {expected}"));
                 }
@@ -160,6 +185,7 @@ impl Settings {
                 Ok(_) => {}
             }
         }
+        settings.variables = ours;
         Ok(settings)
     }
 }
@@ -171,15 +197,6 @@ impl Remote {
         }
         switch(text).map(|on| if on { Self::Trusted } else { Self::Off })
     }
-}
-
-/// Returns the settings that the shim makes itself: name, variable, and the value unless that is set.
-fn defaults(for_peers: bool) -> [(&'static str, &'static str, Option<&'static str>); 3] {
-    [
-        ("monitor", "MRRC_MONITOR", None),
-        ("discard_grace", "MRRC_DISCARD_GRACE", None),
-        ("max_unheld", "MRRC_MAX_UNHELD", for_peers.then_some(UNHELD)),
-    ]
 }
 
 /// `%p` is the process, for programs of which several run at once.
@@ -220,8 +237,13 @@ mod tests {
 
     #[test]
     fn keys_of_peers_end_after_a_minute_unless_set() {
-        let made = |for_peers| defaults(for_peers).into_iter().find_map(|(name, _, value)| Some((name, value?)));
-        assert_eq!((made(false), made(true)), (None, Some(("max_unheld", "60s"))));
+        let of = |settings: &Settings, for_peers| {
+            settings.defaults(for_peers).into_iter().find_map(|(name, _, value)| Some((name, value?)))
+        };
+        let mut settings = Settings::default();
+        assert_eq!((of(&settings, false), of(&settings, true)), (None, Some(("max_unheld", "60s"))));
+        settings.variables = vec![("MRRC_BACKGROUND".into(), " Off".into())];
+        assert_eq!(of(&settings, true), None);
     }
 
     #[test]

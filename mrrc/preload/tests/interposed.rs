@@ -69,8 +69,20 @@ fn the_preset_serves_rights_for_peers() {
 #[test]
 fn keys_of_peers_end_some_time_after() {
     let variables = [("MRRC_PRELOAD_REMOTE", "trusted"), ("MRRC_MAX_UNHELD", "200ms")];
-    let ran = run(true, "peers", &["400", "wait"], &variables).well();
-    assert_eq!(ran.said, "0 registered at the end\n");
+    for program in ["wait", "clear"] {
+        let ran = run(true, "peers", &["400", program], &variables).well();
+        assert_eq!(ran.said, "0 registered at the end\n", "{program}");
+    }
+}
+
+#[test]
+fn without_background_keys_of_peers_are_cached() {
+    let variables = [("MRRC_PRELOAD_REMOTE", "1"), ("MRRC_BACKGROUND", "off")];
+    for [of_peers, registered] in [["peers", "10"], ["each", "7"]] {
+        let arguments: &[_] = if of_peers == "peers" { &["400"] } else { &["100", "4", "1"] };
+        let ran = run(true, of_peers, arguments, &variables).well();
+        assert_eq!((ran.count().registered.to_string(), &*ran.complained), (registered.into(), ""), "{of_peers}");
+    }
 }
 
 #[test]

@@ -211,3 +211,13 @@ fn the_documentation_has_the_table() {
         "the table of mrrc/README.md is old: copy that of mrrc/src/settings.md"
     );
 }
+
+#[test]
+fn a_limit_without_the_background_is_refused() {
+    let check = |limit: &str| {
+        let variables = [("MRRC_BACKGROUND", "off"), ("MRRC_MAX_UNHELD", limit)];
+        Settings::of_variables(variables.map(|(name, value)| (name.into(), value.into()))).unwrap().check()
+    };
+    assert!(matches!(check("60s"), Err(BuildError::Setting { .. })));
+    check("off").unwrap();
+}

@@ -1,10 +1,12 @@
 /* A program that gives peers rights to its buffers, as transfer engines do: so many times one of 8 buffers of 4 pages is
  * registered to be read and written by peers, and deregistered.
  *
- *   peers TIMES [wait | stay]
+ *   peers TIMES [wait | clear | stay]
  *
  * `stay` ends the process with its domain open.
- * `wait`, against the libibverbs of the tests: until nothing is registered any more, for a minute at most. */
+ * `wait`, against the libibverbs of the tests: until nothing is registered any more, for half a minute at most, which
+ * is less than keys of peers stay by themselves.
+ * `clear` is that, of a program that clears its environment first. */
 #define _GNU_SOURCE
 #include "carry.h"
 #include <sys/mman.h>
@@ -14,6 +16,8 @@ enum { SIZE = 4 * 4096, BUFFERS = 8 };
 
 int main(int count, char **arguments) {
     NEED(count >= 2);
+    if (count > 2 && !strcmp(arguments[2], "clear"))
+        clearenv();
     struct ibv_device **list = ibv_get_device_list(NULL);
     NEED(list && list[0]);
     struct ibv_context *context = ibv_open_device(list[0]);
@@ -31,7 +35,7 @@ int main(int count, char **arguments) {
         return 0;
 #ifdef FAKE_VERBS
     if (count > 2) {
-        for (int i = 0; i < 60000 && fake_live(); i++)
+        for (int i = 0; i < 30000 && fake_live(); i++)
             usleep(1000);
         printf("%ld registered at the end\n", fake_live());
     }

@@ -19,7 +19,7 @@ use crate::range::{PAGE, PageRange};
 use crate::reclaim;
 use crate::regions::RegionId;
 use crate::registrar::{Limits, Registrar};
-use crate::settings::{PAGES, REGIONS, Settings};
+use crate::settings::{PAGES, REGIONS, Settings, refuse_unheld};
 use crate::state::listener;
 use crate::state::shared::Shared;
 use crate::times::Times;
@@ -62,7 +62,8 @@ pub struct Builder<R: Registrar> {
     /// Makes a policy that has no name here.
     /// In a mutex that is never locked: it makes builders `Sync`.
     policy_from: Option<Mutex<Box<NewPolicy>>>,
-    reads_environment: bool,
+    /// The variables that are read in place of the environment's, if any were given.
+    variables: Option<Vec<(String, String)>>,
 }
 
 /// Makes a policy.
@@ -72,7 +73,7 @@ impl<R: Registrar> fmt::Debug for Builder<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder")
             .field("settings", &self.settings)
-            .field("reads_environment", &self.reads_environment)
+            .field("variables", &self.variables)
             .finish_non_exhaustive()
     }
 }
@@ -93,7 +94,7 @@ struct Settled<R: Registrar> {
 impl<R: Registrar> Builder<R> {
     pub(crate) fn new(registrar: R) -> Self {
         let settings = Settings::default();
-        Self { registrar, settings, monitor: None, budget: None, policy_from: None, reads_environment: true }
+        Self { registrar, settings, monitor: None, budget: None, policy_from: None, variables: None }
     }
 
     /// The most pages (of 4 KiB) that may be registered at once. Default: what the registrar says, which is
@@ -307,8 +308,22 @@ impl<R: Registrar> Builder<R> {
     }
 
     /// Environment variables are not read: for tests, and where only the program may decide.
-    pub fn ignore_environment(mut self) -> Self {
-        self.reads_environment = false;
+    pub fn ignore_environment(self) -> Self {
+        self.variables([])
+    }
+
+    /// Reads these variables, names and values, in place of those of the environment. They have the same effects: they win over the
+    /// program's calls, and strengthen what safety rests on. It is for a program that changes its environment after it began.
+    ///
+    /// ```
+    /// # use mrrc::{Cache, invalidation::Explicit, testing::NoopRegistrar};
+    /// let at_start = [("MRRC_CAPACITY".to_owned(), "64M".to_owned())];
+    /// let cache = Cache::builder(NoopRegistrar::new()).monitor(Explicit).variables(at_start).build()?;
+    /// assert_eq!(cache.usage().capacity_pages, 16_384);
+    /// # Ok::<(), mrrc::BuildError>(())
+    /// ```
+    pub fn variables(mut self, variables: impl IntoIterator<Item = (String, String)>) -> Self {
+        self.variables = Some(variables.into_iter().collect());
         self
     }
 
@@ -334,12 +349,8 @@ impl<R: Registrar> Builder<R> {
         }
         let vouched = monitor.vouches();
         let background = settings.background.unwrap_or(vouched || effective.max_unheld.is_some());
-        if !background && effective.max_unheld.is_some() {
-            return Err(BuildError::Setting {
-                name: "background".into(),
-                value: "off".into(),
-                expected: "max_unheld needs the background thread: leave one of the two out".into(),
-            });
+        if !background {
+            refuse_unheld(effective.max_unheld)?;
         }
         effective.background = background;
         effective.vouched = vouched;
@@ -374,11 +385,12 @@ impl<R: Registrar> Builder<R> {
 
     /// Returns everything that a cache is made of.
     fn settle(self) -> Result<Settled<R>, BuildError> {
-        let Self { registrar, mut settings, monitor, budget, policy_from, reads_environment } = self;
+        let Self { registrar, mut settings, monitor, budget, policy_from, variables } = self;
         let program = Program::take(&mut settings);
         let own = (settings.policy.take(), settings.widen.take());
-        if reads_environment {
-            settings.read_environment()?;
+        match variables {
+            Some(given) => settings.read(given)?,
+            None => settings.read_environment()?,
         }
         // The program and the environment do not know of each other's choice.
         let has_two_sources = settings.policy.is_some() != settings.widen.is_some();
