@@ -86,10 +86,15 @@ fn history(seed: u64, steps: u32) -> (u32, bool) {
                 let at = dice.below(latest.servers().len() as u64) as usize;
                 latest = latest.draining(latest.servers()[at].id).unwrap_or(latest);
             }
-            3 | 4 => {
+            3 => {
+                let members = runs.iter_mut().filter(|run| latest.incarnation(run.incarnation).is_some());
+                members.for_each(|run| run.adopt(&latest, time));
+            }
+            4 => {
+                // Agents repair the keys of a primary when its fence is over.
                 let done = runs.iter().filter(|run| latest.incarnation(run.incarnation).is_some()).all(|run| {
-                    let free = run.fences.until(KEY, run.now(time), |_, _| false).is_none();
-                    run.config.as_ref() == Some(&latest) && run.written == latest.epoch() && free
+                    let is_fenced = || run.fences.until(KEY, run.now(time), |_, _| false).is_some();
+                    run.config.as_ref() == Some(&latest) && !(run.is_primary && is_fenced())
                 });
                 let stays = latest.servers().iter().any(|server| server.state != crate::config::State::Draining);
                 if done && stays {
