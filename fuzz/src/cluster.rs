@@ -1,9 +1,10 @@
-//! Decoders of what etcd keeps of a cluster, and of etcd's answers.
+//! Decoders of what etcd keeps of a cluster, of etcd's answers, and of the calls between clients and servers.
 
 use rdmakv_cluster::etcd::gateway::{self, Watched};
 use rdmakv_cluster::etcd::http::{Answer, MAX_BODY};
 use rdmakv_cluster::facts::{Fact, Facts};
 use rdmakv_cluster::json::{MAX_BYTES, decode, encode};
+use rdmakv_cluster::wire::{MAX_CALL, MAX_REPLY, ReplyFrame, RequestFrame};
 
 /// A configuration is the same again after it was encoded, and may be changed.
 pub(crate) fn config(input: &[u8]) -> bool {
@@ -58,4 +59,24 @@ pub(crate) fn answer(input: &[u8]) -> bool {
         }
     }
     understood
+}
+
+/// A call has one encoding.
+pub(crate) fn call(input: &[u8]) -> bool {
+    let Ok(frame) = RequestFrame::decode(input) else { return false };
+    let mut again = Vec::new();
+    frame.encode(&mut again);
+    assert_eq!(again, input);
+    assert!(again.len() <= MAX_CALL);
+    true
+}
+
+/// A reply has one encoding.
+pub(crate) fn reply(input: &[u8]) -> bool {
+    let Ok(frame) = ReplyFrame::decode(input) else { return false };
+    let mut again = Vec::new();
+    frame.encode(&mut again);
+    assert_eq!(again, input);
+    assert!(again.len() <= MAX_REPLY);
+    true
 }

@@ -12,6 +12,7 @@
 //! * [`placement`]: which servers have a key, and which of them orders its writes.
 //! * [`rights`]: when a server may answer, and how long a new primary waits.
 //! * [`messages`]: the calls between clients, servers and agents, and the answers.
+//! * [`wire`]: the bytes of calls and answers.
 //! * [`membership`]: how a server joins, renews its right, adopts epochs, and removes others.
 //! * [`member`]: a server's part in each write. [`fates`]: which writes ended, and which never happen.
 //! * [`writer`] and [`helper`]: a client's part in a write, and the completion of another's. [`reader`]: its part in a read.
@@ -52,4 +53,5 @@ mod rights_tests;
 mod ring;
 #[cfg(test)]
 mod schedules;
+pub mod wire;
 pub mod writer;
