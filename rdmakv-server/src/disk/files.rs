@@ -1,6 +1,6 @@
 //! Files of a log: made, locked, and known for what they are.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -113,16 +113,46 @@ impl FlashFile {
 ///
 /// [`FileError`]: nothing of the file was changed.
 pub fn open(path: &Path, size: u64, wait: Duration) -> Result<FlashFile, FileError> {
-    let failed = |doing, source: io::Error| FileError::System { doing, path: path.to_owned(), source };
     let mut options = OpenOptions::new();
-    options.read(true).write(true).truncate(false).mode(0o600);
+    options.read(true).write(true).mode(0o600);
     // Buffered first: a superblock is shorter than what a direct read may need.
-    let (plain, is_made) = match options.clone().create_new(true).open(path) {
+    let opened = open_or_make(&options, path);
+    let opened = opened.map_err(|source| FileError::System { doing: "open", path: path.to_owned(), source })?;
+    take(path, opened, size, wait)
+}
+
+/// Opens a file with these options, or makes it; returns whether it was made.
+///
+/// # Errors
+///
+/// Those of the system.
+pub(crate) fn open_or_make(options: &OpenOptions, path: &Path) -> io::Result<(File, bool)> {
+    match options.clone().create_new(true).open(path) {
         // A link may lead to where no file is yet.
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => (options.create(true).open(path), false),
-        made => (made, true),
-    };
-    let plain = plain.map_err(|error| failed("open", error))?;
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            Ok((options.clone().create(true).truncate(false).open(path)?, false))
+        }
+        made => Ok((made?, true)),
+    }
+}
+
+/// Returns whether the path leads to this file. Another process may have put another one there since it was opened.
+pub(crate) fn is_at(path: &Path, file: &File) -> bool {
+    let name = |about: &Metadata| (about.dev(), about.ino());
+    let [there, own] = [std::fs::metadata(path), file.metadata()].map(|about| about.as_ref().map(name).ok());
+    there.is_some() && there == own
+}
+
+/// Removes a file that was made in vain, and that this process has locked, unless another one is at its path.
+pub(crate) fn remove_made(path: &Path, file: &File) {
+    if is_at(path, file) {
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+/// Locks a file that was opened, or made for this, and gives it its size.
+fn take(path: &Path, (plain, is_made): (File, bool), size: u64, wait: Duration) -> Result<FlashFile, FileError> {
+    let failed = |doing, source: io::Error| FileError::System { doing, path: path.to_owned(), source };
     let about = plain.metadata().map_err(|error| failed("open", error))?;
     if !about.is_file() {
         return Err(FileError::NoFile { path: path.to_owned() });
@@ -136,7 +166,6 @@ pub fn open(path: &Path, size: u64, wait: Duration) -> Result<FlashFile, FileErr
         }
         Err(error) => return Err(failed("open", error)),
     };
-    let opened = file.metadata().map_err(|error| failed("open", error))?;
     let until = Instant::now() + wait;
     while let Err(error) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
         if error != rustix::io::Errno::WOULDBLOCK && error != rustix::io::Errno::INTR {
@@ -147,10 +176,11 @@ pub fn open(path: &Path, size: u64, wait: Duration) -> Result<FlashFile, FileErr
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    // Another process may have put another file there meanwhile.
-    if (opened.dev(), opened.ino()) != (about.dev(), about.ino()) {
+    if !is_at(path, &plain) || !is_at(path, &file) {
         return Err(FileError::Locked { path: path.to_owned() });
     }
+    // Another server may have filled it before this one had the lock.
+    let len = file.metadata().map_err(|error| failed("open", error))?.len();
     let superblock = superblock(&plain).map_err(|error| failed("read", error))?;
     let superblock = match superblock {
         Ok(block) => Some(block),
@@ -169,10 +199,9 @@ pub fn open(path: &Path, size: u64, wait: Duration) -> Result<FlashFile, FileErr
         },
     };
     allocated.inspect_err(|_| {
-        let _ = file.set_len(opened.len());
-        if is_made {
-            // In vain, and it is locked still.
-            let _ = std::fs::remove_file(path);
+        let _ = file.set_len(len);
+        if is_made && superblock.is_none() {
+            remove_made(path, &file);
         }
     })?;
     Ok(FlashFile {
@@ -222,4 +251,34 @@ fn unit(file: &File) -> u32 {
         .filter(|told| told.stx_dio_mem_align != 0)
         .map(|told| told.stx_dio_mem_align.max(told.stx_dio_offset_align));
     told.filter(|unit| unit.is_power_of_two() && *unit <= 4096).unwrap_or(4096).max(512)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_that_another_server_filled_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        let vast = |made| take(&path, made, 1 << 55, Duration::ZERO).unwrap_err();
+
+        // Made by one server, and locked, described and left by another before the first one has the lock.
+        let made = open_or_make(&options, &path).unwrap();
+        let other = open(&path, 1 << 20, Duration::ZERO).unwrap();
+        let layout =
+            Superblock { log: 1, size: 1 << 20, stop: None, segment: 1 << 16, unit: 512, shards: 1, file: 0, files: 1 };
+        other.describe(&layout).unwrap();
+        drop(other);
+        assert!(made.1);
+        vast(made);
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 1 << 20);
+
+        // Renamed onto the path meanwhile.
+        let made = open_or_make(&options, &folder.path().join("made")).unwrap();
+        assert!(matches!(vast(made), FileError::Locked { .. }));
+        assert!(path.exists());
+    }
 }

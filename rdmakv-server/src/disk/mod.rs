@@ -17,7 +17,7 @@ mod transfer;
 
 pub use driver::Driver;
 pub use files::{FileError, FlashFile, open};
-pub(crate) use files::{has_data, limit_below, remedy};
+pub(crate) use files::{has_data, is_at, limit_below, open_or_make, remedy, remove_made};
 pub use fixed::Fixed;
 pub(crate) use reads::WorkerReads;
 pub use ring::{Counts, Ring, StartError};

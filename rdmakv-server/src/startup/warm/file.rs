@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use rdmakv_flash::record;
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock, fstatfs, fstatvfs};
 
-use crate::disk::{has_data, limit_below, remedy};
+use crate::disk::{has_data, is_at, limit_below, open_or_make, remedy, remove_made};
 use crate::log;
 use crate::session::Shards;
 use crate::store::ImagePlace;
@@ -30,7 +30,7 @@ const VERSION: u32 = 1;
 const SUM_AT: usize = 24;
 /// The begin of the items.
 pub(super) const BEGIN: u64 = 4096;
-/// A block has so many bytes, and the rest of its last item.
+/// Bytes of a block at least: it ends with the item that reaches them.
 const BLOCK: usize = 1 << 20;
 /// Length and sum before a block.
 const BLOCK_HEAD: usize = 8;
@@ -106,7 +106,7 @@ fn owner(bytes: &[u8]) -> Owner {
 }
 
 impl WarmFile {
-    /// Opens FILE or creates it, with room for items of so many bytes. Waits for its lock, `wait` at most, and as long as a server that
+    /// Opens FILE or creates it, with room for `bytes` of items. Waits for its lock, `wait` at most, and as long as a server that
     /// ends has it.
     ///
     /// # Errors
@@ -117,32 +117,22 @@ impl WarmFile {
             |doing: &str, error: io::Error| format!("-e {}: {doing}: {error}: {}", path.display(), remedy(&error));
         let until = Instant::now() + wait;
         let mut options = OpenOptions::new();
-        options.read(true).write(true).truncate(false).mode(0o600).custom_flags(libc::O_NONBLOCK);
+        options.read(true).write(true).mode(0o600).custom_flags(libc::O_NONBLOCK);
         let (mut head, mut is_waiting) = (vec![0; BEGIN as usize], false);
         let (file, about, is_made) = loop {
-            let (file, is_made) = match options.clone().create_new(true).open(path) {
-                // A link may lead to where no file is yet.
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                    (options.clone().create(true).open(path).map_err(|error| failed("opening it", error))?, false)
-                }
-                made => (made.map_err(|error| failed("opening it", error))?, true),
-            };
+            let (file, is_made) = open_or_make(&options, path).map_err(|error| failed("opening it", error))?;
             let about = file.metadata().map_err(|error| failed("opening it", error))?;
             if !about.is_file() {
                 return Err(format!("-e {}: it is not a regular file: name one, or a new name", path.display()));
             }
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 // The server before may have put another one there.
-                Ok(()) => match std::fs::metadata(path) {
-                    Ok(there) if (there.dev(), there.ino()) == (about.dev(), about.ino()) => {
-                        break (file, about, is_made);
-                    }
-                    _ if Instant::now() < until => continue,
-                    _ => {
-                        let path = path.display();
-                        return Err(format!("-e {path}: another program replaces it: name another file"));
-                    }
-                },
+                Ok(()) if is_at(path, &file) => break (file, about, is_made),
+                Ok(()) if Instant::now() < until => {}
+                Ok(()) => {
+                    let path = path.display();
+                    return Err(format!("-e {path}: another program replaces it: name another file"));
+                }
                 Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) if Instant::now() < until => {
                     std::thread::sleep(LOOK);
                 }
@@ -180,9 +170,8 @@ impl WarmFile {
             marked.map_err(|error| failed("writing it", error))
         });
         is_ready.inspect_err(|_| {
-            if is_made {
-                // In vain, and it is locked still.
-                let _ = std::fs::remove_file(path);
+            if is_made && is_new {
+                remove_made(path, &own.file);
             }
         })?;
         let private = std::fs::Permissions::from_mode(0o600);
@@ -277,7 +266,7 @@ impl WarmFile {
         BlockWriter::new(self, at)
     }
 
-    /// Returns a reader of the bytes in the blocks from there on, which take so many bytes.
+    /// Returns a reader of the bytes in the blocks from there on, which take `bytes`.
     pub(super) fn read_from(&self, (at, bytes): (u64, u64)) -> BlockReader<'_> {
         BlockReader { file: self, at, end: at.saturating_add(bytes), block: Vec::new(), read: 0 }
     }

@@ -18,7 +18,7 @@ mod meta;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
 use super::flash::{OnFlash, RunningFlash};
+use crate::disk::is_at;
 use crate::fabric::incarnation;
 use crate::fabric::predecessor::Predecessor;
 use crate::log;
@@ -40,7 +41,7 @@ use meta::{Circumstances, Disbelief, Meta, ShardMeta};
 const LOCKED: Duration = Duration::from_secs(5);
 /// Two runs read the same clock with a difference of less than this, in seconds.
 const ROUNDING: u64 = 2;
-/// The ends of the names beside FILE.
+/// The ends of the names of the files next to FILE.
 const META: &str = ".meta";
 const NEW: &str = ".meta.new";
 /// Bytes of a name at most.
@@ -72,6 +73,8 @@ pub(super) struct Warm {
     seed: u64,
     /// The contents of FILE.meta, if they are believed and the items are not back yet.
     meta: Option<Meta>,
+    /// The file that becomes FILE.meta, with room for it.
+    reserved: Option<File>,
 }
 
 /// Checks the name of FILE, and that no file of the flash tier is FILE or is beside it.
@@ -107,6 +110,14 @@ pub(super) fn lock(path: &Path, store: &Config, flash: u64) -> Result<WarmFile, 
     let bytes = (store.memory + store.extra) as u64;
     // Blocks have a head each. A stub takes as many bytes of memory as of FILE.
     WarmFile::open(path, bytes + bytes / 1024 + flash / A_BYTE, LOCKED)
+}
+
+/// Reserves room for FILE.meta: the stop does not fail where others have filled the file system.
+fn reserve(meta: &File) -> io::Result<()> {
+    match fallocate(meta, FallocateFlags::empty(), 0, META_ROOM) {
+        Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn limits(store: &Config, shards: usize) -> String {
@@ -151,7 +162,8 @@ impl Warm {
         let shards = Shards::number(store, threads);
         let now =
             Circumstances { clock: clock::now(), boot: boot(), address: address.name, limits: limits(store, shards) };
-        let mut own = Self { file, now, incarnation: address.incarnation, seed: store.seed, meta: None };
+        let mut own =
+            Self { file, now, incarnation: address.incarnation, seed: store.seed, meta: None, reserved: None };
         match own.judge(shards, address.record) {
             Ok(meta) => {
                 (own.seed, store.seed) = (meta.seed, meta.seed);
@@ -195,29 +207,33 @@ impl Warm {
     /// # Errors
     ///
     /// It cannot be removed: nothing may be served.
-    pub(super) fn begin(&self) -> Result<(), String> {
-        let path = self.meta_path();
+    pub(super) fn begin(&mut self) -> Result<(), String> {
+        let (file, path) = (self.path().to_owned(), self.meta_path());
         let failed =
-            |error: io::Error| format!("-e {}: removing {}: {error}: remove it", self.path().display(), path.display());
+            |error: io::Error| format!("-e {}: removing {}: {error}: remove it", file.display(), path.display());
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             removed => removed.map_err(failed)?,
         }
-        if let Err(error) = self.reserve_meta() {
-            self.print(format_args!("reserving room for its description: {error}: the stop may fail: make room"));
+        match self.new_meta() {
+            Ok(meta) => {
+                if let Err(error) = reserve(&meta) {
+                    self.print(format_args!(
+                        "reserving room for its description: {error}: the stop may fail: make room"
+                    ));
+                }
+                self.reserved = Some(meta);
+            }
+            Err(error) => {
+                let new = beside(&file, NEW);
+                self.print(format_args!("making {}: {error}: the stop may fail: remove it", new.display()));
+            }
         }
-        sync_directory(self.path()).map_err(failed)?;
-        self.file.mark(None).map_err(|error| format!("-e {}: writing it: {error}", self.path().display()))
+        sync_directory(&file).map_err(failed)?;
+        self.file.mark(None).map_err(|error| format!("-e {}: writing it: {error}", file.display()))
     }
 
-    /// Makes the file that becomes FILE.meta, with room for it: the stop does not fail where others have filled the file system.
-    fn reserve_meta(&self) -> io::Result<()> {
-        let file = self.new_meta()?;
-        match fallocate(&file, FallocateFlags::empty(), 0, META_ROOM) {
-            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
-    }
+    /// Makes the file that becomes FILE.meta.
     fn new_meta(&self) -> io::Result<File> {
         let new = beside(self.path(), NEW);
         let _ = std::fs::remove_file(&new);
@@ -343,10 +359,16 @@ impl Warm {
 
     fn write_meta(&self, bytes: &[u8]) -> io::Result<()> {
         let new = beside(self.path(), NEW);
-        // The reserved one, unless something has removed it.
-        let there = OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(&new);
-        let mut file = there.or_else(|_| self.new_meta())?;
-        file.write_all(bytes)?;
+        // The reserved one, unless something else has its name: that may be another's, or no regular file.
+        let made;
+        let file = match self.reserved.as_ref().filter(|file| is_at(&new, file)) {
+            Some(file) => file,
+            None => {
+                made = self.new_meta()?;
+                &made
+            }
+        };
+        file.write_all_at(bytes, 0)?;
         file.set_len(bytes.len() as u64)?;
         file.sync_all()?;
         std::fs::rename(&new, self.meta_path())?;
