@@ -527,7 +527,7 @@ fn files_that_cannot_be_used_are_refused() {
 }
 
 #[test]
-fn one_file_by_two_names_is_told() {
+fn one_file_by_two_names_is_refused() {
     let place = Place::new();
     let (file, link) = (place.file(), place.folder.path().join("link"));
     std::os::unix::fs::symlink(&file, &link).unwrap();
@@ -589,6 +589,36 @@ fn file_that_was_there_is_not_removed() {
     // Values are for no other user.
     let _server = place.start(&[]);
     assert_eq!(std::fs::metadata(place.file()).unwrap().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn file_put_beside_is_not_written() {
+    let place = Place::new();
+    let (new, diary) = (place.folder.path().join("items.meta.new"), place.folder.path().join("diary"));
+    std::fs::write(&diary, "dear diary").unwrap();
+    let link = || std::fs::hard_link(&diary, &new).unwrap();
+    let pipe = || assert!(Command::new("mkfifo").arg(&new).status().unwrap().success());
+    for (number, put) in [&link as &dyn Fn(), &pipe].into_iter().enumerate() {
+        let mut server = place.start(&[]);
+        assert_eq!(curr_items(&server), number as u64);
+        set(&mut server.connect(), &format!("key{number}"), b"value", (0, 0));
+        std::fs::remove_file(&new).unwrap();
+        put();
+        server.signal("-TERM");
+        soon("the end of the server", || server.process.try_wait().unwrap().is_some());
+    }
+    assert_eq!(curr_items(&place.start(&[])), 2);
+    assert_eq!(std::fs::read(&diary).unwrap(), b"dear diary");
+}
+
+#[test]
+fn own_port_is_not_waited_for() {
+    let place = Place::new();
+    let own = format!("127.0.0.1:{}", place.port);
+    for more in [["--http", &own[..]], ["-l", &own]] {
+        let said = place.refused(&more);
+        assert!(said.contains("this server listens there already") && !said.contains("waits"), "{said}");
+    }
 }
 
 #[test]

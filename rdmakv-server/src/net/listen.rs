@@ -116,17 +116,21 @@ pub(crate) struct Patience<'a> {
     pub(crate) is_ending: &'a dyn Fn() -> bool,
 }
 
-/// Opens a socket; waits for its port, if there is any patience.
+/// Opens a socket; waits for its port, if there is any patience and no own socket has it.
 fn wait_for_socket(
     address: SocketAddr,
     kind: Type,
     backlog: i32,
     patience: Option<&Patience<'_>>,
+    own: &[SocketAddr],
 ) -> io::Result<Socket> {
     let mut is_waiting = false;
     loop {
         let opened = socket(address, kind, backlog);
         let is_taken = opened.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse);
+        if is_taken && own.iter().any(|&own| overlap(own, address)) {
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, "this server listens there already"));
+        }
         let waits = |patience: &Patience<'_>| Instant::now() < patience.until || (patience.is_ending)();
         if !is_taken || !patience.is_some_and(waits) {
             return opened;
@@ -136,6 +140,12 @@ fn wait_for_socket(
         }
         std::thread::sleep(LOOK);
     }
+}
+
+/// Returns whether one socket at most may have these addresses.
+fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    let is_shared = one.ip() == other.ip() || one.ip().is_unspecified() || other.ip().is_unspecified();
+    one.port() == other.port() && one.is_ipv4() == other.is_ipv4() && is_shared
 }
 
 impl Listeners {
@@ -170,7 +180,8 @@ impl Listeners {
                     if address.port() == 0 {
                         address.set_port(port);
                     }
-                    let socket = match wait_for_socket(address, kind, settings.backlog, patience) {
+                    let own = listeners.addresses(kind);
+                    let socket = match wait_for_socket(address, kind, settings.backlog, patience, &own) {
                         Ok(socket) => socket,
                         // A system without IPv6 has no such addresses.
                         Err(error)
@@ -210,6 +221,18 @@ impl Listeners {
             listeners.write_ports(Path::new(&file))?;
         }
         Ok(listeners)
+    }
+
+    /// Returns the addresses of the sockets of this kind.
+    fn addresses(&self, kind: Type) -> Vec<SocketAddr> {
+        if kind == Type::DGRAM {
+            return self.datagram_addresses();
+        }
+        let streams = self.listeners.iter().filter_map(|listener| match *listener.address {
+            Address::Tcp(at) => Some(at),
+            _ => None,
+        });
+        streams.collect()
     }
 
     /// Returns the addresses of the sockets for datagrams.
@@ -323,7 +346,8 @@ impl Listeners {
         let wrong = |error: io::Error| format!("--http {host}:{port}: {error}; name another address");
         let address = (host, port).to_socket_addrs().map_err(wrong)?.next();
         let address = address.ok_or_else(|| wrong(io::ErrorKind::NotFound.into()))?;
-        let socket = wait_for_socket(address, Type::STREAM, 64, patience).map_err(wrong)?;
+        let own = self.addresses(Type::STREAM);
+        let socket = wait_for_socket(address, Type::STREAM, 64, patience, &own).map_err(wrong)?;
         let local = socket.local_addr().ok().and_then(|local| local.as_socket()).unwrap_or(address);
         self.said.push(format!("listening on http {local}"));
         self.http = Some(TcpListener::from_std(socket.into()));
