@@ -380,7 +380,7 @@ fn files_that_cannot_be_used_are_refused() {
 }
 
 #[test]
-fn limit_on_file_sizes_is_told_at_the_start() {
+fn limit_on_file_sizes_is_an_error_at_start() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("log");
     // A file that has its size already, too: writes beyond the limit would end the server.
@@ -491,6 +491,21 @@ impl Gate {
     fn close(&self) {
         (&self.0).read_exact(&mut [0]).unwrap();
     }
+}
+
+#[test]
+fn stop_answers_a_long_row_of_gets() {
+    const GETS: u64 = 3000;
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = start(&folder.path().join("log"));
+    fill(&server, 0);
+    let mut client = BufReader::new(server.connect());
+    let all: String = (0..GETS).map(|number| format!("get k{number}\r\n")).collect();
+    client.get_mut().write_all(all.as_bytes()).unwrap();
+    server.signal("-TERM");
+    let found = (0..GETS).map(|_| values(&mut client, 0).len() as u64).sum::<u64>();
+    assert!(found > GETS / 3, "{found}");
+    assert!(server.process.wait().unwrap().success());
 }
 
 /// Returns keys of items that are on flash only, as far as can be told: they were stored first.

@@ -5,9 +5,7 @@ use std::collections::HashMap;
 use super::fixed::Fixed;
 use super::transfer::{Owned, Region};
 
-/// Bytes that are kept for later reads.
-const KEPT: usize = 1 << 20;
-/// Parts of a region, and their bytes.
+/// Parts of a region at most, and their bytes.
 const PARTS: usize = 16;
 const PART: usize = 64 << 10;
 /// Bytes of a buffer are a multiple of these.
@@ -17,24 +15,38 @@ const PAGE: usize = 4096;
 #[derive(Debug, Default)]
 pub(super) struct Buffers {
     free: HashMap<usize, Vec<Owned>>,
+    /// Bytes of these, and how many there may be.
     bytes: usize,
+    kept: usize,
     /// Parts of a region. The last one used is the next: so those that are not needed take no memory.
     parts: Vec<Owned>,
 }
 
 impl Buffers {
-    /// Makes buffers of which the first ones are in a range that can be registered. Reads above a part's bytes, and above 16 at a time, have
-    /// other memory.
-    pub(super) fn in_a_range() -> (Self, Fixed) {
-        let (begin, parts) = Region::divided(PARTS, PART);
+    /// Makes buffers that keep `kept` bytes at most. Half of them are a range that can be registered, of 1 MiB at most. Reads above a part's
+    /// bytes, and more reads than there are parts, have other memory.
+    pub(super) fn in_a_range(kept: usize) -> (Self, Option<Fixed>) {
+        let count = (kept / 2 / PART).min(PARTS);
+        if count == 0 {
+            return (Self::keeping(kept), None);
+        }
+        let (begin, parts) = Region::divided(count, PART);
         #[expect(unsafe_code, reason = "names memory to the kernel")]
         // SAFETY: `Fixed::new` requires that the range stays mapped until its ring is dropped. `WorkerReads` drops its ring before these
         // buffers, and the ring keeps the parts that are in use.
-        let fixed = unsafe { Fixed::new(begin, PARTS * PART, PART, (PARTS * PART) as u64) };
-        (Self { parts, ..Self::default() }, fixed)
+        let fixed = unsafe { Fixed::new(begin, count * PART, PART, (count * PART) as u64) };
+        (Self { parts, ..Self::keeping(kept - count * PART) }, Some(fixed))
+    }
+    /// Makes buffers that keep `kept` bytes at most.
+    pub(super) fn keeping(kept: usize) -> Self {
+        Self { kept, ..Self::default() }
+    }
+    /// Returns the bytes that may be kept.
+    pub(super) fn kept(&self) -> usize {
+        self.kept
     }
 
-    /// Returns memory of at least so many bytes.
+    /// Returns memory of `len` bytes or more.
     pub(super) fn take(&mut self, len: usize) -> Owned {
         if len <= PART
             && let Some(part) = self.parts.pop()
@@ -57,9 +69,26 @@ impl Buffers {
             return;
         }
         let size = buffer.bytes().len();
-        if self.bytes + size <= KEPT {
+        if self.bytes + size <= self.kept {
             self.bytes += size;
             self.free.entry(size).or_default().push(buffer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_is_kept_than_allowed() {
+        for kept in [0, 3 * PART, 8 << 20] {
+            let (mut buffers, _) = Buffers::in_a_range(kept);
+            let taken: Vec<Owned> = (0..300).map(|_| buffers.take(PART)).collect();
+            let of_range = taken.iter().filter(|buffer| buffer.is_part()).count();
+            assert_eq!(of_range, (kept / PART / 2).min(PARTS));
+            taken.into_iter().for_each(|buffer| buffers.give_back(buffer));
+            assert_eq!(of_range * PART + buffers.bytes, kept.min(300 * PART), "of {kept}");
         }
     }
 }

@@ -260,6 +260,9 @@ impl Reads for Inner {
     fn files(&self) -> io::Result<Vec<File>> {
         self.files.iter().map(File::try_clone).collect()
     }
+    fn kept(&self) -> usize {
+        locked(&self.buffers).kept()
+    }
     fn begin(&self, loads: &mut Vec<(usize, Load)>) {
         for (shard, load) in loads.drain(..) {
             let into = Box::new(locked(&self.buffers).take(load.area.len as usize));
@@ -353,6 +356,11 @@ impl Driver {
             let attached = shared.shards.at(shard).attach_flash(each, kept(shard), Some(Arc::new(ring)));
             unused = unused.or(attached.err());
         }
+        let mut memory = 0;
+        shared.shards.each(|store| memory += store.read_memory());
+        // One share for each worker, and one here for all connections over fabrics.
+        let sharers = shared.settings.threads + usize::from(shared.settings.seats > 0);
+        *locked(&inner.buffers) = Buffers::keeping(memory / sharers.max(1));
         // There is one driver for each server.
         let _ = shared.reads.set(inner.clone());
         let (driven, weak) = (inner.clone(), Arc::downgrade(shared));

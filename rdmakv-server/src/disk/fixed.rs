@@ -11,7 +11,7 @@ use mrrc::{Access, Cache, Lease};
 const USES: u8 = 32;
 /// Transfers after which the uses of all blocks count half.
 const FADE: u32 = 4096;
-/// Refusals in a row after which no more registrations are tried for so many transfers.
+/// Refusals in a row after which no registrations are tried for [`FADE`] transfers.
 const REFUSALS: u32 = 8;
 
 /// A range of memory in which transfers may be fixed.

@@ -19,11 +19,13 @@ use crate::store::{Load, Waiter};
 
 /// Reads in progress at most. Others wait.
 const DEPTH: u32 = 128;
-/// Ends that are taken at a time, where requests are few. Each puts an item into memory and answers requests. Between two times, those for
-/// items in memory have their turn.
+/// Ends that are taken at a time, where few wait and requests are few. Each puts an item into memory and answers requests. Between two
+/// times, those for items in memory have their turn.
 const ENDS: usize = 2;
+/// The part of the ends that is taken in any case.
+const PART: usize = 8;
 
-/// The reads of a thread. Its eventfd is readable when some have ended.
+/// The reads of a thread. When some have ended, its eventfd is signalled, and is never read: to be polled for edges.
 #[derive(Debug)]
 pub(crate) struct WorkerReads {
     /// Dropped before the buffers, in which it has registrations.
@@ -39,14 +41,14 @@ pub(crate) struct WorkerReads {
 }
 
 impl WorkerReads {
-    /// Makes a ring for these files.
+    /// Makes a ring for these files. At most `kept` bytes of memory are kept for later reads.
     ///
     /// # Errors
     ///
     /// The kernel allows no ring, or no descriptor is left.
-    pub(crate) fn new(files: Vec<File>) -> Result<Self, StartError> {
-        let (buffers, fixed) = Buffers::in_a_range();
-        let ring = Ring::new(files, DEPTH, Some(fixed))?;
+    pub(crate) fn new(files: Vec<File>, kept: usize) -> Result<Self, StartError> {
+        let (buffers, fixed) = Buffers::in_a_range(kept);
+        let ring = Ring::new(files, DEPTH, fixed)?;
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| StartError::Thread(error.into()))?;
         ring.notify(event.as_fd()).map_err(StartError::Ring)?;
@@ -78,7 +80,9 @@ impl WorkerReads {
         if self.waiting.is_empty() && self.is_taken {
             return Ok(());
         }
+        // Those that have ended have their memory until they are taken.
         while self.ring.has_room()
+            && self.running.len() < DEPTH as usize
             && let Some((shard, load)) = self.waiting.pop_front()
         {
             let (token, area) = (self.next, load.area);
@@ -97,15 +101,13 @@ impl WorkerReads {
         all.flat_map(|&(shard, load)| shared.shards.at(shard).cancel_load(load.id)).collect()
     }
 
-    /// Reports reads that [have ended](Self::has_ended) to their stores: a few, but not fewer than the thread had `requests` since the last
-    /// time. Returns the requests that go on now.
+    /// Reports reads that [have ended](Self::has_ended) to their stores: a few, but not fewer than the `requests` that the thread answered
+    /// since the last time. Returns the requests that go on now.
     pub(crate) fn take(&mut self, shared: &Shared, requests: usize, now: u64) -> Vec<Waiter> {
-        // The counter of a descriptor that does not wait.
-        let _ = rustix::io::read(&self.event, &mut [0; 8]);
         let Self { ring, running, buffers, ended, .. } = self;
         ring.take_ended(&mut |done| ended.push_back(done));
         let mut waiters = Vec::new();
-        let taken = ended.len().min(ENDS.max(requests));
+        let taken = share(ended.len(), requests);
         for Done { token, result, memory, took, is_fixed } in ended.drain(..taken) {
             let Some((shard, load)) = running.remove(&token) else { continue };
             shared.transfers.record_transfer(Transferred::Read, took);
@@ -129,5 +131,26 @@ impl WorkerReads {
             }
         }
         waiters
+    }
+}
+
+/// Returns how many of the ends are taken now.
+fn share(ended: usize, requests: usize) -> usize {
+    ended.min(ENDS.max(requests).max(ended / PART))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_get_a_share_of_each_round() {
+        assert_eq!([share(0, 9), share(1, 0), share(5, 0)], [0, 1, 2]);
+        // As many as requests for items in memory, however they came.
+        assert_eq!([share(100, 64), share(30, 64)], [64, 30]);
+        // Many that wait are gone after few rounds without other requests.
+        let mut left = DEPTH as usize;
+        let rounds = (0..).take_while(|_| (left > 0).then(|| left -= share(left, 0)).is_some()).count();
+        assert!(rounds < 32, "{rounds}");
     }
 }

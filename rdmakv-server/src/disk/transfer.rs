@@ -41,7 +41,7 @@ enum Held {
 }
 
 impl Owned {
-    /// Makes memory of so many bytes.
+    /// Makes memory of `len` bytes.
     #[must_use]
     pub fn new(len: usize) -> Self {
         let bytes = vec![0; len + ALIGN].into_boxed_slice();

@@ -54,3 +54,10 @@ counters! {
         idle_kicks = "idle_kicks",
     }
 }
+
+impl Counts {
+    /// Returns the lookups, stores and touches of keys.
+    pub fn requests(&self) -> u64 {
+        self.cmd_get + self.cmd_set + self.cmd_touch
+    }
+}

@@ -67,6 +67,8 @@ struct Worker {
     turn: u64,
     /// Its own reads from flash. Without them the driver reads for it.
     reads: Option<WorkerReads>,
+    /// Requests until ends of reads were taken last.
+    answered: u64,
     counts: Counts,
     now: u64,
     buffer: Vec<u8>,
@@ -88,8 +90,7 @@ pub(crate) fn start(number: usize, shared: Arc<Shared>, sockets: Vec<UdpSocket>)
         poll.registry().register(&mut socket, Token(DATAGRAMS + at), Interest::READABLE)?;
         datagrams.push(Datagrams::new(socket));
     }
-    let files = shared.reads.get().and_then(|reads| reads.files().ok());
-    let reads = files.and_then(|files| WorkerReads::new(files).ok());
+    let reads = shared.reads.get().and_then(|reads| WorkerReads::new(reads.files().ok()?, reads.kept()).ok());
     if let Some(reads) = &reads {
         poll.registry().register(&mut SourceFd(&reads.event().as_raw_fd()), READS, Interest::READABLE)?;
     }
@@ -111,6 +112,7 @@ pub(crate) fn start(number: usize, shared: Arc<Shared>, sockets: Vec<UdpSocket>)
         parked: HashMap::new(),
         turn: 0,
         reads,
+        answered: 0,
         counts: Counts::default(),
         now: now(),
         buffer: vec![0; READ_BUFFER],
@@ -177,7 +179,7 @@ impl Worker {
             }
             // After the requests of the round: more have ended meanwhile. A signal may interrupt the wait before the event is seen.
             if is_signalled || self.reads.as_mut().is_some_and(WorkerReads::has_ended) {
-                self.take_reads(events.iter().count());
+                self.take_reads();
             }
             for _ in 0..self.again.len() {
                 if let Some(at) = self.again.pop_front() {
@@ -282,12 +284,15 @@ impl Worker {
         self.go_on_with(turns);
     }
 
-    /// Takes ends of reads, after so many requests.
-    fn take_reads(&mut self, requests: usize) {
+    /// Takes ends of reads: as many as requests were answered without them, and all of them at a stop.
+    fn take_reads(&mut self) {
         let Some(reads) = &mut self.reads else { return };
+        let requests = self.counts.requests().wrapping_sub(self.answered) as usize;
+        let requests = if is_stopping(&self.shared) { usize::MAX } else { requests };
         let waiters = reads.take(&self.shared, requests, self.now);
         let turns = self.shared.wake_others(waiters, self.number);
         self.go_on_with(turns);
+        self.answered = self.counts.requests();
     }
 
     fn go_on_with(&mut self, turns: Vec<u64>) {

@@ -28,6 +28,8 @@ pub trait Reads: fmt::Debug + Send + Sync {
     ///
     /// Those of the system.
     fn files(&self) -> io::Result<Vec<File>>;
+    /// Returns the bytes that such a thread may keep for later reads.
+    fn kept(&self) -> usize;
     /// Begins reads for these shards, and takes them out of the list. Their ends are reported to the stores, and their waiters to the
     /// [bells](Bell).
     fn begin(&self, loads: &mut Vec<(usize, Load)>);

@@ -64,7 +64,7 @@ const LINE: usize = 1 << 16;
 /// Seconds without the end of a read after which a device is not asked any more, and for which a request stays in line.
 const SILENCE: u64 = 5;
 
-/// Bytes of memory for reads that count for the memory limit, at most. Threads keep some for later reads.
+/// Bytes of memory for reads that count for the memory limit, at most. Threads share them to keep some for later reads.
 const READ_MEMORY: usize = 4 << 20;
 
 /// Marks of an item that its stub keeps. Others are not admitted with theirs: they end soon.
@@ -218,6 +218,11 @@ impl Store {
             lent.into_iter().for_each(|address| self.slabs.return_page(address));
         }
         restored
+    }
+
+    /// Returns the bytes of the memory limit that are for reads of the second tier.
+    pub fn read_memory(&self) -> usize {
+        self.tier.as_deref().map_or(0, |tier| tier.read_memory)
     }
 
     /// Returns the second tier, for the driver of its device.
