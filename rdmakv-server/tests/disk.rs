@@ -111,7 +111,7 @@ impl Tier {
             let done = self.done.recv_timeout(Duration::from_secs(30)).unwrap();
             match self.begun.remove(&done.token).unwrap() {
                 Begun::Write(ticket) => {
-                    assert_eq!(self.flash.written(ticket, done.result), None, "no file is given up")
+                    assert_eq!(self.flash.written(ticket, done.result, 0), None, "no file is given up")
                 }
                 Begun::Read(ticket, reader) => {
                     self.flash.read(ticket, done.result.map(|()| Summed::new(reader.bytes())), 0)

@@ -10,8 +10,10 @@ pub(crate) enum State {
     Reclaiming,
     /// Its records count no more; it is free when no stub names it and no write is in progress.
     Condemned,
-    /// Its file is given up.
-    Lost,
+    /// Its file is given up, with records that counted or none.
+    Lost {
+        counted: bool,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -134,8 +136,10 @@ impl Segments {
     /// Gives up a segment with its file.
     pub(crate) fn lose(&mut self, number: u32) {
         self.free.retain(|&free| free != number);
-        self.lost += usize::from(self.get(number).state != State::Lost);
-        self.set_state(number, State::Lost);
+        if !matches!(self.get(number).state, State::Lost { .. }) {
+            self.lost += 1;
+            self.set_state(number, State::Lost { counted: self.counts(number) });
+        }
     }
     /// Takes a segment over from before a restart, sealed.
     pub(crate) fn restore(&mut self, number: u32, sequence: u64, records: u32) {

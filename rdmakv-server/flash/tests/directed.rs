@@ -92,7 +92,7 @@ impl World {
             self.disk[area.offset as usize..][..area.len as usize]
                 .copy_from_slice(&buffer.bytes()[..area.len as usize]);
             drop(buffer);
-            self.flash.written(ticket, Ok(()));
+            self.flash.written(ticket, Ok(()), self.now);
         }
     }
     fn end_reads(&mut self) {
@@ -112,7 +112,7 @@ impl World {
     }
 }
 
-/// Returns the keys of so many segments, and of half a one.
+/// Returns the keys that fill this number of segments, and half of another.
 fn keys(name: &str, segments: usize) -> Vec<String> {
     (0..segments * RECORDS + RECORDS / 2).map(|number| format!("{name}{number:04}")).collect()
 }
@@ -292,7 +292,7 @@ fn items_of_a_lost_file_count_as_lost() {
         world.work();
         for (ticket, _, buffer) in std::mem::take(&mut world.writes) {
             drop(buffer);
-            given_up.extend(world.flash.written(ticket, Err(DeviceError::Failed(5))));
+            given_up.extend(world.flash.written(ticket, Err(DeviceError::Failed(5)), world.now));
         }
     }
     assert_eq!(given_up, [0]);
@@ -302,4 +302,32 @@ fn items_of_a_lost_file_count_as_lost() {
     // All but the one in memory, and the one that came too late.
     assert_eq!(counts.dropped_lost, counts.admitted, "{counts:?}");
     assert_eq!((counts.dropped_unread, counts.dropped_busy, counts.evicted), (0, 0, 0));
+}
+
+#[test]
+fn flushed_and_expired_items_are_not_lost() {
+    let lost = |end: fn(&mut World)| {
+        let mut world = World::new(|_| {});
+        for key in keys("k", 2) {
+            assert_eq!(world.admit(&key, VALUE, |entry| entry.expiry = 2000), Ok(()));
+            world.settle();
+        }
+        // One batch is with the device, and fails.
+        world.flash.write_out();
+        world.work();
+        let failed = std::mem::take(&mut world.writes);
+        assert!(!failed.is_empty());
+        end(&mut world);
+        for (ticket, ..) in failed {
+            world.flash.written(ticket, Err(DeviceError::Failed(5)), world.now);
+        }
+        world.flash.lose_file(0);
+        world.settle();
+        assert_eq!(world.flash.usage().items, 0);
+        (world.flash.counts().dropped_lost, world.flash.counts().admitted)
+    };
+    let (of_all, admitted) = lost(|_| {});
+    assert_eq!(of_all, admitted);
+    assert_eq!(lost(|world| world.flash.flush()).0, 0);
+    assert_eq!(lost(|world| world.now = 2000).0, 0);
 }

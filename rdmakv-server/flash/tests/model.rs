@@ -236,7 +236,7 @@ impl World {
             self.apply(area, &buffer, is_ok);
         }
         drop(buffer);
-        self.flash.written(ticket, if is_ok { Ok(()) } else { Err(DeviceError::Full) });
+        self.flash.written(ticket, if is_ok { Ok(()) } else { Err(DeviceError::Full) }, self.now);
     }
     fn end_read(&mut self, which: usize, how: u8) {
         if self.reads.is_empty() {

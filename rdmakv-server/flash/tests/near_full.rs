@@ -70,7 +70,7 @@ impl World {
                     let (at, len) = (area.offset as usize, area.len as usize);
                     self.disk[at..at + len].copy_from_slice(&buffer.bytes()[..len]);
                     drop(buffer);
-                    self.flash.written(ticket, Ok(()));
+                    self.flash.written(ticket, Ok(()), 1);
                 }
                 Action::Read { ticket, area } => {
                     let bytes = &self.disk[area.offset as usize..][..area.len as usize];

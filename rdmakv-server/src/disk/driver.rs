@@ -245,7 +245,8 @@ impl Inner {
                 shard
             }
             Running::Write { shard, ticket } => {
-                let lost = shared.shards.at(shard).flash().and_then(|flash| flash.written(ticket, result));
+                let now = clock::now() as u32;
+                let lost = shared.shards.at(shard).flash().and_then(|flash| flash.written(ticket, result, now));
                 if let (Some(path), Err(error)) = (lost.and_then(|file| self.paths.get(usize::from(file))), result) {
                     log::print(given_up(path, error, (shard, shared.shards.count())));
                 }

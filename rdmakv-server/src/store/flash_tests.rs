@@ -62,7 +62,7 @@ impl Tiered {
                     let at = area.offset as usize;
                     device[at..at + area.len as usize].copy_from_slice(&buffer.bytes()[..area.len as usize]);
                     drop(buffer);
-                    flash.written(ticket, Ok(()));
+                    flash.written(ticket, Ok(()), *now as u32);
                 }
                 Action::Read { ticket, area } => {
                     let at = area.offset as usize;

@@ -352,16 +352,17 @@ impl Flash {
         self.segments.unnamed(segment, layout::decode_len(stub.len));
         self.settle(segment);
     }
-    /// Removes an item whose segment counts no more. One that a file took with it is lost, unless it is in RAM too.
-    fn remove_uncounted(&mut self, hash: u64, id: Id) {
+    /// Removes an item whose segment counts no more. One that a file took with it is lost.
+    fn remove_uncounted(&mut self, hash: u64, id: Id, now: u32) {
         let stub = self.stubs.get(id);
-        if self.segments.get(self.segment_of(stub)).state == State::Lost {
-            self.count_lost(stub);
+        if self.segments.get(self.segment_of(stub)).state == (State::Lost { counted: true }) {
+            self.count_lost(stub, now);
         }
         self.remove_id(hash, id);
     }
-    fn count_lost(&mut self, stub: Stub) {
-        self.counts.dropped_lost += u64::from(stub.marks & stubs::SHADOWED == 0);
+    /// Counts a lost item, unless it is over or in RAM too.
+    fn count_lost(&mut self, stub: Stub, now: u32) {
+        self.counts.dropped_lost += u64::from(stub.marks & stubs::SHADOWED == 0 && !is_over(stub, now));
     }
     /// Has a stub name another place.
     fn move_to(&mut self, id: Id, place: u32) {
@@ -559,7 +560,7 @@ impl Flash {
         let mut stub = self.stubs.get(id);
         let segment = self.segment_of(stub);
         if !self.segments.counts(segment) {
-            self.remove_uncounted(hash, id);
+            self.remove_uncounted(hash, id, now);
             return Lookup::Absent;
         }
         if is_over(stub, now) {
@@ -620,7 +621,7 @@ impl Flash {
         self.stubs.set(id, stub);
         let segment = self.segment_of(stub);
         if !self.segments.counts(segment) {
-            self.remove_uncounted(load.hash, id);
+            self.remove_uncounted(load.hash, id, now);
             return Loaded::Again;
         }
         if is_over(stub, now) {
@@ -706,7 +707,7 @@ impl Flash {
         let id = self.find(hash, key)?;
         let stub = self.stubs.get(id);
         if !self.segments.counts(self.segment_of(stub)) {
-            self.remove_uncounted(hash, id);
+            self.remove_uncounted(hash, id, now);
             return None;
         }
         if is_over(stub, now) {
@@ -764,14 +765,14 @@ impl Flash {
         self.next_read()
     }
     /// Takes the end of a write. Returns the file, if it is given up now.
-    pub fn written(&mut self, ticket: Ticket, result: Result<(), DeviceError>) -> Option<u16> {
+    pub fn written(&mut self, ticket: Ticket, result: Result<(), DeviceError>, now: u32) -> Option<u16> {
         let batch = self.writer.written(ticket.0)?;
         let segment = batch.segment;
         let file = self.settings.layout.file(segment);
         if result.is_err() {
             self.counts.write_errors += 1;
             if !batch.is_directory {
-                self.forget_batch(segment, batch.begin, &batch.buffer.bytes()[..batch.len as usize]);
+                self.forget_batch(segment, batch.begin, &batch.buffer.bytes()[..batch.len as usize], now);
             }
         }
         self.writer.recycle(batch);
@@ -785,14 +786,16 @@ impl Flash {
         is_given_up.then_some(file)
     }
     /// Forgets the items of a batch that could not be written.
-    fn forget_batch(&mut self, segment: u32, begin: u32, bytes: &[u8]) {
+    fn forget_batch(&mut self, segment: u32, begin: u32, bytes: &[u8], now: u32) {
         let unit = self.settings.layout.unit();
         let mut at = 0_usize;
         while let Ok((record, hash, _)) = record::parse(&bytes[at..]) {
             let place = self.settings.layout.place(segment, begin + at as u32);
             if let Some(id) = self.at_place(hash, place) {
-                self.count_lost(self.stubs.get(id));
-                self.remove_id(hash, id);
+                if self.segments.counts(segment) {
+                    self.count_lost(self.stubs.get(id), now);
+                }
+                self.remove_uncounted(hash, id, now);
             }
             at += (rdmakv_proto::item::HEADER + record.key.len() + record.value.len()).next_multiple_of(unit as usize);
             if at >= bytes.len() {

@@ -147,7 +147,7 @@ impl Flash {
             from = id;
             let stub = self.stubs.get(id);
             if !self.segments.counts(self.settings.layout.segment_of(stub.place)) {
-                self.remove_uncounted(self.hash(self.stubs.key(id)), id);
+                self.remove_uncounted(self.hash(self.stubs.key(id)), id, now);
             } else if is_over(stub, now) {
                 self.remove_id(self.hash(self.stubs.key(id)), id);
             }
