@@ -55,14 +55,29 @@ fn gets(client: &mut TcpStream, key: &str) -> Option<(u64, Vec<u8>)> {
     Some((version.parse().unwrap(), data))
 }
 
-/// Stores so many items, no faster than they are written.
+/// Bytes that are stored without a pause, and how long the shortest pauses are, and the longest.
+const BURST: usize = 256 << 10;
+const PAUSES: [Duration; 2] = [Duration::from_millis(4), Duration::from_millis(64)];
+/// Pauses between two looks at the losses.
+const LOOKS: usize = 8;
+
+/// Stores items with pauses. What comes faster than the device writes is dropped: then the pauses become longer.
 fn fill(server: &Server, name: &str, count: usize, len: usize) {
-    let mut client = server.connect();
+    let (mut client, mut lost) = (server.connect(), dropped(server));
+    let [shortest, longest] = PAUSES;
+    let (mut pause, mut burst, mut pauses) = (shortest, 0, 0);
     for number in 0..count {
         set(&mut client, &format!("{name}{number}"), &pattern(number, len));
-        // What comes faster than the device writes is dropped.
-        if number % 16 == 15 {
-            std::thread::sleep(Duration::from_millis(4));
+        burst += len;
+        if burst < BURST {
+            continue;
+        }
+        (burst, pauses) = (0, pauses + 1);
+        std::thread::sleep(pause);
+        if pauses % LOOKS == 0 {
+            let now = dropped(server);
+            let has_lost = now > std::mem::replace(&mut lost, now);
+            pause = if has_lost { (pause * 2).min(longest) } else { (pause / 2).max(shortest) };
         }
     }
 }
@@ -94,7 +109,8 @@ fn counters_follow_items_to_flash_and_back() {
     assert_eq!(server.stat("extstore_objects_written"), 0);
     fill(&server, "nfoo", 1500, 20_000);
     let of = |name: &str| server.stat(name);
-    assert!(read(&server, "nfoo", 0..200, 20_000) + dropped(&server) >= 200);
+    let found = read(&server, "nfoo", 0..200, 20_000);
+    assert!(found > 100 && found + dropped(&server) >= 200, "{found}");
     assert!(of("extstore_page_allocs") > 0 && of("extstore_objects_written") > 500);
     assert!(of("extstore_bytes_written") > 40_000 && of("extstore_bytes_read") > 20_000);
     assert!(of("get_extstore") > 0 && of("extstore_objects_read") > 0 && of("recache_from_extstore") > 0);
@@ -115,7 +131,7 @@ fn counters_follow_items_to_flash_and_back() {
     };
     let last = (0..64).map(|round| format!("mfoo{round}-")).find(evicts).expect("flash becomes full");
     assert!(of("extstore_page_evictions") > 0 && of("extstore_page_reclaims") > 0);
-    assert!(of("extstore_objects_evicted") > 0 && of("extstore_bytes_evicted") > 0);
+    assert!(of("extstore_bytes_evicted") >= 20_000 * of("extstore_objects_evicted"));
     assert!(of("extstore_pages_free") < 4);
     // Full flash takes what was read only, so some of the last ones are gone. All that are there are right.
     assert!(read(&server, &last, 0..500, 20_000) > 1);
@@ -139,10 +155,12 @@ fn large_values_come_back_whole() {
     }
     let found = read(&server, "toast", 0..100, 573_440);
     let gone = server.stat("evictions");
-    assert!(found + gone as usize >= 100, "{found} found, {gone} gone");
+    assert!(found > 50 && found + gone as usize >= 100, "{found} found, {gone} gone");
     assert_eq!(server.stat("badcrc_from_extstore"), 0);
-    assert!(server.stat("extstore_objects_read") + gone > 25);
-    assert!(read(&server, "foo", 0..5, 400 << 10) + read(&server, "pattern", 0..3, 38_893) + gone as usize >= 8);
+    // Memory holds less than half of them.
+    assert!(server.stat("extstore_objects_read") > 0);
+    let first = read(&server, "foo", 0..5, 400 << 10) + read(&server, "pattern", 0..3, 38_893);
+    assert!(first > 0 && first + server.stat("evictions") as usize >= 8, "{first} of the first ones");
 }
 
 #[test]
@@ -161,7 +179,7 @@ fn bad_key_amid_reads_ends_the_command_only() {
     let said = String::from_utf8_lossy(&lines);
     assert!(said.contains("CLIENT_ERROR"), "{}", &said[said.len().saturating_sub(200)..]);
     let found = read(&server, "foo", 0..30, 3000 << 10);
-    assert!(found as u64 + server.stat("evictions") >= 30, "{found}");
+    assert!(found > 15 && found as u64 + server.stat("evictions") >= 30, "{found}");
 }
 
 #[test]
@@ -169,42 +187,45 @@ fn version_lasts_on_its_way_to_flash_and_back() {
     let folder = tempfile::tempdir().unwrap();
     let server = start(&folder, "16", &[("log", 64)], &[]);
     let mut client = server.connect();
-    for turn in 0..3 {
-        set(&mut client, "foo", &pattern(turn, 20_000));
-    }
-    let (version, value) = gets(&mut client, "foo").unwrap();
-    let mut was_read = false;
-    for _ in 0..6 {
+    let mut store = |server: &Server| {
+        for turn in 0..3 {
+            set(&mut client, "foo", &pattern(turn, 20_000));
+        }
+        gets(&mut server.connect(), "foo").unwrap()
+    };
+    let mut stored = store(&server);
+    // A slow device may cost this item, too. Then another one is stored.
+    let comes_back = |_: &usize| {
         fill(&server, "other", 1000, 20_000);
         let reads = server.stat("get_extstore");
-        let Some(found) = gets(&mut client, "foo") else {
-            assert!(dropped(&server) > 0, "it is gone");
-            return;
-        };
-        assert!(found == (version, value.clone()));
-        was_read |= server.stat("get_extstore") > reads;
-    }
-    assert!(was_read, "it was in memory");
+        match gets(&mut server.connect(), "foo") {
+            Some(found) => assert!(found == stored),
+            None => {
+                assert!(dropped(&server) > 0, "it is gone");
+                stored = store(&server);
+            }
+        }
+        server.stat("get_extstore") > reads
+    };
+    (0..8).find(comes_back).expect("the item comes back from flash");
+    let version = stored.0;
     let set = format!("cas foo 0 0 3 {version}\r\nnew\r\n");
     ask(&mut client, set.as_bytes(), b"STORED\r\n");
     ask(&mut client, set.as_bytes(), b"EXISTS\r\n");
 }
 
 #[test]
-fn last_of_many_values_survives_reclaim() {
+fn last_values_survive_reclaim() {
     let folder = tempfile::tempdir().unwrap();
     let server = start(&folder, "16", &[("log", 64)], &[]);
-    let mut client = server.connect();
-    // Each value of the key is on flash before the next one is stored.
+    // Each turn stores more than memory holds, so values of each are on flash. Their lengths differ.
     for turn in 0..6 {
-        set(&mut client, "overwrite", &pattern(turn, 20_000));
-        fill(&server, "junk", 1000, 20_000);
-        match gets(&mut client, "overwrite") {
-            Some((_, value)) => assert!(value == pattern(turn, 20_000), "turn {turn}"),
-            None => assert!(dropped(&server) > 0, "turn {turn}"),
-        }
+        fill(&server, "overwrite", 1000, 20_000 + turn);
     }
-    assert!(server.stat("extstore_page_reclaims") > 0 && server.stat("badcrc_from_extstore") == 0);
+    let found = read(&server, "overwrite", 0..1000, 20_005);
+    assert!(found > 500, "{found} of 1000 are there");
+    assert!(server.stat("get_extstore") > 100 && server.stat("extstore_page_reclaims") > 0);
+    assert_eq!((server.stat("badcrc_from_extstore"), server.stat("miss_from_extstore")), (0, 0));
 }
 
 #[test]
@@ -213,7 +234,8 @@ fn several_files_are_used_alike() {
     let server = start(&folder, "32", &[("one", 64), ("two", 96)], &[]);
     let blocks = |name: &str| std::fs::read(folder.path().join(name)).unwrap();
     fill(&server, "nfoo", 4000, 20_000);
-    assert!(read(&server, "nfoo", 0..4000, 20_000) + dropped(&server) >= 4000);
+    let found = read(&server, "nfoo", 0..4000, 20_000);
+    assert!(found > 2000 && found + dropped(&server) >= 4000, "{found}");
     for _ in 0..8 {
         fill(&server, "nfoo", 4000, 20_000);
         if server.stat("extstore_page_reclaims") > 1 {
