@@ -271,8 +271,11 @@ impl Domain {
     }
 
     /// The program closed it: the kernel has taken everything back, and libibverbs is not asked any more.
-    pub(crate) fn close(&self) {
+    ///
+    /// Returns its counts, without what it has no more.
+    pub(crate) fn end(&self) -> Totals {
         self.closed.store(true, Ordering::Release);
+        Totals { unheld_pages: 0, caches: 0, ..self.totals() }
     }
 }
 

@@ -1,15 +1,18 @@
 //! The counters of the process as a Prometheus text file, for node_exporter and its like.
 //!
-//! `MRRC_METRICS=FILE`: a thread writes a new file beside it every [`PERIOD`] and gives it the name, so that readers find all of
-//! one moment. The end of the process writes the last one. The thread is started with the first protection domain, so a process
+//! `MRRC_METRICS=FILE`: a thread writes a new file beside it every [`PERIOD`] and gives it the name, so that readers find a whole
+//! file. The end of the process writes the last one. The thread is started with the first protection domain, so a process
 //! without any has neither a thread nor a file.
+//!
+//! The file replaces a regular file only, never a device or a link. The one beside it is always new: its name can be predicted, and
+//! others may be able to write in the folder.
 
 use crate::process::Process;
 use crate::reentrancy::Inside;
 use mrrc::PAGE;
 use std::fmt::{Display, Write as _};
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -23,6 +26,7 @@ pub(crate) fn begin(process: &'static Process) {
         process.report(&format!("write MRRC_METRICS={}: {error}; there will be no metrics", file.display()));
         return;
     }
+    process.keep_metrics();
     let again = move || {
         let _inside = Inside::again();
         loop {
@@ -48,9 +52,25 @@ pub(crate) fn end(process: &Process) {
 fn write(process: &Process, file: &Path) -> io::Result<()> {
     let text = text(process);
     let _one = process.writing();
+    replace(file, text.as_bytes())
+}
+
+/// Replaces a regular file, or makes it. Nothing of it stays where that fails.
+fn replace(file: &Path, text: &[u8]) -> io::Result<()> {
+    match fs::symlink_metadata(file) {
+        Ok(there) if !there.is_file() => {
+            return Err(io::Error::other("it is there, and no regular file: name another"));
+        }
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
     let beside = beside(file);
-    fs::write(&beside, text)?;
-    fs::rename(&beside, file).inspect_err(|_| _ = fs::remove_file(&beside))
+    match fs::remove_file(&beside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut new = File::create_new(&beside)?;
+    new.write_all(text).and_then(|()| fs::rename(&beside, file)).inspect_err(|_| _ = fs::remove_file(&beside))
 }
 
 /// Returns a name in the same folder that no other process writes, and that no collector of `*.prom` reads.
@@ -132,5 +152,34 @@ mod tests {
         let name = beside(Path::new("/run/metrics/job.prom"));
         assert_eq!(name, PathBuf::from(format!("/run/metrics/job.prom.{}.new", std::process::id())));
         assert_eq!(beside(Path::new("job.prom")).parent(), Some(Path::new("")));
+    }
+
+    #[test]
+    fn a_link_beside_the_file_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let [file, other] = ["job.prom", "other"].map(|name| folder.path().join(name));
+        fs::write(&other, "of another").unwrap();
+        std::os::unix::fs::symlink(&other, beside(&file)).unwrap();
+        replace(&file, b"metrics").unwrap();
+        assert_eq!(fs::read(&other).unwrap(), b"of another");
+        assert_eq!(fs::read(&file).unwrap(), b"metrics");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn only_a_regular_file_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let [file, link, socket] = ["file", "link", "socket"].map(|name| folder.path().join(name));
+        fs::write(&file, "before").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let _bound = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        for special in [&link, &socket, &folder.path().to_owned()] {
+            let before = fs::symlink_metadata(special).unwrap().file_type();
+            assert!(replace(special, b"metrics").is_err(), "{special:?}");
+            assert_eq!(fs::symlink_metadata(special).unwrap().file_type(), before);
+        }
+        assert_eq!(fs::read(&file).unwrap(), b"before");
+        replace(&file, b"metrics").unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"metrics");
     }
 }

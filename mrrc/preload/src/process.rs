@@ -41,7 +41,8 @@ pub(crate) struct Process {
     /// Nothing is cached, for good.
     off: AtomicBool,
     reported: AtomicBool,
-    /// A file of metrics is written.
+    /// Whether the first file of metrics was tried, and whether it was written.
+    asked_metrics: AtomicBool,
     has_metrics: AtomicBool,
     /// Held while that file is written: the process may end meanwhile. Not of all processes, because a child would wait for good.
     writing: Mutex<()>,
@@ -125,6 +126,7 @@ impl Process {
             settings,
             summary,
             reported: AtomicBool::new(false),
+            asked_metrics: AtomicBool::new(false),
             has_metrics: AtomicBool::new(false),
             writing: Mutex::default(),
             shadows: Shadows::new(number),
@@ -160,7 +162,12 @@ impl Process {
     /// Returns the name of the file of metrics if one was asked for, and this is the first call.
     pub(crate) fn begin_metrics(&self) -> Option<PathBuf> {
         let file = self.settings.metrics_file()?;
-        (!self.has_metrics.swap(true, Ordering::Relaxed)).then_some(file)
+        (!self.asked_metrics.swap(true, Ordering::Relaxed)).then_some(file)
+    }
+
+    /// The first file of metrics was written: others follow.
+    pub(crate) fn keep_metrics(&self) {
+        self.has_metrics.store(true, Ordering::Relaxed);
     }
 
     /// Returns the name of the file of metrics, if it is written.
@@ -220,16 +227,28 @@ impl Process {
         }
         // SAFETY: the caller promises that libibverbs has just made the domain, as `Domain::new` requires.
         let domain = Arc::new(unsafe { Domain::new(pd, self.settings.clone()) });
+        let pd = pd.as_ptr() as usize;
+        // An earlier domain at this address is gone, with its regions, and the shim saw no call.
+        let before = self.domain(pd);
+        let totals = before.as_ref().map(|before| before.end());
         let mut domains = self.domains.write().unwrap_or_else(PoisonError::into_inner);
-        let full = domains.len() >= DOMAINS;
-        let before = domains.remove(&(pd.as_ptr() as usize));
-        if !full {
-            domains.insert(pd.as_ptr() as usize, domain);
+        if let (Some(before), Some(totals)) = (&before, totals) {
+            self.forget(&mut domains, pd, before, totals);
+        }
+        if domains.len() < DOMAINS {
+            domains.insert(pd, domain);
         }
         drop(domains);
-        // It went without our hearing of it, and what was in it.
-        if let Some(before) = before {
-            before.close();
+        drop(before);
+    }
+
+    /// Takes out a domain, unless it has gone. Its counts stay.
+    fn forget(&self, domains: &mut FxHashMap<usize, Arc<Domain>>, pd: usize, domain: &Arc<Domain>, totals: Totals) {
+        // Another thread may have been given a new one at its address meanwhile.
+        if domains.get(&pd).is_some_and(|known| Arc::ptr_eq(known, domain)) {
+            domains.remove(&pd);
+            let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+            *gone = gone.plus(totals);
         }
     }
 
@@ -275,12 +294,14 @@ impl Process {
         self.domains.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    /// Makes room for a registration of the program's own: what is cached and not used goes, everywhere. Returns whether there was
-    /// anywhere to look.
+    /// Makes room for a registration or a queue of the program's own: all caches give up their unused regions. Returns whether they
+    /// had any region. If not, the call that failed is not made again: programs probe limits by calls that fail.
     pub(crate) fn make_room(&self) -> bool {
-        let domains = self.all();
-        domains.iter().for_each(|domain| domain.flush());
-        !domains.is_empty()
+        let any = self.stats.budget.pages() > 0;
+        if any {
+            self.all().iter().for_each(|domain| domain.flush());
+        }
+        any
     }
 
     /// The program has ended a registration in this domain that no cache had served.
@@ -301,18 +322,10 @@ impl Process {
     /// The domain is no more.
     pub(crate) fn domain_closed(&self, pd: *mut Pd, domain: Arc<Domain>) {
         self.ending(domain.has_caches(), || {
-            domain.close();
-            let totals = Totals { unheld_pages: 0, caches: 0, ..domain.totals() };
+            let totals = domain.end();
             let mut domains = self.domains.write().unwrap_or_else(PoisonError::into_inner);
-            // Another thread may have been given a new one at its address meanwhile.
-            let is_it = domains.get(&(pd as usize)).is_some_and(|known| Arc::ptr_eq(known, &domain));
-            let left = is_it.then(|| domains.remove(&(pd as usize)));
-            if is_it {
-                let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
-                *gone = gone.plus(totals);
-            }
+            self.forget(&mut domains, pd as usize, &domain, totals);
             drop(domains);
-            drop(left);
             // With the last of these the caches end, and their threads.
             drop(domain);
         });

@@ -7,7 +7,7 @@
 use mrrc::BuildError;
 use mrrc::bytes;
 use mrrc::cache::Builder;
-use mrrc::registrar::Registrar;
+use mrrc::registrar::{Registrar, memlock_limit};
 use mrrc::settings::{self as cache, SWITCH, switch};
 use std::path::PathBuf;
 
@@ -29,6 +29,15 @@ pub(crate) enum Remote {
     Trusted,
 }
 
+/// The file of metrics.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Metrics {
+    /// The folder of the process at load, which a program may change.
+    folder: PathBuf,
+    /// With `%p` for the process that writes it.
+    name: String,
+}
+
 /// The values of `MRRC_PRELOAD_REMOTE`.
 const REMOTE: &str = "trusted or 1, or off or 0";
 /// How long regions with rights for peers stay without a lease, unless set.
@@ -44,8 +53,7 @@ pub(crate) struct Settings {
     pub(crate) preset: bool,
     /// The destination of the summary, if there is to be one.
     pub(crate) summary: Option<Target>,
-    /// The file of metrics, with `%p` for the process that writes it.
-    pub(crate) metrics: Option<String>,
+    pub(crate) metrics: Option<Metrics>,
     /// Bytes of what the process may lock that the caches leave to others, if that was set.
     pub(crate) reserve: Option<u64>,
     /// All variables of mrrc's at load: names and values.
@@ -93,10 +101,16 @@ impl Settings {
                     };
                     Ok(())
                 }
-                "MRRC_METRICS" => {
-                    settings.metrics = Some(text.into());
-                    Ok(())
-                }
+                "MRRC_METRICS" => match switch(text) {
+                    Some(false) => {
+                        settings.metrics = None;
+                        Ok(())
+                    }
+                    Some(true) => Err(wrong("the name of a file, or off")),
+                    None => std::path::absolute(".")
+                        .map(|folder| settings.metrics = Some(Metrics { folder, name: text.into() }))
+                        .map_err(|error| format!("{name}={value:?}: find the folder of the process: {error}")),
+                },
                 "MRRC_RESERVE" => bytes(text)
                     .map(|bytes| settings.reserve = Some(bytes))
                     .ok_or_else(|| wrong("bytes, as MRRC_CAPACITY has them: 64M, or 0")),
@@ -119,13 +133,24 @@ impl Settings {
 
     /// Returns the file of metrics of this process, if there is to be one.
     pub(crate) fn metrics_file(&self) -> Option<PathBuf> {
-        self.metrics.as_deref().map(|name| numbered(name).into())
+        self.metrics.as_ref().map(|Metrics { folder, name }| folder.join(numbered(name)))
     }
 
     /// Returns the part of a limit on locked memory, in bytes, that the caches leave to others. It is what was set, or an eighth:
     /// at least 16 MiB, and at most half.
     pub(crate) fn reserve(&self, limit: u64) -> u64 {
         self.reserve.unwrap_or_else(|| (limit / 8).max(RESERVE).min(limit / 2))
+    }
+
+    /// # Errors
+    /// A line that states that the reserve leaves nothing of the limit on locked memory, in bytes.
+    fn check_reserve(&self, limit: u64) -> Result<(), String> {
+        match self.reserve {
+            Some(reserve) if reserve > 0 && reserve >= limit => Err(format!(
+                "MRRC_RESERVE={reserve}: nothing is left for the caches of a `ulimit -l` of {limit} bytes: lower the reserve, or raise the limit"
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// Returns the builder of a cache with what the user chose. `for_peers`: its regions have rights for peers.
@@ -176,6 +201,9 @@ impl Settings {
         }
         let mut settings = Self::read(ours.iter().cloned())?;
         if !settings.off {
+            if let Some(limit) = memlock_limit() {
+                settings.check_reserve(limit)?;
+            }
             // Its errors of variables are those of a cache.
             match cache::Settings::of_variables(ours.iter().cloned()).and_then(|settings| settings.check()) {
                 Err(BuildError::Variable { name, value, expected }) => {
@@ -233,6 +261,28 @@ mod tests {
         let file = read(&[("MRRC_PRELOAD_SUMMARY", "/tmp/of-%p")]).unwrap().summary;
         assert_eq!(file, Some(Target::File(format!("/tmp/of-{}", std::process::id()).into())));
         assert_eq!(read(&[("MRRC_PRELOAD_SUMMARY", "off")]).unwrap().summary, None);
+        for off in ["off", "0", "No"] {
+            assert_eq!(read(&[("MRRC_METRICS", off)]).unwrap().metrics, None, "{off}");
+        }
+    }
+
+    #[test]
+    fn metrics_stay_in_the_folder_of_the_start() {
+        let file = |name: &str| read(&[("MRRC_METRICS", name)]).unwrap().metrics_file().unwrap();
+        assert_eq!(file("/run/of-%p"), PathBuf::from(format!("/run/of-{}", std::process::id())));
+        assert_eq!(file("of"), std::env::current_dir().unwrap().join("of"));
+    }
+
+    #[test]
+    fn a_reserve_leaves_something_to_the_caches() {
+        let check = |reserve: &str, limit| read(&[("MRRC_RESERVE", reserve)]).unwrap().check_reserve(limit);
+        assert_eq!(
+            (check("63M", 64 << 20), check("0", 0), Settings::default().check_reserve(0)),
+            (Ok(()), Ok(()), Ok(()))
+        );
+        for reserve in ["64M", "1G"] {
+            assert!(check(reserve, 64 << 20).unwrap_err().contains("nothing is left"), "{reserve}");
+        }
     }
 
     #[test]
@@ -280,6 +330,7 @@ mod tests {
             ("MRRC_PRELOAD_SUMARY", "1", "MRRC_PRELOAD_SUMMARY"),
             ("MRRC_MAX_SEGMENTS", "4", "one key"),
             ("MRRC_RESERVE", "some", "expected bytes"),
+            ("MRRC_METRICS", "1", "expected the name of a file, or off"),
         ] {
             let error = read(&[(name, value)]).unwrap_err();
             assert!(error.contains(name) && error.contains(value) && error.contains(part), "{error}");

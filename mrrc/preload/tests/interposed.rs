@@ -136,6 +136,15 @@ fn queues_find_room_beside_the_cache() {
 }
 
 #[test]
+fn empty_caches_repeat_no_call() {
+    // There is a cache by then. It tries first.
+    for (on, calls) in [(false, 1), (true, 2)] {
+        let ran = run(on, "nasty", &["queues"], &[("FAKE_MOST", "1")]);
+        assert_eq!((ran.code, ran.count().refused), (Some(3), calls), "{ran:?}");
+    }
+}
+
+#[test]
 fn metrics_are_in_a_file_at_the_end() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("%p.prom");
@@ -188,6 +197,36 @@ fn metrics_have_what_the_caches_hold() {
     ] {
         assert!(text.contains(&format!("\n{name} {value}\n")), "no {name} of {value} in\n{text}");
     }
+}
+
+#[test]
+fn counters_outlive_a_domain_that_was_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("metrics");
+    let variables = [
+        ("MRRC_PRELOAD", "trusted"),
+        ("MRRC_METRICS", file.to_str().unwrap()),
+        ("MRRC_CAPACITY", "64K"),
+        ("FAKE_ONE_ADDRESS", "1"),
+    ];
+    let [once, again] = ["stay", "again"].map(|what| {
+        run(true, "peers", &["60", what], &variables).well();
+        let text = std::fs::read_to_string(&file).unwrap();
+        let count = text.lines().find_map(|line| line.strip_prefix("mrrc_evictions_total "));
+        count.unwrap().parse::<u64>().unwrap()
+    });
+    assert!(once > 40 && again > once + 40, "{once} evictions, and {again} in two domains");
+}
+
+#[test]
+fn metrics_replace_no_device_and_are_not_tried_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let link = folder.path().join("link");
+    std::os::unix::fs::symlink("/dev/null", &link).unwrap();
+    let ran = run(true, "peers", &["100"], &[("MRRC_METRICS", link.to_str().unwrap())]);
+    assert_eq!(ran.code, Some(0));
+    assert!(ran.complained.contains("no regular file") && ran.complained.lines().count() == 1, "{ran:?}");
+    assert_eq!(std::fs::read_link(&link).unwrap().to_str(), Some("/dev/null"));
 }
 
 #[test]

@@ -71,6 +71,8 @@ pub(crate) struct Counts {
     pub(crate) most: u64,
     pub(crate) domains: u64,
     pub(crate) contexts: u64,
+    /// Calls that found no room.
+    pub(crate) refused: u64,
 }
 
 /// A program with its arguments, under these variables.
@@ -107,8 +109,8 @@ pub(crate) fn run_under(preloaded: &[PathBuf], program: &str, arguments: &[&str]
 impl Counts {
     fn read(line: &str) -> Self {
         let numbers: Vec<u64> = line.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect();
-        let [registered, deregistered, live, most, domains, contexts] = numbers[..] else { panic!("{line}") };
-        Self { registered, deregistered, live, most, domains, contexts }
+        let [registered, deregistered, live, most, domains, contexts, refused] = numbers[..] else { panic!("{line}") };
+        Self { registered, deregistered, live, most, domains, contexts, refused }
     }
 }
 

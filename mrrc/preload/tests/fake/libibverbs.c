@@ -32,7 +32,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct ibv_device device;
 static struct region *regions, *closed;
 static uint32_t next_handle = 1;
-static long registered, deregistered, domains, contexts, most, live, queues;
+static long registered, deregistered, domains, contexts, most, live, queues, refused;
 static int fork_safe;
 
 /* A child finds it free. */
@@ -96,9 +96,15 @@ int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attrib
 }
 
 struct ibv_pd *ibv_alloc_pd(struct ibv_context *context) {
+    /* As if the one before had been freed by a call that is not seen: the next one has its address. */
+    static struct domain *again;
+    if (again)
+        return &again->pd;
     struct domain *domain = calloc(1, sizeof *domain);
     domain->pd.context = context;
     domains++;
+    if (getenv("FAKE_ONE_ADDRESS"))
+        again = domain;
     return &domain->pd;
 }
 
@@ -134,6 +140,7 @@ struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, ui
     struct region *region = NULL;
     if (live + queues >= limit("FAKE_MOST", 100000)) {
         errno = ENOMEM;
+        refused++;
     } else {
         region = calloc(1, sizeof *region);
         uint32_t handle = next_handle++;
@@ -219,6 +226,7 @@ static void *queue(size_t size) {
     pthread_mutex_lock(&lock);
     int full = live + queues >= limit("FAKE_MOST", 100000);
     queues += !full;
+    refused += full;
     pthread_mutex_unlock(&lock);
     errno = full ? ENOMEM : errno;
     return full ? NULL : calloc(1, size);
@@ -264,8 +272,8 @@ __attribute__((destructor)) static void ends(void) {
     const char *name = getenv("FAKE_COUNTS");
     FILE *file = name ? fopen(name, "a") : NULL;
     if (file) {
-        fprintf(file, "%ld registered, %ld deregistered, %ld live, %ld at most, %ld domains, %ld contexts\n", registered,
-                deregistered, live, most, domains, contexts);
+        fprintf(file, "%ld registered, %ld deregistered, %ld live, %ld at most, %ld domains, %ld contexts, %ld refused\n",
+                registered, deregistered, live, most, domains, contexts, refused);
         fclose(file);
     }
 }

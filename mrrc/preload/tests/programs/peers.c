@@ -1,9 +1,9 @@
 /* A program that gives peers rights to its buffers, as transfer engines do: so many times one of 8 buffers of 4 pages is
  * registered to be read and written by peers, and deregistered.
  *
- *   peers TIMES [wait | clear | stay]
+ *   peers TIMES [wait | clear | stay | again]
  *
- * `stay` ends the process with its domain open.
+ * `stay` ends the process with its domain open. `again` does it all in a second domain before that.
  * `wait`, against the libibverbs of the tests: until nothing is registered any more, for half a minute at most, which
  * is less than keys of peers stay by themselves.
  * `clear` is that, of a program that clears its environment first. */
@@ -26,12 +26,15 @@ int main(int count, char **arguments) {
     char *memory = mmap(NULL, BUFFERS * SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     NEED(memory != MAP_FAILED);
     int rights = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
-    for (long i = 0, times = atol(arguments[1]); i < times; i++) {
+    int again = count > 2 && !strcmp(arguments[2], "again");
+    for (long i = 0, times = atol(arguments[1]); i < times << again; i++) {
+        if (again && i == times)
+            pd = ibv_alloc_pd(context);
         struct ibv_mr *mr = ibv_reg_mr(pd, memory + i % BUFFERS * SIZE, SIZE, rights);
         NEED(mr && mr->rkey);
         NEED(!ibv_dereg_mr(mr));
     }
-    if (count > 2 && !strcmp(arguments[2], "stay"))
+    if (again || (count > 2 && !strcmp(arguments[2], "stay")))
         return 0;
 #ifdef FAKE_VERBS
     if (count > 2) {
