@@ -1,5 +1,6 @@
 //! The limit on regions that no lease has.
 
+use mrrc_core::PAGE;
 use std::time::Duration;
 
 /// How much may stay registered without a lease, and for how long.
@@ -17,6 +18,11 @@ impl UnheldLimit {
 
     pub(crate) fn new(pages: u64, time: Duration) -> Self {
         Self { pages, time: time.max(Self::SHORTEST) }
+    }
+
+    /// Returns whether pages are limited: there can be more.
+    pub(crate) fn is_sized(self) -> bool {
+        self.pages < u64::MAX / PAGE
     }
 
     /// Returns the limit that keeps to both.

@@ -140,10 +140,11 @@ impl InFlight {
         self.unpacked(id, self.packed(id))
     }
 
-    /// Returns the regions that look-ups find and that are registered.
-    pub(super) fn cached(&self) -> impl Iterator<Item = RegionId> {
-        let kinds = self.entries.iter().map(|&Packed(word)| word & Packed::KIND);
-        kinds.enumerate().filter(|&(_, kind)| kind == Packed::CACHED).map(|(index, _)| RegionId::of_index(index))
+    /// Returns the regions from this index on that look-ups find and that are registered, by their index.
+    pub(super) fn cached_from(&self, first: usize) -> impl Iterator<Item = RegionId> {
+        let entries = self.entries.iter().enumerate().skip(first);
+        let cached = entries.filter(|&(_, &Packed(word))| word & Packed::KIND == Packed::CACHED);
+        cached.map(|(index, _)| RegionId::of_index(index))
     }
 
     #[inline]

@@ -247,11 +247,11 @@ impl<T> CacheState<T> {
         let Self { in_flight, lease_holds, .. } = self;
         lease_holds.names().read(tables, in_flight.len());
         let names = lease_holds.names();
-        let unheld = in_flight.cached().filter(|&id| !names.have(tables, id));
+        let unheld = in_flight.cached_from(0).filter(|&id| !names.have(tables, id));
         unheld.map(|id| tables.records[id].range().pages()).sum()
     }
 
-    /// Ends the regions that had no lease for too long, if a look is due. Returns how long it is till the next one.
+    /// Ends the regions that had no lease for too long, if a look or a part of it is due. Returns how long it is till the next one.
     pub(crate) fn look_at_unheld(&mut self, tables: &HitTables<T>) -> Option<Duration> {
         if self.unheld.left()?.is_zero() {
             self.end_unheld(tables);
@@ -261,12 +261,13 @@ impl<T> CacheState<T> {
 
     #[cold]
     fn end_unheld(&mut self, tables: &HitTables<T>) {
+        let began = Instant::now();
         let Self { in_flight, lease_holds, unheld, .. } = self;
         let (mut touched, mut ending) = (Vec::new(), Vec::new());
         // Slots first: a lease that ended before that has left its mark.
         lease_holds.names().read(tables, in_flight.len());
         let names = lease_holds.names();
-        let seen = in_flight.cached().map(|id| {
+        let seen = in_flight.cached_from(unheld.from()).map(|id| {
             let record = &tables.records[id];
             let touches = record.take_touched();
             touched.extend((0..touches).map(|_| id));
@@ -283,6 +284,7 @@ impl<T> CacheState<T> {
             let need = Need { pages: excess, regions: 0 };
             self.with_core(tables, |core, leases| _ = core.evict_exactly(need, leases));
         }
+        self.unheld.pause(began);
     }
 }
 

@@ -1,11 +1,14 @@
 //! Regions that no lease has: since when, and which of them end.
 //!
-//! A lease that ends reports nothing, so the regions are looked at, [`LOOKS`] times in the longest time that they may stay. A look
-//! finds which are held, and which were hit since the last one. From that follows a moment at or before the end of the last
-//! lease, by less than the interval of two looks. A region ends with the last look before that moment is too long ago. So it
-//! stays for at most the time, and for at least 7/8 of it.
+//! A lease that ends reports nothing, so the regions are looked at: [`LOOKS`] times in the longest time that they may stay. Where
+//! their pages are limited, it is each second, too. A look finds which are held, and which were hit since the last one. From that follows a
+//! moment at or before the end of the last lease, by less than the interval of two looks. A region ends with the last look before
+//! that moment is too long ago. So it stays for at most the time, and for at least 7/8 of it.
 //!
-//! Pure: the time is an argument. Where a look comes late, a region stays longer by the delay, or ends sooner.
+//! A look goes in parts of [`PART`] regions, because it needs the lock. After each part it pauses, so that it takes at most
+//! 1/[`SHARE`] of the time. Where a look comes or ends late for that, a region stays longer by the delay, or ends sooner.
+//!
+//! Pure: the time is an argument.
 
 use crate::regions::RegionId;
 use crate::unheld_limit::UnheldLimit;
@@ -13,10 +16,17 @@ use std::time::{Duration, Instant};
 
 /// Looks in the longest time without a lease, at least.
 const LOOKS: u32 = 16;
-/// The longest interval of two looks.
+/// The longest interval of two looks, without a limit on pages and with one.
 const LONGEST: Duration = Duration::from_secs(3600);
-/// A look comes early when so much of the limit was registered since the last one: the n-th part.
+const LONGEST_SIZED: Duration = Duration::from_secs(1);
+/// A look comes early if more than this part of the limit, and of the regions at the last look, was registered since.
 const GROWTH: u64 = 8;
+/// Regions of one part of a look.
+const PART: usize = 1024;
+/// Pages that leave for the limit with one part of a look.
+const BITE: u64 = 4096;
+/// The part of the time that looks may take, as a divisor.
+const SHARE: u32 = 16;
 
 /// Hit since the last look, in the place of a moment.
 const HIT: Duration = Duration::MAX;
@@ -32,13 +42,15 @@ pub(crate) struct Seen {
     pub(crate) is_hit: bool,
 }
 
-/// The outcome of a look.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Look {
-    /// Pages that have to leave for the limit, besides the regions that end.
-    pub(crate) excess: u64,
-    /// When the next look is due; none if there is nothing to look at.
-    pub(crate) next: Option<Duration>,
+/// A look under way.
+#[derive(Clone, Copy, Debug)]
+struct Under {
+    began: Duration,
+    /// The regions from this index on are still to be looked at.
+    from: usize,
+    /// Those that stay: how many, and their pages without a lease.
+    regions: u64,
+    pages: u64,
 }
 
 /// Looks at the regions of one cache. Moments count from when the cache was made.
@@ -47,22 +59,40 @@ pub(crate) struct Unheld {
     limit: UnheldLimit,
     /// For each region a moment before its last lease ended, or [`HIT`].
     since: Vec<Duration>,
-    /// The last look, or when there was something to look at.
+    /// The begin of the last look, or when there was something to look at.
     last: Duration,
-    /// The next look; none while there is nothing to look at.
+    under: Option<Under>,
+    /// The next look, or part of one; none while there is nothing to look at.
     due: Option<Duration>,
-    /// Pages without a lease at the last look, and those registered since.
+    /// Pages without a lease at the last look, and regions.
     pages: u64,
+    regions: u64,
+    /// Pages and regions that were registered since its begin.
+    new_pages: u64,
+    new_regions: u64,
+    /// Pages that still have to leave for the limit.
+    excess: u64,
 }
 
 impl Unheld {
     pub(crate) fn new(limit: UnheldLimit) -> Self {
-        Self { limit, since: Vec::new(), last: Duration::ZERO, due: None, pages: 0 }
+        Self {
+            limit,
+            since: Vec::new(),
+            last: Duration::ZERO,
+            under: None,
+            due: None,
+            pages: 0,
+            regions: 0,
+            new_pages: 0,
+            new_regions: 0,
+            excess: 0,
+        }
     }
 
     /// Returns the interval of two looks.
     fn interval(&self) -> Duration {
-        (self.limit.time / LOOKS).min(LONGEST)
+        (self.limit.time / LOOKS).min(if self.limit.is_sized() { LONGEST_SIZED } else { LONGEST })
     }
 
     /// A region is cached from now on. Returns whether a look is due earlier than it was.
@@ -71,17 +101,25 @@ impl Unheld {
             self.since.resize(id.index() + 1, HIT);
         }
         self.since[id.index()] = now;
-        self.pages = self.pages.saturating_add(pages);
+        self.new_pages = self.new_pages.saturating_add(pages);
+        self.new_regions += 1;
         let was_idle = self.due.is_none();
         let due = *self.due.get_or_insert(now.saturating_add(self.interval()));
         if was_idle {
             self.last = now;
         }
-        let is_full = self.pages.saturating_sub(self.limit.pages) > self.limit.pages / GROWTH;
-        if is_full && due > now {
+        let beyond = self.pages.saturating_add(self.new_pages).saturating_sub(self.limit.pages);
+        let is_full = beyond > self.limit.pages / GROWTH && self.new_regions > self.regions / GROWTH;
+        let is_early = is_full && self.is_between() && due > now;
+        if is_early {
             self.due = Some(now);
         }
-        was_idle || (is_full && due > now)
+        was_idle || is_early
+    }
+
+    /// Returns whether no look is under way, with what leaves for it.
+    fn is_between(&self) -> bool {
+        self.under.is_none() && self.excess == 0
     }
 
     /// A region was leased, and its mark of that is gone.
@@ -91,21 +129,46 @@ impl Unheld {
         }
     }
 
-    /// Returns how long it is till the next look.
+    /// Returns how long it is till the next look, or part of one.
     pub(crate) fn left(&self, now: Duration) -> Option<Duration> {
         Some(self.due?.saturating_sub(now))
     }
 
-    /// Looks at all cached regions, and appends those that end now.
+    /// Returns the index of the first region of the next part of a look.
+    pub(crate) fn from(&self) -> usize {
+        self.under.map_or(0, |under| under.from)
+    }
+
+    /// Does a part of a look, at cached regions from [`Unheld::from`] on in their order. It takes [`PART`] of them at most, and appends
+    /// those that end now. Returns the pages that have to leave for the limit, besides.
     pub(crate) fn look(
         &mut self,
         now: Duration,
         seen: impl IntoIterator<Item = Seen>,
         ending: &mut Vec<RegionId>,
-    ) -> Look {
+    ) -> u64 {
+        if self.excess == 0 {
+            self.look_at(now, seen, ending);
+        }
+        let bite = self.excess.min(BITE);
+        self.excess -= bite;
+        if self.excess > 0 {
+            self.due = Some(now);
+        }
+        bite
+    }
+
+    fn look_at(&mut self, now: Duration, seen: impl IntoIterator<Item = Seen>, ending: &mut Vec<RegionId>) {
+        let mut under = self.under.take().unwrap_or_else(|| {
+            // Regions of which the registration follows count for the next look, whether this one finds them or not.
+            (self.new_pages, self.new_regions) = (0, 0);
+            Under { began: now, from: 0, regions: 0, pages: 0 }
+        });
         let next = now.saturating_add(self.interval());
-        let (mut any, mut pages) = (false, 0_u64);
-        for Seen { id, pages: of_region, is_held, is_hit } in seen {
+        let mut looked = 0;
+        // No more are taken from the iterator: it takes marks of hits away.
+        for Seen { id, pages, is_held, is_hit } in seen.into_iter().take(PART) {
+            (looked, under.from) = (looked + 1, id.index() + 1);
             let Some(since) = self.since.get_mut(id.index()) else { continue };
             if is_held {
                 *since = now;
@@ -116,13 +179,26 @@ impl Unheld {
                 ending.push(id);
                 continue;
             }
-            any = true;
-            pages += if is_held { 0 } else { of_region };
+            under.regions += 1;
+            under.pages += if is_held { 0 } else { pages };
         }
-        self.last = now;
-        self.pages = pages.min(self.limit.pages);
-        self.due = any.then_some(next);
-        Look { excess: pages.saturating_sub(self.limit.pages), next: self.due }
+        if looked == PART {
+            // There may be more.
+            (self.under, self.due) = (Some(under), Some(now));
+            return;
+        }
+        self.last = under.began;
+        self.pages = under.pages.min(self.limit.pages);
+        self.regions = under.regions;
+        self.excess = under.pages - self.pages;
+        let any = under.regions > 0 || self.new_regions > 0;
+        self.due = any.then_some(under.began.saturating_add(self.interval()).max(now));
+    }
+
+    /// A part of a look took so long until now: the next comes after a pause.
+    pub(crate) fn pause(&mut self, took: Duration, now: Duration) {
+        let pause = took.saturating_mul(SHARE - 1);
+        self.due = self.due.map(|due| due.max(now.saturating_add(pause)));
     }
 }
 
@@ -156,9 +232,21 @@ impl Looks {
         self.0.as_ref().and_then(|(unheld, made)| unheld.left(made.elapsed()))
     }
 
-    /// As [`Unheld::look`], now. Returns the pages that have to leave.
+    /// As [`Unheld::from`].
+    pub(crate) fn from(&self) -> usize {
+        self.0.as_ref().map_or(0, |(unheld, _)| unheld.from())
+    }
+
+    /// As [`Unheld::look`], now.
     pub(crate) fn look(&mut self, seen: impl IntoIterator<Item = Seen>, ending: &mut Vec<RegionId>) -> u64 {
-        self.0.as_mut().map_or(0, |(unheld, made)| unheld.look(made.elapsed(), seen, ending).excess)
+        self.0.as_mut().map_or(0, |(unheld, made)| unheld.look(made.elapsed(), seen, ending))
+    }
+
+    /// As [`Unheld::pause`], of a part that began then.
+    pub(crate) fn pause(&mut self, began: Instant) {
+        if let Some((unheld, made)) = &mut self.0 {
+            unheld.pause(began.elapsed(), made.elapsed());
+        }
     }
 }
 
@@ -172,6 +260,23 @@ mod tests {
 
     fn limit(pages: u64) -> UnheldLimit {
         UnheldLimit { pages, time: TIME }
+    }
+
+    /// Returns cached regions of one page, without a lease, as a look at them finds them.
+    fn cached(unheld: &Unheld, regions: usize) -> Vec<Seen> {
+        let seen = |nth| Seen { id: RegionId::of_index(nth), pages: 1, is_held: false, is_hit: false };
+        (unheld.from()..regions).map(seen).collect()
+    }
+
+    /// Does a whole look. Returns its parts, and the pages that leave for the limit.
+    fn look(unheld: &mut Unheld, regions: usize, now: Duration) -> (u32, u64) {
+        let (mut parts, mut excess) = (0, 0);
+        while unheld.left(now).is_some_and(|left| left.is_zero()) {
+            let seen = cached(unheld, regions);
+            excess += unheld.look(now, seen, &mut Vec::new());
+            parts += 1;
+        }
+        (parts, excess)
     }
 
     /// A region of the simulation.
@@ -218,8 +323,8 @@ mod tests {
         }
 
         fn look(&mut self) {
-            let now = self.now;
-            let cached = self.regions.iter_mut().enumerate().filter(|(_, region)| region.is_cached);
+            let (now, from) = (self.now, self.unheld.from());
+            let cached = self.regions.iter_mut().enumerate().skip(from).filter(|(_, region)| region.is_cached);
             let seen: Vec<_> = cached
                 .map(|(nth, region)| Seen {
                     id: RegionId::of_index(nth),
@@ -296,8 +401,84 @@ mod tests {
         assert!(early[0] && early[90] && early[1..90].iter().all(|early| !early));
         assert_eq!(unheld.left(TICK), Some(Duration::ZERO));
         let seen = |nth: usize| Seen { id: RegionId::of_index(nth), pages: 1, is_held: nth < 4, is_hit: false };
-        let look = unheld.look(TICK, (0..91).map(seen), &mut Vec::new());
-        assert_eq!(look, Look { excess: 7, next: Some(TICK * 2) });
+        let excess = unheld.look(TICK, (0..91).map(seen), &mut Vec::new());
+        assert_eq!((excess, unheld.left(TICK)), (7, Some(TICK)));
+    }
+
+    #[test]
+    fn a_look_goes_in_parts() {
+        let (mut unheld, regions) = (Unheld::new(limit(u64::MAX)), 3 * PART + 5);
+        (0..regions).for_each(|nth| _ = unheld.begin(RegionId::of_index(nth), 1, Duration::ZERO));
+        assert_eq!((look(&mut unheld, regions, TICK), unheld.left(TICK)), ((4, 0), Some(TICK)));
+        // All end, and meanwhile one is registered in a place that the look has passed.
+        let (mut ending, late) = (Vec::new(), TIME * 2);
+        for _ in 0..4 {
+            let seen = cached(&unheld, regions);
+            unheld.look(late, seen, &mut ending);
+            if ending.len() == PART {
+                unheld.begin(RegionId::of_index(0), 1, late);
+            }
+        }
+        assert_eq!((ending.len(), unheld.left(late)), (regions, Some(TICK)));
+        unheld.look(late + TICK, [], &mut ending);
+        assert_eq!(unheld.left(late), None);
+    }
+
+    #[test]
+    fn looks_take_a_part_of_the_time() {
+        let (mut unheld, regions, took) = (Unheld::new(limit(u64::MAX)), 64 * PART, TICK / 2);
+        (0..regions).for_each(|nth| _ = unheld.begin(RegionId::of_index(nth), 1, Duration::ZERO));
+        let (mut now, mut looked) = (Duration::ZERO, Duration::ZERO);
+        for _ in 0..100 {
+            now += unheld.left(now).unwrap();
+            let seen = cached(&unheld, regions);
+            unheld.look(now, seen, &mut Vec::new());
+            (now, looked) = (now + took, looked + took);
+            unheld.pause(took, now);
+        }
+        assert!(looked * SHARE <= now + took * SHARE, "{looked:?} of {now:?}");
+    }
+
+    #[test]
+    fn a_small_limit_needs_no_look_each_time() {
+        let mut unheld = Unheld::new(limit(0));
+        let mut looks = 0;
+        for nth in 0..800 {
+            unheld.begin(RegionId::of_index(nth), 1, Duration::ZERO);
+            let seen = cached(&unheld, nth + 1).into_iter().map(|seen| Seen { is_held: true, ..seen });
+            if unheld.left(Duration::ZERO).unwrap().is_zero() {
+                unheld.look(Duration::ZERO, seen, &mut Vec::new());
+                looks += 1;
+            }
+        }
+        // The first 9 one by one, and then with each eighth more.
+        assert!((20..=60).contains(&looks), "{looks}");
+    }
+
+    #[test]
+    fn a_limit_on_pages_is_looked_at_each_second() {
+        let hours = Duration::from_secs(16 * 3600);
+        for (pages, expected) in [(1 << 18, LONGEST_SIZED), (u64::MAX, LONGEST)] {
+            let mut unheld = Unheld::new(UnheldLimit { pages, time: hours });
+            unheld.begin(RegionId::of_index(0), 1, Duration::ZERO);
+            assert_eq!(unheld.left(Duration::ZERO), Some(expected));
+        }
+    }
+
+    #[test]
+    fn much_excess_leaves_in_bites() {
+        let (mut unheld, regions) = (Unheld::new(limit(10)), 2 * PART);
+        (0..regions).for_each(|nth| _ = unheld.begin(RegionId::of_index(nth), 5, Duration::ZERO));
+        let seen = |unheld: &Unheld| -> Vec<_> {
+            cached(unheld, regions).into_iter().map(|seen| Seen { pages: 5, ..seen }).collect()
+        };
+        let bites: Vec<_> = (0..6)
+            .map(|_| {
+                let seen = seen(&unheld);
+                unheld.look(TICK, seen, &mut Vec::new())
+            })
+            .collect();
+        assert_eq!(bites[..5], [0, 0, BITE, BITE, 5 * 2 * PART as u64 - 10 - 2 * BITE]);
     }
 
     proptest! {

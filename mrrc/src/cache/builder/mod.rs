@@ -247,14 +247,17 @@ impl<R: Registrar> Builder<R> {
 
     /// Limits what stays registered without a lease. Default: no limit.
     ///
-    /// A region that no lease has ends at most `longest` after its last lease ended, and at the soonest after 7/8 of that. A
-    /// time below 100 ms counts as 100 ms. When more than `bytes` (rounded down to pages) have no lease, those least worth
-    /// keeping leave. The [background](Builder::background) does both, so it is an error to turn that off as well. It
-    /// looks at all regions 16 times in that time, and once more when an eighth beyond `bytes` was registered since. So up to
-    /// an eighth more can be there for a moment, besides all whose leases ended since the last look. While nothing is
-    /// cached it sleeps.
+    /// The deregistration of a region that no lease has begins at most `longest` after its last lease ended. At the soonest it
+    /// begins after 7/8 of that. A time below 100 ms counts as 100 ms. When more than `bytes` (rounded down to pages) have no lease, those
+    /// least worth keeping leave. The [background](Builder::background) does both, so it is an error to turn that off as well. While
+    /// nothing is cached it sleeps.
     ///
-    /// This bounds how long a peer can use a key that it was given, after the lease of it ended. `MRRC_MAX_UNHELD` can
+    /// It looks at all regions 16 times in `longest`, and each second where `bytes` is less than `u64::MAX`. It looks earlier when
+    /// an eighth beyond `bytes`, and an eighth of all regions, was registered since. So an eighth more of either can be there for a
+    /// moment, besides all whose leases ended since the last look. Looks take a sixteenth of a thread at most. Where there are too
+    /// many regions for that, such as a million for 100 ms, regions stay longer by the duration of a look.
+    ///
+    /// This bounds how long a peer can use a key that it was given, after the lease of it ended: until the deregistration is done. `MRRC_MAX_UNHELD` can
     /// make it stricter only.
     pub fn max_unheld(mut self, bytes: u64, longest: Duration) -> Self {
         self.settings.max_unheld = Some(UnheldLimit::new(bytes / PAGE, longest));
