@@ -74,6 +74,13 @@ pub fn sum(version: u64, flags: u32, key: &[u8], value: &[u8]) -> u32 {
     digest.finalize() as u32
 }
 
+/// Returns the CRC32C of a value alone, which the copies and fragments of it carry.
+pub fn value_sum(value: &[u8]) -> u32 {
+    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+    digest.update(value);
+    digest.finalize() as u32
+}
+
 /// Why bytes that were read are not the key's value. The server knows what is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ItemError {
