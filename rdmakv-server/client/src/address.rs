@@ -106,6 +106,13 @@ impl fmt::Display for ServerAddress {
     }
 }
 
+impl ServerAddress {
+    /// Returns the address of a server that there is no way to.
+    pub(crate) fn nowhere() -> Self {
+        Self { fabrics: Vec::new(), sockets: Vec::new(), weight: 1, name: None }
+    }
+}
+
 fn wrong(text: &str, what: &'static str) -> Error {
     Error::Address { text: text.to_owned(), what }
 }

@@ -12,6 +12,8 @@ pub(super) enum Answer {
     Number(Option<u64>),
     Text(String),
     Stats(Vec<(String, String)>),
+    /// The reply to a call, and the bytes that follow it.
+    Called(Vec<u8>, Vec<u8>),
     /// An error line of the server's.
     Refused(String),
 }
@@ -42,6 +44,8 @@ pub(super) type Nonsense = &'static str;
 
 /// Bytes of a line at most.
 const LINE: usize = 4096;
+/// Bytes of a reply to a call at most, beside the value that follows it.
+const REPLY: usize = 4096;
 /// Bytes of statistics at most.
 const STATS: usize = 16 << 20;
 
@@ -65,7 +69,7 @@ pub(super) fn take(
     if is_error(code) {
         return Ok(Ok((Answer::Refused(String::from_utf8_lossy(line).into_owned()), rest)));
     }
-    use Operation::{Decr, Delete, Flush, Gat, Get, Incr, Touch, Version};
+    use Operation::{Call, Decr, Delete, Flush, Gat, Get, Incr, Touch, Version};
     let answer = match (operation, code) {
         (Get | Gat, b"EN") => Answer::Value(None),
         (Incr | Decr, b"NF") => Answer::Number(None),
@@ -106,10 +110,28 @@ pub(super) fn take(
             };
             return Ok(Ok((answer, whole)));
         }
+        (Call, b"MX") => {
+            let mut lengths = words.map(|word| number(word).and_then(|length| usize::try_from(length).ok()));
+            let length = lengths.next().flatten().ok_or("a reply without a length")?;
+            let reply = lengths.next().flatten().filter(|&reply| reply <= length).ok_or("a reply without a length")?;
+            if reply > REPLY || length - reply > largest {
+                return Err("a longer reply than there is");
+            }
+            let whole = rest + length + 2;
+            if bytes.len() < whole {
+                return Ok(Err(whole));
+            }
+            if &bytes[whole - 2..whole] != b"\r\n" {
+                return Err("a reply that ends otherwise than they do");
+            }
+            let (reply, piece) = bytes[rest..rest + length].split_at(reply);
+            return Ok(Ok((Answer::Called(reply.to_vec(), piece.to_vec()), whole)));
+        }
         (Touch, b"HD") | (Delete, b"HD") => Answer::Yes(true),
         (Touch, b"EN") | (Delete, b"NF") => Answer::Yes(false),
         (Flush, b"OK") => Answer::Yes(true),
         (Version, b"VERSION") => Answer::Text(String::from_utf8_lossy(line.get(8..).unwrap_or_default()).into_owned()),
+        (Call, _) => return Err("an answer to another question"),
         (_, b"HD") if is_store(operation) => {
             let version = words.find_map(|word| word.strip_prefix(b"c")).map_or(Some(0), number);
             Answer::Stored(Stored::Yes(version.ok_or("a version that is none")?))
@@ -128,8 +150,8 @@ fn is_error(code: &[u8]) -> bool {
 
 /// Returns whether it has data.
 pub(super) fn is_store(operation: Operation) -> bool {
-    use Operation::{Add, Append, Cas, Prepend, Replace, Set};
-    matches!(operation, Set | Add | Replace | Append | Prepend | Cas)
+    use Operation::{Add, Append, Call, Cas, Prepend, Replace, Set};
+    matches!(operation, Set | Add | Replace | Append | Prepend | Cas | Call)
 }
 
 fn number(digits: &[u8]) -> Option<u64> {
@@ -172,7 +194,7 @@ mod tests {
 
     #[test]
     fn answers_are_understood() {
-        use Operation::{Cas, Delete, Get, Incr, Set, Stats, Touch, Version};
+        use Operation::{Call, Cas, Delete, Get, Incr, Set, Stats, Touch, Version};
         for (operation, bytes, answer) in [
             (Get, "VA 3 f5 c9\r\nabc\r\nrest", "Value(Some(Value(\"abc\", 3 bytes, version 9, socket))) 17"),
             (Get, "VA 3 f5", "more 8"),
@@ -191,6 +213,11 @@ mod tests {
             (Version, "VERSION 1.6.18\r\n", "Text(\"1.6.18\") 16"),
             (Stats, "STAT a b c\r\nSTAT d 1\r\nEND\r\nx", "Stats([(\"a\", \"b c\"), (\"d\", \"1\")]) 27"),
             (Stats, "STAT a b", "more 9"),
+            (Call, "MX 5 2\r\nabcde\r\nMX", "Called([97, 98], [99, 100, 101]) 15"),
+            (Call, "MX 5 2\r\nabcde", "more 15"),
+            (Call, "MX 2 3\r\nab\r\n", "a reply without a length"),
+            (Call, "MX 2000 2\r\n", "a longer reply than there is"),
+            (Call, "HD\r\n", "an answer to another question"),
         ] {
             assert_eq!(debug(operation, bytes.as_bytes()), answer, "{bytes:?}");
         }
@@ -198,8 +225,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn noise_is_no_answer_or_one_but_never_a_panic(noise in "(VA|HD|EN|STAT|END|ms| |[0-9]|\r\n|c|f|.){0,30}") {
-            for operation in [Operation::Get, Operation::Set, Operation::Stats, Operation::Incr, Operation::Version] {
+        fn noise_is_no_answer_or_one_but_never_a_panic(noise in "(VA|HD|EN|MX|STAT|END|ms| |[0-9]|\r\n|c|f|.){0,30}") {
+            use Operation::{Call, Get, Incr, Set, Stats, Version};
+            for operation in [Get, Set, Stats, Incr, Version, Call] {
                 if let Ok(Ok((_, len))) = take(operation, noise.as_bytes(), 100) {
                     prop_assert!(len <= noise.len());
                 }

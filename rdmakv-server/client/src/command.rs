@@ -32,6 +32,20 @@ const RELATIVE: u64 = 60 * 60 * 24 * 30;
 const LAST: u64 = i32::MAX as u64;
 
 impl Expire {
+    /// Returns the second since 1970 at which it ends; 0 is never.
+    pub(super) fn unix_seconds(self) -> u64 {
+        match self.number() {
+            0 => 0,
+            // It is over already.
+            ..0 => 1,
+            after if after as u64 <= RELATIVE => {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+                now.saturating_add(after as u64)
+            }
+            at => at as u64,
+        }
+    }
+
     /// As the protocol has it.
     pub(super) fn number(self) -> i64 {
         let unix = |at: SystemTime| at.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -93,7 +107,7 @@ pub(super) struct Arguments {
     pub(super) terms: Terms,
     /// The version that `cas` compares with.
     pub(super) version: u64,
-    /// The step of `incr` and `decr`; seconds of a `flush`.
+    /// The step of `incr` and `decr`; seconds of a `flush`; the bytes of a call that are not its piece's.
     pub(super) number: u64,
     /// The kind of statistics.
     pub(super) word: String,
@@ -102,7 +116,7 @@ pub(super) struct Arguments {
 /// The line of an operation, with its end. Data of `length` bytes, and another end, follow where the operation has data.
 pub(super) fn line(operation: Operation, key: &[u8], arguments: &Arguments, length: usize, into: &mut Vec<u8>) {
     use Operation::{
-        Add, Append, Cas, Decr, Delete, Flush, Gat, Get, Incr, Prepend, Replace, Set, Stats, Touch, Version,
+        Add, Append, Call, Cas, Decr, Delete, Flush, Gat, Get, Incr, Prepend, Replace, Set, Stats, Touch, Version,
     };
     let Arguments { terms, version, number, word } = arguments;
     match operation {
@@ -121,6 +135,7 @@ pub(super) fn line(operation: Operation, key: &[u8], arguments: &Arguments, leng
     into.extend_from_slice(match operation {
         Get | Gat | Touch => b"mg ",
         Delete => b"md ",
+        Call => b"mx ",
         Incr | Decr => b"ma ",
         _ => b"ms ",
     });
@@ -136,6 +151,7 @@ pub(super) fn line(operation: Operation, key: &[u8], arguments: &Arguments, leng
         Gat => put(into, format_args!(" v f c T{expire}")),
         Touch => put(into, format_args!(" T{expire}")),
         Delete => {}
+        Call => put(into, format_args!(" {length} {number}")),
         Incr => put(into, format_args!(" v c MI D{number}")),
         Decr => put(into, format_args!(" v c MD D{number}")),
         _ => {
@@ -206,6 +222,7 @@ mod tests {
             (Operation::Decr, 0, "ma k v c MD D3\r\n"),
             (Operation::Stats, 0, "stats items\r\n"),
             (Operation::Flush, 0, "flush_all 3\r\n"),
+            (Operation::Call, 9, "mx k 9 3\r\n"),
         ] {
             assert_eq!(said(operation, b"k", &arguments, length), line);
         }
@@ -224,6 +241,9 @@ mod tests {
         assert_eq!(Expire::In(Duration::MAX).number(), i64::from(i32::MAX));
         assert_eq!(Expire::At(UNIX_EPOCH + day).number(), -1);
         assert_eq!(Expire::At(UNIX_EPOCH + day * 40).number(), 40 * 86400);
+        assert_eq!((Expire::Never.unix_seconds(), Expire::In(Duration::ZERO).unix_seconds()), (0, 1));
+        assert_eq!(Expire::At(UNIX_EPOCH + day * 40).unix_seconds(), 40 * 86400);
+        assert!(Expire::In(Duration::from_secs(9)).unix_seconds() > 1_700_000_000);
     }
 
     #[test]

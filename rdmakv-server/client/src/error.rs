@@ -23,6 +23,9 @@ pub enum Operation {
     Stats,
     Version,
     Flush,
+    /// A call of the replication protocol, which is a part of another operation.
+    #[doc(hidden)]
+    Call,
 }
 
 impl Operation {
@@ -54,6 +57,7 @@ impl Operation {
             Self::Stats => "stats",
             Self::Version => "version",
             Self::Flush => "flush",
+            Self::Call => "call",
         }
     }
 }
@@ -186,6 +190,43 @@ pub enum Error {
     /// The ticket is another client's.
     #[error("the ticket is another client's: wait for it at the one that gave it")]
     OtherClient,
+    /// The configuration of the cluster could not be read.
+    #[error("{why}")]
+    Configuration {
+        /// The operation, the cause and the remedy.
+        why: String,
+    },
+    /// Too few servers are left for a write that is to survive the loss of one. Nothing was changed.
+    #[error(
+        "{about}: {servers} server is up, so the value would not survive its loss: start another server, or wait until it has joined"
+    )]
+    TooFew {
+        /// Which operation.
+        about: About,
+        /// How many servers are up.
+        servers: usize,
+    },
+    /// No server could answer for the key in time. Nothing was changed.
+    #[error(
+        "{about}: not served within {} ms: {why}: see `rdmakv cluster status`, or raise Cluster::give_up_after",
+        after.as_millis()
+    )]
+    NotServed {
+        /// Which operation.
+        about: About,
+        /// How long it was tried.
+        after: Duration,
+        /// The last obstacle.
+        why: String,
+    },
+    /// The operation is not possible on a key of which several servers have copies.
+    #[error("{about}: {why}")]
+    Unsupported {
+        /// Which operation.
+        about: About,
+        /// The reason and the remedy.
+        why: &'static str,
+    },
     /// No memory for fabrics.
     #[error("memory for fabrics: {why}: see Options::value_memory and Options::transfer_memory")]
     Memory {
@@ -202,6 +243,9 @@ impl Error {
             | Self::TimedOut { about, .. }
             | Self::OutcomeUnknown { about, .. }
             | Self::Refused { about, .. }
+            | Self::TooFew { about, .. }
+            | Self::NotServed { about, .. }
+            | Self::Unsupported { about, .. }
             | Self::Nonsense { about, .. } => Some(about),
             _ => None,
         }

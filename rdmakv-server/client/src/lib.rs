@@ -37,6 +37,13 @@
 //! fabric is tried again in the background, while the client is in use. Several servers share the keys as
 //! libmemcached has it ([`Ring`]); [`ServerAddress`] has the syntax, with weights and names.
 //!
+//! # Clusters
+//!
+//! [`Client::of_cluster`] takes the servers from a configuration in etcd, and follows it as servers come and go. Keys with the policy
+//! `copies:N` are written to N servers by this client. Operations on them have one order, for all clients, though all but one of a key's
+//! servers are lost, one after another. They take up to [`Cluster::give_up_after`] while servers fail, whatever [`Options::timeout`] is.
+//! That time is for each of their calls.
+//!
 //! # One-sided reads
 //!
 //! A client that asks a server for an item over a fabric is told a *tag*: the place of the item in the server's
@@ -113,9 +120,14 @@ mod error;
 mod fabric;
 pub mod far;
 pub mod future;
+mod membership;
 mod memory;
 mod ops;
 mod options;
+mod replication;
+#[cfg(test)]
+mod replication_tests;
+mod resilient;
 mod server;
 mod slots;
 mod stream;
@@ -132,6 +144,7 @@ pub use counters::Counters;
 pub use error::{About, Error, Operation, WayDown};
 pub use options::Options;
 pub use rdmakv_proto::placement::{Continuum, Name, Ring};
+pub use resilient::Cluster;
 pub use ticket::{Outcome, Ticket};
 pub use value::{Source, Value};
 
@@ -142,6 +155,7 @@ use command::{Arguments, check_key};
 use common::{Common, ThisProcess};
 use domains::Fabrics;
 use ops::Ops;
+use resilient::{Hands, Resilient};
 use server::Server;
 use std::collections::VecDeque;
 use std::fmt;
@@ -153,6 +167,8 @@ pub struct Client {
     servers: Vec<Server>,
     ring: Ring,
     common: Common,
+    /// The cluster, if the servers are of one.
+    resilient: Option<Box<Resilient>>,
     id: u64,
 }
 
@@ -187,24 +203,44 @@ impl Client {
         if servers.is_empty() {
             return Err(Error::NoServer);
         }
-        static NEXT: AtomicU64 = AtomicU64::new(0);
         let named: Vec<_> = servers.iter().map(|server| (server.name(), server.weight())).collect();
-        Ok(Self {
-            ring: Ring::new(options.continuum, &named),
-            servers: servers.iter().map(|server| Server::new(server, &options)).collect(),
+        let ring = Ring::new(options.continuum, &named);
+        Ok(Self::of_servers(servers.iter().map(|server| Server::new(server, &options)).collect(), ring, &options))
+    }
+
+    /// Returns a client of all servers of a cluster, as the cluster's configuration changes.
+    ///
+    /// # Errors
+    /// [`Error::Configuration`]: etcd does not answer, or has no such cluster.
+    pub fn of_cluster(cluster: &Cluster, options: Options) -> Result<Self> {
+        let ring = Ring::new(options.continuum, &[]);
+        // Keys have a place though no server has joined.
+        let nowhere = Server::new(&ServerAddress::nowhere(), &options);
+        let mut client = Self::of_servers(vec![nowhere], ring, &options);
+        let mut hands = Hands { servers: &mut client.servers, common: &mut client.common };
+        client.resilient = Some(Box::new(Resilient::new(cluster, &options, &mut hands)?));
+        Ok(client)
+    }
+
+    fn of_servers(servers: Vec<Server>, ring: Ring, options: &Options) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self {
+            servers,
+            ring,
             common: Common {
                 ops: Ops::new(options.window),
                 patience: options.patience(),
                 timeout: options.timeout,
                 counters: Counters::default(),
-                fabrics: Fabrics::new(&options),
+                fabrics: Fabrics::new(options),
                 one_sided: options.one_sided,
                 login: options.login(),
                 process: std::process::id(),
                 this_process: ThisProcess::new(),
             },
+            resilient: None,
             id: NEXT.fetch_add(1, Ordering::Relaxed),
-        })
+        }
     }
 
     // ---- Blocking ----------------------------------------------------------------------------------
@@ -216,8 +252,9 @@ impl Client {
     pub fn get(&mut self, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
         let key = key.as_ref();
         check_key(Operation::Get, key)?;
+        let has_copies = self.has_copies(key);
         let server = self.server_of(key);
-        if let Some(value) = self.servers[server].get_now(&mut self.common, key) {
+        if !has_copies && let Some(value) = self.servers[server].get_now(&mut self.common, key) {
             self.common.counters.hits += 1;
             return Ok(Some(value));
         }
@@ -474,8 +511,9 @@ impl Client {
 
     /// When [`Client::progress`] has something to do though nothing comes.
     pub fn next_deadline(&mut self) -> Option<Instant> {
-        let oldest = self.common.ops.oldest()?;
-        self.common.ops.get(oldest).map(|op| op.deadline)
+        let oldest = self.common.ops.oldest().and_then(|oldest| self.common.ops.get(oldest));
+        let of_cluster = self.resilient.as_ref().and_then(|resilient| resilient.next_deadline());
+        oldest.map(|op| op.deadline).into_iter().chain(of_cluster).min()
     }
 
     /// Operations that are open: under way, or ended and their results not taken.
@@ -505,7 +543,11 @@ impl Client {
 
     /// Returns the place, in the order in which they were named, of the server that has a key.
     pub fn server_of(&self, key: impl AsRef<[u8]>) -> usize {
-        if self.servers.len() == 1 { 0 } else { self.ring.server(key.as_ref()) }
+        match &self.resilient {
+            Some(resilient) => resilient.primary(key.as_ref()).unwrap_or(0),
+            None if self.servers.len() == 1 => 0,
+            None => self.ring.server(key.as_ref()),
+        }
     }
 
     // ---- Inside ------------------------------------------------------------------------------------
@@ -514,6 +556,7 @@ impl Client {
         for server in &mut self.servers {
             server.progress(&mut self.common);
         }
+        self.progress_cluster();
         self.expire();
         self.common.ops.sweep();
     }
@@ -523,6 +566,9 @@ impl Client {
         let busy: usize = self.servers.iter().map(Server::busy).sum();
         // With several servers, and several transports to one, it sleeps for one at a time.
         let longest = if busy > 1 { Duration::from_millis(1) } else { longest };
+        if self.resilient.as_ref().is_some_and(|resilient| resilient.any().is_some()) {
+            return self.wait_for_cluster(None, longest);
+        }
         let Some(oldest) = self.common.ops.oldest() else {
             return std::thread::sleep(longest.min(Duration::from_millis(1)));
         };
@@ -569,10 +615,45 @@ impl Client {
 
     fn issue(&mut self, (operation, key): (Operation, &[u8]), arguments: Arguments, data: Data) -> Result<ops::Name> {
         check_key(operation, key)?;
+        if self.has_copies(key) {
+            return self.issue_to_cluster((operation, key), arguments, data);
+        }
         let server = self.server_of(key);
         let name = self.open_one((operation, key), arguments, data, server)?;
         self.servers[server].issue(&mut self.common, name);
         Ok(name)
+    }
+
+    /// Returns whether several servers have the key, in the latest epoch.
+    #[inline]
+    fn has_copies(&mut self, key: &[u8]) -> bool {
+        let Some(resilient) = &mut self.resilient else { return false };
+        resilient.follow(&mut Hands { servers: &mut self.servers, common: &mut self.common });
+        resilient.has(key)
+    }
+
+    fn issue_to_cluster(&mut self, what: (Operation, &[u8]), arguments: Arguments, data: Data) -> Result<ops::Name> {
+        if !self.has_room() {
+            return Err(Error::Full { operation: what.0, most: self.common.ops.most() });
+        }
+        let name = self.common.ops.insert_group(what, arguments, data);
+        if let Some(resilient) = &mut self.resilient {
+            resilient.begin(name, &mut Hands { servers: &mut self.servers, common: &mut self.common });
+        }
+        Ok(name)
+    }
+
+    fn progress_cluster(&mut self) {
+        if let Some(resilient) = &mut self.resilient {
+            resilient.progress(&mut Hands { servers: &mut self.servers, common: &mut self.common });
+        }
+    }
+
+    fn wait_for_cluster(&mut self, name: Option<ops::Name>, longest: Duration) {
+        if let Some(resilient) = &mut self.resilient {
+            let mut hands = Hands { servers: &mut self.servers, common: &mut self.common };
+            resilient.wait(name, longest, &mut hands);
+        }
     }
 
     fn ticket<T: Outcome>(
@@ -594,7 +675,9 @@ impl Client {
 
     fn run_everywhere<T: Outcome>(&mut self, operation: Operation, arguments: &Arguments) -> Everywhere<T> {
         let mut outcomes = Vec::new();
-        for server in 0..self.servers.len() {
+        let is_there = |&server: &usize| self.resilient.is_none() || !self.servers[server].is_nowhere();
+        let servers: Vec<usize> = (0..self.servers.len()).filter(is_there).collect();
+        for server in servers {
             let outcome = self.open_one((operation, b""), arguments.clone(), Data::None, server).and_then(|name| {
                 self.servers[server].issue(&mut self.common, name);
                 self.finish(name).0
@@ -615,7 +698,8 @@ impl Client {
     /// Waits until another operation may be opened.
     fn wait_for_room(&mut self, operation: Operation) -> Result<()> {
         while !self.has_room() {
-            let Some(oldest) = self.common.ops.oldest() else {
+            let of_cluster = self.resilient.as_ref().and_then(|resilient| resilient.any());
+            let Some(oldest) = self.common.ops.oldest().or(of_cluster) else {
                 return Err(Error::Full { operation, most: self.common.ops.most() });
             };
             self.wait_until_done(oldest);
@@ -633,7 +717,19 @@ impl Client {
 
     fn wait_until_done(&mut self, name: ops::Name) {
         while let Some(op) = self.common.ops.unanswered(name) {
+            if op.on == ops::On::Group {
+                self.servers
+                    .iter_mut()
+                    .filter(|server| server.busy() > 0)
+                    .for_each(|server| server.progress(&mut self.common));
+                self.progress_cluster();
+                if self.common.ops.unanswered(name).is_some() {
+                    self.wait_for_cluster(Some(name), Duration::from_secs(1));
+                }
+                continue;
+            }
             let (server, deadline) = (op.server, op.deadline);
+            self.progress_cluster();
             self.servers[server].progress(&mut self.common);
             let Some(op) = self.common.ops.unanswered(name) else { break };
             let on = op.on;

@@ -28,6 +28,8 @@ pub(super) enum On {
     Queue,
     Fabric,
     Stream,
+    /// At several servers: calls, which are operations of their own, are parts of it.
+    Group,
 }
 
 /// An open operation.
@@ -51,6 +53,8 @@ pub(super) struct Op {
     /// The server's reason for a refusal over the fabric.
     pub(super) refused: Option<String>,
     result: Option<Result<Answer, Error>>,
+    /// It is a call of another operation.
+    is_part: bool,
     /// The holder that may take the result.
     holder: Option<Weak<()>>,
     pub(super) waker: Option<Waker>,
@@ -68,6 +72,9 @@ pub(super) struct Ops {
     changing: HashMap<u64, u32>,
     hasher: RandomState,
     woken: Vec<Waker>,
+    /// Calls of other operations: how many are open, and those that have ended.
+    parts: usize,
+    ended_parts: Vec<Name>,
 }
 
 impl Ops {
@@ -81,6 +88,8 @@ impl Ops {
             changing: HashMap::new(),
             hasher: RandomState::default(),
             woken: Vec::new(),
+            parts: 0,
+            ended_parts: Vec::new(),
         }
     }
 
@@ -89,7 +98,7 @@ impl Ops {
     }
 
     pub(super) fn open(&self) -> usize {
-        self.places.len() - self.free.len()
+        self.places.len() - self.free.len() - self.parts
     }
 
     pub(super) fn has_room(&self) -> bool {
@@ -127,6 +136,7 @@ impl Ops {
             no_transfer: false,
             refused: None,
             result: None,
+            is_part: false,
             holder: None,
             waker: None,
         };
@@ -142,6 +152,44 @@ impl Ops {
         let name = Name { at, life: place.0 };
         self.by_age.push_back(name);
         name
+    }
+
+    /// Opens an operation that has a time of its own: it is never the oldest.
+    pub(super) fn insert_group(&mut self, what: (Operation, &[u8]), arguments: Arguments, data: Data) -> Name {
+        let name = self.insert(what, arguments, data, usize::MAX, Instant::now());
+        self.by_age.pop_back();
+        if let Some(op) = self.get_mut(name) {
+            op.on = On::Group;
+        }
+        name
+    }
+
+    /// Opens a call of another operation. The window does not count it, and it is never the oldest.
+    pub(super) fn insert_part(
+        &mut self,
+        key: &[u8],
+        arguments: Arguments,
+        data: Data,
+        server: usize,
+        deadline: Instant,
+    ) -> Name {
+        let name = self.insert((Operation::Call, key), arguments, data, server, deadline);
+        self.by_age.pop_back();
+        self.parts += 1;
+        if let Some(op) = self.get_mut(name) {
+            op.is_part = true;
+        }
+        name
+    }
+
+    /// Returns whether it is a call of another operation.
+    pub(super) fn is_part(&self, name: Name) -> bool {
+        self.get(name).is_some_and(|op| op.is_part)
+    }
+
+    /// Returns the calls that have ended since the last time.
+    pub(super) fn ended_parts(&mut self) -> Vec<Name> {
+        std::mem::take(&mut self.ended_parts)
     }
 
     /// A ticket holds it: without a holder the result is dropped.
@@ -183,7 +231,10 @@ impl Ops {
         let unwanted = op.holder.as_ref().is_some_and(|holder| holder.strong_count() == 0);
         op.result = Some(result);
         let waker = op.waker.take();
-        let changes = op.changes;
+        let (changes, is_part) = (op.changes, op.is_part);
+        if is_part {
+            self.ended_parts.push(name);
+        }
         self.woken.extend(waker);
         if let Some(hash) = changes
             && let Some(left) = self.changing.get_mut(&hash)
@@ -205,6 +256,7 @@ impl Ops {
         let op = place.1.take()?;
         place.0 = place.0.wrapping_add(1);
         self.free.push(name.at);
+        self.parts -= usize::from(op.is_part);
         if self.spare.len() < 64 {
             self.spare.push(op.key);
         }

@@ -488,7 +488,7 @@ impl Server {
 
     fn end(&self, common: &mut Common, name: Name, error: impl FnOnce(About) -> Error) {
         if let Some(about) = common.ops.about(name, &self.text) {
-            common.counters.errors += 1;
+            common.counters.errors += u64::from(!common.ops.is_part(name));
             common.ops.end(name, Err(error(about)));
         }
     }
@@ -513,7 +513,7 @@ impl Server {
                 self.lose_stream(common, &Lost::System(late), Some(name));
             }
             On::Fabric => self.lose_fabric(common, why, Some(name)),
-            On::Queue => {}
+            On::Queue | On::Group => {}
         }
     }
 
@@ -554,6 +554,22 @@ impl Server {
         if let Some((_, link)) = self.link.as_mut().filter(|_| self.process == std::process::id()) {
             link.tell_last_reads(&mut self.tags);
         }
+    }
+
+    /// Ends all that is under way there, because the server has left its cluster.
+    pub(super) fn leave(&mut self, common: &mut Common) {
+        const WHY: &str = "the server has left the cluster";
+        self.lose_fabric(common, WHY.to_owned(), None);
+        self.lose_stream(common, &Lost::Closed, None);
+        for name in std::mem::take(&mut self.queue) {
+            let ways = vec![WayDown { address: self.text.clone(), why: WHY.to_owned() }];
+            self.end(common, name, |about| Error::Unreachable { about, ways });
+        }
+    }
+
+    /// Returns whether there is no way to it, because it left its cluster.
+    pub(super) fn is_nowhere(&self) -> bool {
+        self.fabrics.is_empty() && self.sockets.is_empty()
     }
 
     /// Returns the fabric that is in use.

@@ -87,7 +87,8 @@ fn wrong_use_is_told_with_its_remedy() {
         ("h", &["--cluster", "a/b", "cluster", "status"], 2, "use 1 to 64 letters"),
         ("h", &["cluster", "policy", "a", "copies:1"], 2, "use none, copies:2 to copies:64"),
         ("h", &["cluster", "init", "--lease", "1"], 2, "500 to 60000"),
-        ("h", &["get", "--etcd", "h", "a"], 2, "only `rdmakv cluster` does yet"),
+        ("h", &["get", "--etcd", "h", "-s", "h", "a"], 2, "both -s and --etcd are given"),
+        ("h", &["get", "--etcd", "http://127.0.0.1:1", "a"], 1, "connection refused: start etcd or correct --etcd"),
     ] {
         let (got, out, why) = rdmakv(etcd, arguments);
         assert!(got == code && out.is_empty() && why.contains(remedy), "{arguments:?}: {got} {why}");

@@ -19,8 +19,9 @@ Servers:
   shm:@NAME, shm:PATH, iwarp:HOST:PORT, verbs:HOST:PORT over a fabric, with one-sided reads
   tcp:HOST:PORT, HOST[:PORT], unix:PATH                 over a socket; what reads fall back to
   Keys are spread over several servers as libmemcached does it. Without -s, the variable
-  RDMAKV_SERVERS names servers, with spaces between them; without that it is the server on
-  this machine at memcached's port. RDMAKV_LOGIN=NAME:PASSWORD for servers that ask for it (-Y).
+  RDMAKV_SERVERS names servers, with spaces between them. Without that, the servers are those
+  of the cluster in the etcd of --etcd or RDMAKV_ETCD, or the one on this machine at
+  memcached's port. RDMAKV_LOGIN=NAME:PASSWORD for servers that ask for it (-Y).
 
 Exit codes:
   0 done; 1 failed, or there is no such key, or it was not stored; 2 wrong usage;
@@ -42,7 +43,7 @@ pub(super) struct Flags {
     /// Say on standard error how it went
     #[arg(short, long, global = true)]
     pub(super) verbose: bool,
-    /// The servers of etcd, for the cluster commands: http://[USER:PASSWORD@]HOST[:PORT], with commas between them; without it there is RDMAKV_ETCD
+    /// The etcd of a cluster, in place of -s: http://[USER:PASSWORD@]HOST[:PORT], with commas between several
     #[arg(long, value_name = "URL,...", global = true)]
     pub(super) etcd: Option<String>,
     /// The name of the cluster in etcd

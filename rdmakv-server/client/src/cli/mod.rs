@@ -7,7 +7,7 @@ mod flags;
 mod values;
 mod watch;
 
-use crate::{About, Client, Error, Everywhere, Operation, Options, Stats};
+use crate::{About, Client, Cluster, Error, Everywhere, Operation, Options, Stats};
 use clap::{CommandFactory, Parser};
 use flags::{Command, Flags, ends};
 use std::fmt::Write as _;
@@ -94,21 +94,16 @@ fn run(flags: &Flags) -> Result<(), Failure> {
     if let Command::Cluster(cluster) = &flags.command {
         return cluster::run(cluster, flags.etcd.as_deref(), &flags.cluster, timeout);
     }
-    if flags.etcd.is_some() {
-        let why = "use etcd: only `rdmakv cluster` does yet: name the servers of other commands by -s";
-        return Err(Failure::Usage(why.to_owned()));
-    }
-    let servers = match (&flags.servers[..], std::env::var("RDMAKV_SERVERS")) {
-        ([], Ok(servers)) if !servers.trim().is_empty() => servers.split_whitespace().map(str::to_owned).collect(),
-        ([], _) => vec![HERE.to_owned()],
-        (servers, _) => servers.to_vec(),
-    };
+    let (servers, cluster) = servers_of(flags)?;
     // Not a flag: others see those.
     let login = std::env::var("RDMAKV_LOGIN").ok();
     let login = login.as_deref().and_then(|login| login.split_once(':'));
     let login = login.map(|(name, password)| (name.to_owned(), password.to_owned()));
     let options = Options { timeout, connect_timeout: timeout, one_sided: !flags.ask, login, ..Options::default() };
-    let mut client = Client::with_options(&servers, options)?;
+    let mut client = match cluster {
+        Some(cluster) => Client::of_cluster(&cluster, options)?,
+        None => Client::with_options(&servers, options)?,
+    };
     match &flags.command {
         Command::Get { keys, times, output } => {
             values::get(&mut client, &servers, keys, *times, output.as_deref(), flags.verbose)
@@ -136,6 +131,29 @@ fn run(flags: &Flags) -> Result<(), Failure> {
             let _ = writeln!(text, "{server}  {version}");
         }),
         Command::Flush { after } => everywhere(client.flush(Duration::from_secs(*after)), |_, _, _| {}),
+    }
+}
+
+/// Returns the servers that are asked, or the cluster that they are of.
+fn servers_of(flags: &Flags) -> Result<(Vec<String>, Option<Cluster>), Failure> {
+    let variable = |name| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
+    let of_cluster = |etcd: String| {
+        let mut cluster = Cluster::new(etcd);
+        cluster.name.clone_from(&flags.cluster);
+        (Vec::new(), Some(cluster))
+    };
+    match (&flags.etcd, &flags.servers[..]) {
+        (Some(_), [_, ..]) => {
+            let why = "find servers: both -s and --etcd are given: name servers, or the etcd of their cluster";
+            Err(Failure::Usage(why.to_owned()))
+        }
+        (Some(etcd), []) => Ok(of_cluster(etcd.clone())),
+        (None, servers @ [_, ..]) => Ok((servers.to_vec(), None)),
+        (None, []) => Ok(match (variable("RDMAKV_SERVERS"), variable("RDMAKV_ETCD")) {
+            (Some(servers), _) => (servers.split_whitespace().map(str::to_owned).collect(), None),
+            (None, Some(etcd)) => of_cluster(etcd),
+            (None, None) => (vec![HERE.to_owned()], None),
+        }),
     }
 }
 

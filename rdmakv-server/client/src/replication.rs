@@ -1,0 +1,600 @@
+//! Operations on keys that several servers have whole, as state machines without input, output or clock.
+//!
+//! An [`Operation`] is one read or write of one key. It returns calls to send, and takes the replies. An answer that does not come, a fence
+//! and a later epoch let it ask what became of its write, and go on. All that has an end: [`Operation::progress`] gives up at its deadline.
+//!
+//! A write takes three steps, each at several servers at once: the primary orders it, all others seal it, the primary publishes it. Values
+//! of more than [`CARRIED`] bytes are staged at all of them first. A read asks the primary.
+
+use super::membership::Layout;
+use rdmakv_cluster::config::{Policy, ServerId};
+use rdmakv_cluster::helper::{Calls, Completion, Progress, Target};
+use rdmakv_cluster::messages::{
+    Answer, Call, Change, Chunk, Condition, Form, Piece, Refusal, Reply, Request, Verdict, Version, WriteId,
+};
+use rdmakv_cluster::wire::{Arguments, Attributes, ReplyFrame, RequestFrame};
+use rdmakv_cluster::writer::{Bytes, GIVE_UP_AFTER, Outcome, Writer};
+use rdmakv_proto::item::value_sum;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+/// Bytes of a value that travel with the order. More are staged at all members at once.
+pub(super) const CARRIED: usize = 64 << 10;
+
+/// Nanoseconds before a call is repeated, at first and at most.
+const PAUSE: (u64, u64) = (2_000_000, 100_000_000);
+
+/// The number of bytes that came with a reply; 0 are the operation's own.
+const CAME: Chunk = Chunk(1);
+
+/// The work of an operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Work {
+    /// Returns the value.
+    Read,
+    /// Stores the operation's bytes.
+    Put(Condition),
+    /// Takes the value away.
+    Delete,
+    /// Has the primary compute a value of the one that is there.
+    Compute(Arguments),
+}
+
+/// The facts of the bytes that an operation stores.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Own {
+    length: u64,
+    sum: u32,
+    attributes: Attributes,
+}
+
+impl Own {
+    /// Returns the facts of a value.
+    pub(super) fn of(value: &[u8], attributes: Attributes) -> Self {
+        Self { length: value.len() as u64, sum: value_sum(value), attributes }
+    }
+
+    fn piece(&self, form: Form) -> Piece {
+        Piece { chunk: Chunk(0), form, length: self.length, sum: self.sum }
+    }
+}
+
+/// A call to a server.
+#[derive(Debug)]
+pub(super) struct Parcel {
+    pub(super) to: ServerId,
+    pub(super) frame: RequestFrame,
+    /// The bytes that follow the call.
+    pub(super) body: Body,
+    /// The attempt that waits for the answer; None if nothing does.
+    pub(super) round: Option<u32>,
+}
+
+/// The bytes that follow a call.
+#[derive(Clone, Debug)]
+pub(super) enum Body {
+    None,
+    /// Those that the operation stores, or adds.
+    Own,
+    /// Those of a reply.
+    Came(Arc<Vec<u8>>),
+}
+
+/// A reply as it came.
+#[derive(Debug)]
+pub(super) struct Arrived {
+    pub(super) from: ServerId,
+    /// The attempt of its call.
+    pub(super) round: Option<u32>,
+    pub(super) frame: ReplyFrame,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// A value that was read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Found {
+    pub(super) version: Version,
+    pub(super) flags: u32,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// The end of an operation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum End {
+    /// The value, or that there is none.
+    Value(Option<Found>),
+    /// The write was published, or changed nothing.
+    Done(Verdict),
+    /// The number was computed and published.
+    Number(u64),
+    /// Too few servers are left for a write that is to survive the loss of one.
+    TooFew,
+    /// The key's values are in fragments.
+    Code,
+    /// The bytes are not those that were stored.
+    Damaged,
+    /// The time is over, and nothing was changed.
+    NotServed(Obstacle),
+    /// The time is over, and the write may have been published, or may be yet.
+    Unknown(Obstacle),
+}
+
+/// The last event that kept an operation from its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Obstacle {
+    server: Option<ServerId>,
+    why: &'static str,
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.server {
+            Some(server) => write!(f, "server {} {}", server.0, self.why),
+            None => f.write_str(self.why),
+        }
+    }
+}
+
+/// The numbers of a client's writes.
+///
+/// A client whose write has an unknown outcome goes on as another. So it never closes a write that others may still complete.
+#[derive(Clone, Debug)]
+pub(super) struct Ids {
+    client: u64,
+    sequence: u64,
+    /// The state of the generator of client numbers.
+    seed: u64,
+    open: BTreeSet<WriteId>,
+    lost: BTreeSet<WriteId>,
+}
+
+impl Ids {
+    /// Returns the numbers of a client that no other has, if the seed is random.
+    pub(super) fn new(seed: u64) -> Self {
+        let (client, sequence) = (0, 0);
+        let mut ids = Self { client, sequence, seed, open: BTreeSet::new(), lost: BTreeSet::new() };
+        ids.become_another();
+        ids
+    }
+
+    fn become_another(&mut self) {
+        // SplitMix64.
+        self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let value = (self.seed ^ (self.seed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        // On the wire 0 stands for no client.
+        (self.client, self.sequence) = ((value ^ (value >> 31)).max(1), 0);
+    }
+
+    /// Returns the number of a new write, and the lowest of the client whose outcome it may still ask for.
+    fn begin(&mut self) -> (WriteId, u64) {
+        self.sequence += 1;
+        let id = WriteId { client: self.client, sequence: self.sequence };
+        self.open.insert(id);
+        let of_client = WriteId { client: self.client, sequence: 0 }..=id;
+        let lowest = [&self.open, &self.lost].into_iter().filter_map(|ids| ids.range(of_client.clone()).next()).min();
+        (id, lowest.map_or(id.sequence, |lowest| lowest.sequence))
+    }
+
+    /// Closes a write: its outcome is known, and not asked for again.
+    fn close(&mut self, id: WriteId) {
+        self.open.remove(&id);
+        self.forget_others();
+    }
+
+    /// Gives up a write whose outcome is unknown.
+    fn lose(&mut self, id: WriteId) {
+        self.open.remove(&id);
+        self.lost.insert(id);
+        if id.client == self.client {
+            self.become_another();
+        }
+        self.forget_others();
+    }
+
+    /// Forgets writes of earlier numbers of this client under which nothing is open any more.
+    fn forget_others(&mut self) {
+        let (current, open) = (self.client, &self.open);
+        let is_open = |client: u64| open.iter().any(|id| id.client == client);
+        self.lost.retain(|id| id.client == current || is_open(id.client));
+    }
+}
+
+/// The surroundings of an operation at one moment.
+pub(super) struct Now<'a> {
+    pub(super) layout: &'a Layout,
+    pub(super) ids: &'a mut Ids,
+    /// Nanoseconds.
+    pub(super) time: u64,
+}
+
+/// One operation on one key.
+#[derive(Debug)]
+pub(super) struct Operation {
+    key: Vec<u8>,
+    work: Work,
+    own: Own,
+    step: Step,
+    /// Each repetition of calls is a round. Replies of earlier ones may still come.
+    round: u32,
+    /// Calls of this round without an answer.
+    waiting: u32,
+    retry_at: Option<u64>,
+    pauses: u32,
+    deadline: u64,
+    /// A primary may have ordered the write.
+    is_ordered: bool,
+    /// The value that a primary computed.
+    computed: Option<u64>,
+    obstacle: Obstacle,
+}
+
+#[derive(Debug)]
+enum Step {
+    /// It begins, or begins again, at this time.
+    Due(u64),
+    Writing(Writer),
+    /// The value is asked for; after a computation, the one of this version.
+    Reading(Target, Option<Version>),
+    /// A write that the primary does not know the end of is completed, before the value is asked for again.
+    Completing(Target, Completion, Option<Version>),
+    Ended(Option<End>),
+}
+
+impl Operation {
+    /// Returns an operation that begins at once, and takes at most `patience` nanoseconds, or [`GIVE_UP_AFTER`].
+    pub(super) fn new(key: &[u8], work: Work, own: Own, now: u64, patience: u64) -> Self {
+        Self {
+            key: key.to_vec(),
+            work,
+            own,
+            step: Step::Due(now),
+            round: 0,
+            waiting: 0,
+            retry_at: None,
+            pauses: 0,
+            deadline: now.saturating_add(patience.min(GIVE_UP_AFTER)),
+            is_ordered: false,
+            computed: None,
+            obstacle: Obstacle { server: None, why: "no server was asked" },
+        }
+    }
+
+    /// Returns when there is something to do though nothing comes.
+    pub(super) fn wakes_at(&self) -> u64 {
+        let next = if let Step::Due(at) = self.step { Some(at) } else { self.retry_at };
+        next.map_or(self.deadline, |next| next.min(self.deadline))
+    }
+
+    /// Returns when it gives up.
+    pub(super) fn deadline(&self) -> u64 {
+        self.deadline
+    }
+
+    /// Returns the epoch that its calls have; None while it has none under way.
+    pub(super) fn epoch(&self) -> Option<rdmakv_cluster::config::Epoch> {
+        match &self.step {
+            Step::Writing(writer) => Some(writer.target().epoch),
+            Step::Reading(target, _) | Step::Completing(target, ..) => Some(target.epoch),
+            Step::Due(_) | Step::Ended(_) => None,
+        }
+    }
+
+    /// Takes the end, once there is one.
+    pub(super) fn take_end(&mut self) -> Option<End> {
+        if let Step::Ended(end) = &mut self.step { end.take() } else { None }
+    }
+
+    /// Does what is due: begins, repeats calls, goes on in a later epoch, gives up.
+    pub(super) fn progress(&mut self, now: &mut Now<'_>) -> Vec<Parcel> {
+        if matches!(self.step, Step::Ended(_)) {
+            return Vec::new();
+        }
+        if now.time >= self.deadline {
+            self.give_up(now);
+            return Vec::new();
+        }
+        let is_later = self.epoch().is_some_and(|epoch| now.layout.epoch() > epoch);
+        let is_due = match self.step {
+            Step::Due(at) => now.time >= at,
+            _ => self.retry_at.is_some_and(|at| now.time >= at),
+        };
+        if !is_later && !is_due {
+            return Vec::new();
+        }
+        if is_later {
+            self.pauses = 0;
+        }
+        (self.round, self.waiting, self.retry_at) = (self.round.wrapping_add(1), 0, None);
+        let calls = match &mut self.step {
+            Step::Due(_) => return self.begin(now),
+            Step::Writing(writer) if is_later => writer.adopt(now.layout.target(&self.key)),
+            Step::Writing(writer) => writer.lost(),
+            Step::Reading(_, after) | Step::Completing(.., after) => {
+                let after = *after;
+                return self.read(now, after);
+            }
+            Step::Ended(_) => Calls::new(),
+        };
+        let parcels = self.parcels(calls, None);
+        self.settle(now);
+        parcels
+    }
+
+    /// Takes a reply.
+    pub(super) fn take(&mut self, arrived: Arrived, now: &mut Now<'_>) -> Vec<Parcel> {
+        let Arrived { from, round, frame: ReplyFrame { mut reply, attributes }, bytes } = arrived;
+        self.answered(round);
+        self.meet(from, &reply.answer);
+        name_bytes(&mut reply.answer);
+        let came = (Arc::new(bytes), attributes);
+        let parcels = match &mut self.step {
+            Step::Writing(writer) => {
+                if has_computed(&reply, writer.id()) {
+                    self.computed = number(&came.0);
+                }
+                let calls = writer.take(from, &reply);
+                self.parcels(calls, Some(&came))
+            }
+            Step::Reading(target, after) if reply.epoch == target.epoch && target.is_primary(from) => {
+                match &reply.answer {
+                    Answer::Value(value) if reply.id.is_none() => {
+                        let value = value.as_ref().map(|stored| (stored.version, stored.piece));
+                        let end = self.found(value, &came);
+                        self.step = Step::Ended(Some(end));
+                        Vec::new()
+                    }
+                    Answer::Help(pending) => {
+                        let completion = Completion::of(pending, target);
+                        let calls = completion.start(target);
+                        self.step = Step::Completing(target.clone(), completion, *after);
+                        self.parcels(calls, Some(&came))
+                    }
+                    _ => Vec::new(),
+                }
+            }
+            Step::Completing(target, completion, after)
+                if reply.epoch == target.epoch && reply.id == Some(completion.id()) =>
+            {
+                let after = *after;
+                match completion.take(target, from, &reply.answer) {
+                    Progress::Waiting(calls) => self.parcels(calls, Some(&came)),
+                    Progress::Ended(_, notes) => {
+                        let mut parcels = self.parcels(notes, None);
+                        parcels.extend(self.read(now, after));
+                        parcels
+                    }
+                    Progress::Unknown => self.read(now, after),
+                }
+            }
+            _ => Vec::new(),
+        };
+        let more = self.settle(now);
+        parcels.into_iter().chain(more).collect()
+    }
+
+    /// Notes that a call gets no answer.
+    pub(super) fn failed(&mut self, to: ServerId, round: Option<u32>, now: &mut Now<'_>) {
+        self.answered(round);
+        self.obstacle = Obstacle { server: Some(to), why: "does not answer" };
+        self.settle(now);
+    }
+
+    fn answered(&mut self, round: Option<u32>) {
+        if round == Some(self.round) {
+            self.waiting = self.waiting.saturating_sub(1);
+        }
+    }
+
+    /// Remembers an answer that leads nowhere, for errors.
+    fn meet(&mut self, from: ServerId, answer: &Answer) {
+        let why = match answer {
+            Answer::OtherEpoch => "is in another epoch",
+            Answer::NotServing => "has no right to answer for the key",
+            Answer::Fenced => "waits until the right of the primary before it has ended",
+            Answer::Busy => "is busy with other writes of the key",
+            Answer::Lacks => "lacks the value's bytes",
+            _ => return,
+        };
+        self.obstacle = Obstacle { server: Some(from), why };
+    }
+
+    /// Begins anew, under a new number.
+    fn begin(&mut self, now: &mut Now<'_>) -> Vec<Parcel> {
+        match now.layout.policy(&self.key).shrunk_to(now.layout.live()) {
+            Some(Policy::Code { .. }) => return self.end(End::Code),
+            None if self.work != Work::Read => return self.end(End::TooFew),
+            _ => {}
+        }
+        if self.work == Work::Read {
+            return self.read(now, None);
+        }
+        let target = now.layout.target(&self.key);
+        let (condition, bytes) = match self.work {
+            Work::Delete => {
+                let none = Own::default().piece(Form::Tombstone);
+                (Condition::Present, Bytes::Carried(none))
+            }
+            Work::Put(condition) => {
+                let piece = self.own.piece(Form::Copy);
+                let is_carried = self.own.length <= CARRIED as u64;
+                let staged = || Bytes::Staged(vec![piece; target.members.len()]);
+                (condition, if is_carried { Bytes::Carried(piece) } else { staged() })
+            }
+            Work::Read | Work::Compute(_) => (Condition::Present, Bytes::Computed(0)),
+        };
+        let (writer, calls) = Writer::begin(target, now.ids.begin(), condition, bytes);
+        (self.step, self.is_ordered) = (Step::Writing(writer), false);
+        let parcels = self.parcels(calls, None);
+        self.settle(now);
+        parcels
+    }
+
+    /// Asks for the value.
+    fn read(&mut self, now: &mut Now<'_>, after: Option<Version>) -> Vec<Parcel> {
+        let target = now.layout.target(&self.key);
+        let calls = target.primary(Call::Read);
+        (self.round, self.waiting, self.retry_at) = (self.round.wrapping_add(1), 0, None);
+        self.step = Step::Reading(target, after);
+        let parcels = self.parcels(calls, None);
+        self.settle(now);
+        parcels
+    }
+
+    /// Returns the end that a value brings.
+    fn found(&self, value: Option<(Version, Piece)>, (bytes, attributes): &(Arc<Vec<u8>>, Attributes)) -> End {
+        let after = if let Step::Reading(_, after) = self.step { after } else { None };
+        let is_sound = |piece: &Piece| bytes.len() as u64 == piece.length && value_sum(bytes) == piece.sum;
+        match (value, after) {
+            (Some((_, piece)), _) if piece.form != Form::Copy => End::Code,
+            (Some((_, piece)), _) if !is_sound(&piece) => End::Damaged,
+            (Some((version, _)), Some(after)) if version == after && number(bytes).is_some() => {
+                number(bytes).map_or(End::Damaged, End::Number)
+            }
+            (_, Some(_)) => End::Unknown(Obstacle {
+                server: None,
+                why: "it was done, and another write followed before its number was read",
+            }),
+            (Some((version, _)), None) => {
+                End::Value(Some(Found { version, flags: attributes.flags, bytes: bytes.to_vec() }))
+            }
+            (None, None) => End::Value(None),
+        }
+    }
+
+    /// Returns calls as they are sent.
+    fn parcels(&mut self, calls: Calls, came: Option<&(Arc<Vec<u8>>, Attributes)>) -> Vec<Parcel> {
+        calls.into_iter().map(|(to, request)| self.parcel(to, request, came)).collect()
+    }
+
+    fn parcel(&mut self, to: ServerId, request: Request, came: Option<&(Arc<Vec<u8>>, Attributes)>) -> Parcel {
+        let mut frame = RequestFrame::new(request);
+        let piece = match &frame.request.call {
+            Call::Stage { piece, .. } | Call::Order { change: Change::Put(piece), .. } => Some(*piece),
+            Call::Seal { piece, .. } => *piece,
+            _ => None,
+        };
+        let mut body = Body::None;
+        match (piece, came) {
+            // A deleted key has no attributes.
+            (Some(piece), _) if piece.form == Form::Tombstone => {}
+            (Some(piece), Some((bytes, attributes))) if piece.chunk == CAME => {
+                (body, frame.attributes) = (Body::Came(Arc::clone(bytes)), *attributes);
+            }
+            (Some(_), _) => (body, frame.attributes) = (Body::Own, self.own.attributes),
+            (None, _) => {}
+        }
+        if let (Call::Order { change, .. }, Work::Compute(arguments)) = (&frame.request.call, self.work)
+            && matches!(change, Change::Compute(_))
+        {
+            (body, frame.arguments) = (Body::Own, Some(arguments));
+        }
+        self.is_ordered |= matches!(frame.request.call, Call::Order { .. });
+        if self.obstacle.server.is_none() {
+            self.obstacle = Obstacle { server: Some(to), why: "has not answered" };
+        }
+        let is_note = matches!(frame.request.call, Call::Note { .. });
+        self.waiting += u32::from(!is_note);
+        Parcel { to, frame, body, round: (!is_note).then_some(self.round) }
+    }
+
+    /// Goes on after a step: takes the writer's outcome, or waits before calls are repeated.
+    fn settle(&mut self, now: &mut Now<'_>) -> Vec<Parcel> {
+        if let Step::Writing(writer) = &self.step
+            && let Some(outcome) = writer.outcome()
+        {
+            let id = writer.id();
+            match outcome {
+                Outcome::Known(verdict) => {
+                    now.ids.close(id);
+                    return self.known(verdict, now);
+                }
+                Outcome::Again => {
+                    now.ids.close(id);
+                    let at = now.time + self.pause();
+                    (self.step, self.retry_at) = (Step::Due(at), None);
+                }
+                Outcome::Unknown => {
+                    now.ids.lose(id);
+                    self.end(End::Unknown(self.obstacle));
+                }
+            }
+        }
+        let is_under_way = matches!(self.step, Step::Writing(_) | Step::Reading(..) | Step::Completing(..));
+        if is_under_way && self.waiting == 0 && self.retry_at.is_none() {
+            self.retry_at = Some(now.time + self.pause());
+        }
+        Vec::new()
+    }
+
+    /// Ends with the verdict. The number that was computed is read if it did not come.
+    fn known(&mut self, verdict: Verdict, now: &mut Now<'_>) -> Vec<Parcel> {
+        let is_number = matches!(self.work, Work::Compute(Arguments::Increment { .. } | Arguments::Decrement { .. }));
+        match (verdict, self.computed) {
+            (Verdict::Stored(_), Some(number)) if is_number => self.end(End::Number(number)),
+            (Verdict::Stored(version), None) if is_number => self.read(now, Some(version)),
+            _ => self.end(End::Done(verdict)),
+        }
+    }
+
+    fn pause(&mut self) -> u64 {
+        let pause = (PAUSE.0 << self.pauses.min(16)).min(PAUSE.1);
+        self.pauses += 1;
+        pause
+    }
+
+    fn give_up(&mut self, now: &mut Now<'_>) {
+        let end = match &self.step {
+            Step::Writing(writer) if self.is_ordered => {
+                now.ids.lose(writer.id());
+                End::Unknown(self.obstacle)
+            }
+            Step::Writing(writer) => {
+                now.ids.close(writer.id());
+                End::NotServed(self.obstacle)
+            }
+            // The write is done, and its number is not known.
+            Step::Reading(_, Some(_)) | Step::Completing(.., Some(_)) => End::Unknown(self.obstacle),
+            _ => End::NotServed(self.obstacle),
+        };
+        self.end(end);
+    }
+
+    fn end(&mut self, end: End) -> Vec<Parcel> {
+        self.step = Step::Ended(Some(end));
+        Vec::new()
+    }
+}
+
+/// Returns the refusal in memcached's words, for those that are errors there.
+pub(super) fn refused(refusal: Refusal) -> Option<&'static str> {
+    match refusal {
+        Refusal::Invalid => Some("CLIENT_ERROR cannot increment or decrement non-numeric value"),
+        Refusal::NoMemory => Some("SERVER_ERROR out of memory storing object"),
+        Refusal::NotStored | Refusal::Exists => None,
+    }
+}
+
+/// Gives the bytes that came with a reply their number.
+fn name_bytes(answer: &mut Answer) {
+    match answer {
+        Answer::Ordered { computed: Some(piece), .. } => piece.chunk = CAME,
+        Answer::Help(pending) => pending.stored.piece.chunk = CAME,
+        Answer::Value(Some(stored)) => stored.piece.chunk = CAME,
+        _ => {}
+    }
+}
+
+/// Returns whether bytes that a primary computed for this write came with a reply.
+fn has_computed(reply: &Reply, id: WriteId) -> bool {
+    match &reply.answer {
+        Answer::Ordered { computed, .. } => reply.id == Some(id) && computed.is_some(),
+        Answer::Help(pending) => pending.stored.id == id && !pending.stored.is_staged,
+        _ => false,
+    }
+}
+
+fn number(bytes: &[u8]) -> Option<u64> {
+    std::str::from_utf8(bytes.trim_ascii()).ok()?.parse().ok()
+}

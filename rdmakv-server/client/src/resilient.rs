@@ -1,0 +1,510 @@
+//! The driver of operations on keys of which several servers have copies: it sends their calls, and brings them the replies.
+//!
+//! A call is an operation of its own at one server, and part of another. Operations of this client on one key follow each other, so that
+//! each finds the effect of those begun before it.
+
+use super::ServerAddress;
+use super::answer::{Answer, Stored};
+use super::buffer::Data;
+use super::command::Arguments;
+use super::common::Common;
+use super::error::{About, Error, Operation as Asked};
+use super::membership::{Layout, Membership};
+use super::ops::Name;
+use super::options::Options;
+use super::replication::{Arrived, Body, End, Found, Ids, Now, Operation, Own, Parcel, Work, refused};
+use super::server::Server;
+use super::value::{Bytes, Source, Value};
+use hashbrown::HashMap;
+use rdmakv_cluster::config::{Incarnation, Policy, ServerId};
+use rdmakv_cluster::messages::{Condition, Refusal, Verdict, Version};
+use rdmakv_cluster::wire::{Arguments as Computation, Attributes, ReplyFrame};
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The longest sleep while a later epoch may come.
+const MOMENT: Duration = Duration::from_millis(20);
+
+/// A cluster: servers that etcd has the configuration of.
+///
+/// ```no_run
+/// use rdmakv_client::{Client, Cluster, Options};
+///
+/// let mut client = Client::of_cluster(&Cluster::new("http://10.0.0.1:2379,http://10.0.0.2:2379"), Options::default())?;
+/// assert!(client.set("user:1", "Ada", ())?.is_stored());
+/// # Ok::<(), rdmakv_client::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Cluster {
+    /// The addresses of etcd: `http://[USER:PASSWORD@]HOST[:PORT]`, with commas between them.
+    pub etcd: String,
+    /// The cluster's name in etcd: `main`.
+    pub name: String,
+    /// How long an operation on a key with copies may take: 30 s, and no longer. Other servers take a lost one's place in about 3 s.
+    pub give_up_after: Duration,
+}
+
+impl Cluster {
+    /// Returns the cluster `main` at these addresses of etcd.
+    pub fn new(etcd: impl Into<String>) -> Self {
+        Self { etcd: etcd.into(), name: "main".to_owned(), give_up_after: Duration::from_secs(30) }
+    }
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The addresses may have a password.
+        f.debug_struct("Cluster").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// The operations of a client on keys that have copies.
+pub(super) struct Resilient {
+    cluster: Cluster,
+    options: Options,
+    membership: Membership,
+    layout: Arc<Layout>,
+    /// The place of each server among the client's.
+    places: BTreeMap<ServerId, Place>,
+    /// Places whose servers have left.
+    vacant: Vec<usize>,
+    ids: Ids,
+    running: HashMap<Name, Running>,
+    /// The operations on a key, in their order, if one of them changes it.
+    queues: HashMap<Vec<u8>, VecDeque<Name>>,
+    calls: HashMap<Name, Sent>,
+    /// All calls have the same time.
+    by_age: VecDeque<(Instant, Name)>,
+    /// When an operation has something to do, at the earliest.
+    wakes_at: u64,
+    started: Instant,
+    process: u32,
+}
+
+/// A server's place, and the run and the addresses that it is for.
+struct Place {
+    at: usize,
+    run: Incarnation,
+    addresses: String,
+}
+
+struct Running {
+    operation: Operation,
+    key: Vec<u8>,
+    is_queued: bool,
+    /// Another operation on the key comes first.
+    is_waiting: bool,
+}
+
+/// A call that was sent.
+struct Sent {
+    parent: Name,
+    to: ServerId,
+    round: Option<u32>,
+}
+
+/// The parts of a client that its operations need.
+pub(super) struct Hands<'a> {
+    pub(super) servers: &'a mut Vec<Server>,
+    pub(super) common: &'a mut Common,
+}
+
+impl Resilient {
+    /// Reads the configuration of the cluster, and makes its servers.
+    pub(super) fn new(cluster: &Cluster, options: &Options, hands: &mut Hands<'_>) -> Result<Self, Error> {
+        let membership = Membership::open(&cluster.etcd, &cluster.name)?;
+        let layout = membership.layout();
+        let mut this = Self {
+            cluster: cluster.clone(),
+            options: options.clone(),
+            membership,
+            layout: Arc::clone(&layout),
+            places: BTreeMap::new(),
+            vacant: Vec::new(),
+            ids: Ids::new(random()?),
+            running: HashMap::new(),
+            queues: HashMap::new(),
+            calls: HashMap::new(),
+            by_age: VecDeque::new(),
+            wakes_at: u64::MAX,
+            started: Instant::now(),
+            process: std::process::id(),
+        };
+        this.adopt(layout, hands);
+        Ok(this)
+    }
+
+    /// Returns whether several servers have the key.
+    pub(super) fn has(&self, key: &[u8]) -> bool {
+        self.layout.policy(key) != Policy::None
+    }
+
+    /// Returns the place of the first server of a key.
+    pub(super) fn primary(&self, key: &[u8]) -> Option<usize> {
+        self.layout.primary(key).and_then(|server| self.places.get(&server)).map(|place| place.at)
+    }
+
+    /// Returns an operation that has not ended.
+    pub(super) fn any(&self) -> Option<Name> {
+        self.running.keys().next().copied()
+    }
+
+    /// Returns when there is something to do though nothing comes.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let call = self.by_age.front().map(|&(deadline, _)| deadline);
+        let wake = (!self.running.is_empty()).then(|| self.started + Duration::from_nanos(self.wakes_at));
+        call.into_iter().chain(wake).min()
+    }
+
+    /// Begins an operation that was opened.
+    pub(super) fn begin(&mut self, name: Name, hands: &mut Hands<'_>) {
+        self.follow(hands);
+        let Some(op) = hands.common.ops.get(name) else { return };
+        let work = match work(op.operation, &op.arguments) {
+            Ok(work) => work,
+            Err(why) => return self.fail(hands.common, name, |about| Error::Unsupported { about, why }),
+        };
+        let Arguments { terms, .. } = op.arguments;
+        let own = match work {
+            Work::Put(_) => {
+                let attributes = Attributes { flags: terms.flags, expiry: terms.expire.unix_seconds() };
+                Own::of(op.data.bytes(), attributes)
+            }
+            Work::Read | Work::Delete | Work::Compute(_) => Own::default(),
+        };
+        let key = op.key.clone();
+        let patience = u64::try_from(self.cluster.give_up_after.as_nanos()).unwrap_or(u64::MAX);
+        let operation = Operation::new(&key, work, own, self.now(), patience);
+        let is_queued = work != Work::Read || self.queues.contains_key(&key);
+        let mut is_waiting = false;
+        if is_queued {
+            let queue = self.queues.entry(key.clone()).or_default();
+            is_waiting = !queue.is_empty();
+            queue.push_back(name);
+        }
+        self.running.insert(name, Running { operation, key, is_queued, is_waiting });
+        self.go_on(name, hands);
+        self.progress(hands);
+    }
+
+    /// Does what can be done now.
+    pub(super) fn progress(&mut self, hands: &mut Hands<'_>) {
+        if self.process != hands.common.this_process.id() {
+            self.begin_anew(hands.common);
+        }
+        self.follow(hands);
+        let now = Instant::now();
+        while let Some(&(deadline, call)) = self.by_age.front() {
+            let server = hands.common.ops.unanswered(call).map(|op| op.server);
+            match server {
+                Some(_) if deadline > now => break,
+                Some(server) => hands.servers[server].expire(hands.common, call),
+                None => {}
+            }
+            self.by_age.pop_front();
+        }
+        self.take_replies(hands);
+        if self.now() >= self.wakes_at {
+            self.wake_all(hands);
+            self.take_replies(hands);
+        }
+    }
+
+    /// Sleeps until something may have happened to an operation, or so long.
+    pub(super) fn wait(&mut self, name: Option<Name>, longest: Duration, hands: &mut Hands<'_>) {
+        let left = Duration::from_nanos(self.wakes_at.saturating_sub(self.now()));
+        let longest = longest.min(left);
+        let ops = &hands.common.ops;
+        let is_open = |call: &Name| ops.get(*call).is_some() && !ops.is_done(*call);
+        let of = |name: Name| move |(call, sent): &(&Name, &Sent)| sent.parent == name && is_open(call);
+        let own = name.and_then(|name| self.calls.iter().find(of(name)));
+        let any = || self.calls.iter().find(|(call, _)| is_open(call));
+        match own.or_else(any).and_then(|(&call, _)| ops.get(call)).map(|op| (op.server, op.on)) {
+            Some((server, on)) => hands.servers[server].wait(hands.common, on, longest.min(MOMENT)),
+            None => self.membership.wait(self.layout.epoch(), longest),
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.started.elapsed().as_nanos() as u64
+    }
+
+    /// Adopts the latest epoch.
+    pub(super) fn follow(&mut self, hands: &mut Hands<'_>) {
+        if self.membership.epoch() > self.layout.epoch() {
+            self.adopt(self.membership.layout(), hands);
+            self.wake_all(hands);
+        }
+    }
+
+    /// Makes a place for each server of an epoch. Others have left.
+    fn adopt(&mut self, layout: Arc<Layout>, hands: &mut Hands<'_>) {
+        let places = std::mem::take(&mut self.places);
+        let servers = layout.config().servers();
+        for (id, place) in places {
+            let is_same = |server: &&rdmakv_cluster::config::Server| {
+                server.id == id && server.incarnation == place.run && server.addresses.join(",") == place.addresses
+            };
+            if servers.iter().any(|server| is_same(&server)) {
+                self.places.insert(id, place);
+            } else {
+                hands.servers[place.at].leave(hands.common);
+                hands.servers[place.at] = Server::new(&ServerAddress::nowhere(), &self.options);
+                self.vacant.push(place.at);
+            }
+        }
+        for server in servers {
+            if self.places.contains_key(&server.id) {
+                continue;
+            }
+            let addresses = server.addresses.join(",");
+            // Addresses that this release does not know lead nowhere, as if the server were down.
+            let address = addresses.parse().unwrap_or_else(|_| ServerAddress::nowhere());
+            let made = Server::new(&address, &self.options);
+            let at = match self.vacant.pop() {
+                Some(at) => {
+                    hands.servers[at] = made;
+                    at
+                }
+                None => {
+                    hands.servers.push(made);
+                    hands.servers.len() - 1
+                }
+            };
+            self.places.insert(server.id, Place { at, run: server.incarnation, addresses });
+        }
+        self.layout = layout;
+    }
+
+    /// In a child of a fork: writes that were begun stay with the parent, which goes on with them. Reads begin anew.
+    fn begin_anew(&mut self, common: &mut Common) {
+        const WHY: &str = "it was begun by the process that this one was forked from";
+        self.process = common.this_process.id();
+        self.membership.begin_anew(&self.layout);
+        // Two processes never use one client's number.
+        self.ids = Ids::new(random().unwrap_or_else(|_| u64::from(self.process) ^ self.now()));
+        self.calls.clear();
+        self.by_age.clear();
+        self.queues.clear();
+        for (name, running) in std::mem::take(&mut self.running) {
+            if common.ops.get(name).is_some_and(|op| op.operation.is_read()) {
+                let patience = u64::try_from(self.cluster.give_up_after.as_nanos()).unwrap_or(u64::MAX);
+                let operation = Operation::new(&running.key, Work::Read, Own::default(), self.now(), patience);
+                self.running.insert(name, Running { operation, is_queued: false, is_waiting: false, ..running });
+            } else {
+                self.fail(common, name, |about| Error::OutcomeUnknown { about, why: WHY.to_owned() });
+            }
+        }
+        self.wakes_at = 0;
+    }
+
+    fn take_replies(&mut self, hands: &mut Hands<'_>) {
+        loop {
+            let ended = hands.common.ops.ended_parts();
+            if ended.is_empty() {
+                return;
+            }
+            for call in ended {
+                let result = hands.common.ops.take(call);
+                if let (Some(sent), Some((answer, _))) = (self.calls.remove(&call), result) {
+                    self.take_reply(&sent, answer, hands);
+                }
+            }
+        }
+    }
+
+    fn take_reply(&mut self, sent: &Sent, answer: Result<Answer, Error>, hands: &mut Hands<'_>) {
+        let time = self.now();
+        let Some(running) = self.running.get_mut(&sent.parent) else { return };
+        let mut now = Now { layout: &self.layout, ids: &mut self.ids, time };
+        let &Sent { parent, to: from, round } = sent;
+        let came = match answer {
+            Ok(Answer::Called(reply, bytes)) => ReplyFrame::decode(&reply).ok().map(|frame| (frame, bytes)),
+            _ => None,
+        };
+        let parcels = match came {
+            Some((frame, bytes)) => running.operation.take(Arrived { from, round, frame, bytes }, &mut now),
+            None => {
+                running.operation.failed(from, round, &mut now);
+                Vec::new()
+            }
+        };
+        self.send(parent, parcels, hands);
+        self.settle(parent, hands);
+    }
+
+    /// Lets all operations do what is due.
+    fn wake_all(&mut self, hands: &mut Hands<'_>) {
+        self.wakes_at = u64::MAX;
+        let names: Vec<Name> = self.running.keys().copied().collect();
+        names.into_iter().for_each(|name| self.go_on(name, hands));
+    }
+
+    /// Lets an operation do what is due.
+    fn go_on(&mut self, name: Name, hands: &mut Hands<'_>) {
+        let time = self.now();
+        let Some(running) = self.running.get_mut(&name) else { return };
+        let mut parcels = Vec::new();
+        if !running.is_waiting || time >= running.operation.deadline() {
+            let mut now = Now { layout: &self.layout, ids: &mut self.ids, time };
+            parcels = running.operation.progress(&mut now);
+        }
+        self.send(name, parcels, hands);
+        self.settle(name, hands);
+    }
+
+    /// Takes the end of an operation, or notes when it is to be woken.
+    fn settle(&mut self, name: Name, hands: &mut Hands<'_>) {
+        let Some(running) = self.running.get_mut(&name) else { return };
+        let Some(end) = running.operation.take_end() else {
+            let operation = &running.operation;
+            let wakes_at = if running.is_waiting { operation.deadline() } else { operation.wakes_at() };
+            self.wakes_at = self.wakes_at.min(wakes_at);
+            return;
+        };
+        let Some(running) = self.running.remove(&name) else { return };
+        self.finish(hands.common, name, end);
+        if !running.is_queued {
+            return;
+        }
+        let Some(queue) = self.queues.get_mut(&running.key) else { return };
+        // One that waited for long may end before its turn.
+        queue.retain(|&other| other != name);
+        match queue.front().copied() {
+            None => drop(self.queues.remove(&running.key)),
+            Some(next) => {
+                let is_next = self.running.get_mut(&next).is_some_and(|next| std::mem::take(&mut next.is_waiting));
+                if is_next {
+                    self.go_on(next, hands);
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, parent: Name, parcels: Vec<Parcel>, hands: &mut Hands<'_>) {
+        for Parcel { to, frame, body, round } in parcels {
+            let Some(place) = self.places.get(&to) else {
+                // It is in no epoch that this client knows any more.
+                let mut now =
+                    Now { time: self.started.elapsed().as_nanos() as u64, layout: &self.layout, ids: &mut self.ids };
+                let running = self.running.get_mut(&parent);
+                running.into_iter().for_each(|running| running.operation.failed(to, round, &mut now));
+                continue;
+            };
+            let Some(op) = hands.common.ops.get(parent) else { return };
+            let key = op.key.clone();
+            let mut data = Vec::new();
+            frame.encode(&mut data);
+            let arguments = Arguments { number: data.len() as u64, ..Arguments::default() };
+            match body {
+                Body::None => {}
+                Body::Own => data.extend_from_slice(op.data.bytes()),
+                Body::Came(bytes) => data.extend_from_slice(&bytes),
+            }
+            let deadline = Instant::now() + hands.common.timeout;
+            let call = hands.common.ops.insert_part(&key, arguments, Data::Vec(data), place.at, deadline);
+            self.calls.insert(call, Sent { parent, to, round });
+            self.by_age.push_back((deadline, call));
+            hands.servers[place.at].issue(hands.common, call);
+        }
+    }
+
+    /// Ends an operation for its caller.
+    fn finish(&self, common: &mut Common, name: Name, end: End) {
+        let Some(op) = common.ops.get(name) else { return };
+        let (operation, after) = (op.operation, self.cluster.give_up_after);
+        let answer = match end {
+            End::Value(found) => Answer::Value(found.map(value)),
+            End::Number(number) => Answer::Number(Some(number)),
+            End::Done(verdict) => match done(operation, verdict) {
+                Ok(answer) => answer,
+                Err(said) => {
+                    return self.fail(common, name, |about| Error::Refused { about, said: said.to_owned() });
+                }
+            },
+            End::TooFew => {
+                let servers = self.layout.live();
+                return self.fail(common, name, |about| Error::TooFew { about, servers });
+            }
+            End::Code => {
+                const WHY: &str = "this client has no codes yet: give its keys the policy copies:N";
+                return self.fail(common, name, |about| Error::Unsupported { about, why: WHY });
+            }
+            End::Damaged => {
+                const WHAT: &str = "a value whose sum is another";
+                return self.fail(common, name, |about| Error::Nonsense { about, what: WHAT });
+            }
+            End::NotServed(why) => {
+                let why = why.to_string();
+                return self.fail(common, name, |about| Error::NotServed { about, after, why });
+            }
+            End::Unknown(why) => {
+                let why = why.to_string();
+                return self.fail(common, name, |about| Error::OutcomeUnknown { about, why });
+            }
+        };
+        common.end(name, Ok(answer));
+    }
+
+    fn fail(&self, common: &mut Common, name: Name, error: impl FnOnce(About) -> Error) {
+        if let Some(about) = common.ops.about(name, &format!("cluster {}", self.cluster.name)) {
+            common.end(name, Err(error(about)));
+        }
+    }
+}
+
+/// Returns the work of an operation, or why it is not possible on a key with copies.
+fn work(operation: Asked, arguments: &Arguments) -> Result<Work, &'static str> {
+    let &Arguments { version, number: by, .. } = arguments;
+    Ok(match operation {
+        Asked::Get => Work::Read,
+        Asked::Set => Work::Put(Condition::Always),
+        Asked::Add => Work::Put(Condition::Absent),
+        Asked::Replace => Work::Put(Condition::Present),
+        Asked::Cas => Work::Put(Condition::Version(Version(version))),
+        Asked::Delete => Work::Delete,
+        Asked::Append => Work::Compute(Computation::Append),
+        Asked::Prepend => Work::Compute(Computation::Prepend),
+        Asked::Incr => Work::Compute(Computation::Increment { by, initial: None }),
+        Asked::Decr => Work::Compute(Computation::Decrement { by, initial: None }),
+        _ => return Err("the end of a value with copies cannot be changed yet: store the value again"),
+    })
+}
+
+/// Returns the answer to an operation whose write ended so, or memcached's words for an error.
+fn done(operation: Asked, verdict: Verdict) -> Result<Answer, &'static str> {
+    if let Verdict::Declined(refusal) = verdict
+        && let Some(said) = refused(refusal)
+    {
+        return Err(said);
+    }
+    Ok(match (operation, verdict) {
+        (Asked::Delete, verdict) => Answer::Yes(matches!(verdict, Verdict::Stored(_))),
+        (Asked::Incr | Asked::Decr, _) => Answer::Number(None),
+        (_, Verdict::Stored(version)) => Answer::Stored(Stored::Yes(version.0)),
+        (_, Verdict::Declined(Refusal::Exists)) => Answer::Stored(Stored::Exists),
+        (Asked::Cas, _) => Answer::Stored(Stored::NotFound),
+        _ => Answer::Stored(Stored::NotStored),
+    })
+}
+
+fn value(found: Found) -> Value {
+    let Found { version, flags, bytes } = found;
+    let length = bytes.len();
+    Value::new(Bytes::Heap(bytes), 0, length, (flags, version.0), Source::Socket)
+}
+
+/// Returns a random number.
+fn random() -> Result<u64, Error> {
+    let mut bytes = [0; 8];
+    let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    let why = || "number client: the system has no random numbers: see that getrandom works".to_owned();
+    if got.is_ok_and(|got| got == bytes.len()) {
+        Ok(u64::from_le_bytes(bytes))
+    } else {
+        Err(Error::Configuration { why: why() })
+    }
+}

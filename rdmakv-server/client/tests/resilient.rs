@@ -1,0 +1,293 @@
+//! A client of a cluster with a real etcd, over sockets, at servers that are made of the protocol that ships.
+
+#[path = "../../cluster/tests/etcd_server/mod.rs"]
+mod etcd_server;
+mod members;
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use etcd_server::Members;
+use members::{Kept, Sent};
+use rdmakv_client::future::AsyncClient;
+use rdmakv_client::{Client, Cluster, Error, Options, Stored};
+use rdmakv_cluster::config::{Config, Incarnation, Policy, ServerId};
+use rdmakv_cluster::member::{Role, Standing, Ticket};
+use rdmakv_cluster::placement::Placement;
+
+/// A server that answers `mx` and nothing else.
+struct Server {
+    id: ServerId,
+    address: String,
+    state: Arc<Mutex<State>>,
+}
+
+struct State {
+    kept: Kept,
+    config: Option<Config>,
+    waiting: HashMap<Ticket, Sender<Sent>>,
+    connections: Vec<TcpStream>,
+    calls: u64,
+    begun: Instant,
+}
+
+impl State {
+    fn role(config: &Config, id: ServerId, key: &[u8]) -> Role {
+        let group = Placement::of(config).group(key, config.policy(key).group_size());
+        match group.all().position(|member| member == id) {
+            Some(0) => Role::Primary,
+            Some(_) => Role::Backup,
+            None => Role::Outside,
+        }
+    }
+
+    fn standing(&self, id: ServerId, key: &[u8]) -> Option<Standing> {
+        let config = self.config.as_ref()?;
+        let (epoch, is_whole) = (config.epoch(), config.is_whole());
+        Some(Standing { epoch, role: Self::role(config, id, key), has_right: true, is_fenced: false, is_whole })
+    }
+
+    fn tell(&mut self, all: Vec<Sent>) {
+        for sent in all {
+            let waiting = self.waiting.remove(&sent.ticket);
+            waiting.map(|waiting| waiting.send(sent));
+        }
+    }
+}
+
+impl Server {
+    fn start(id: u8) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("tcp:{}", listener.local_addr().unwrap());
+        let (kept, waiting, connections) = (Kept::new(CLUSTER), HashMap::new(), Vec::new());
+        let state = State { kept, config: None, waiting, connections, calls: 0, begun: Instant::now() };
+        let server = Self { id: ServerId(id), address, state: Arc::new(Mutex::new(state)) };
+        let (id, state) = (server.id, Arc::clone(&server.state));
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (stream, state) = (stream.unwrap(), Arc::clone(&state));
+                state.lock().unwrap().connections.push(stream.try_clone().unwrap());
+                // A lost connection ends its thread.
+                thread::spawn(move || serve(id, stream, &state));
+            }
+        });
+        let (id, state) = (server.id, Arc::downgrade(&server.state));
+        thread::spawn(move || {
+            while let Some(state) = state.upgrade() {
+                let mut state = state.lock().unwrap();
+                let now = state.begun.elapsed().as_nanos() as u64;
+                for key in state.kept.keys() {
+                    let Some(standing) = state.standing(id, &key) else { continue };
+                    let sent = state.kept.overdue(&key, &standing, now);
+                    state.tell(sent);
+                }
+                drop(state);
+                thread::sleep(Duration::from_millis(20));
+            }
+        });
+        server
+    }
+
+    /// Takes a server into an epoch; without one it is dead.
+    fn adopt(&self, config: Option<&Config>) {
+        let mut state = self.state.lock().unwrap();
+        let before = std::mem::replace(&mut state.config, config.cloned());
+        if config.is_none() {
+            let connections = std::mem::take(&mut state.connections);
+            connections.iter().for_each(|stream| drop(stream.shutdown(std::net::Shutdown::Both)));
+        }
+        let (Some(config), Some(before)) = (config, before) else { return };
+        for key in state.kept.keys() {
+            let Some(standing) = state.standing(self.id, &key) else { continue };
+            let (was, is) = (State::role(&before, self.id, &key), State::role(config, self.id, &key));
+            let stayed = was == Role::Primary && is == Role::Primary;
+            let sent = state.kept.adopt(&key, was, &standing, (stayed, was == Role::Outside));
+            state.tell(sent);
+        }
+    }
+
+    fn calls(&self) -> u64 {
+        self.state.lock().unwrap().calls
+    }
+}
+
+/// Answers the calls of a connection, one after another.
+fn serve(id: ServerId, stream: TcpStream, state: &Mutex<State>) -> Option<()> {
+    let (mut from, mut to) = (BufReader::new(stream.try_clone().ok()?), stream);
+    loop {
+        let mut line = String::new();
+        from.read_line(&mut line).ok().filter(|&read| read > 0)?;
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let ["mx", key, length, call] = words[..] else { panic!("no call: {line:?}") };
+        let (length, call): (usize, usize) = (length.parse().unwrap(), call.parse().unwrap());
+        let mut body = vec![0; length + 2];
+        from.read_exact(&mut body).ok()?;
+        let (tell, told) = channel();
+        {
+            let mut state = state.lock().unwrap();
+            state.calls += 1;
+            let standing = state.standing(id, key.as_bytes())?;
+            let now = state.begun.elapsed().as_nanos() as u64;
+            let (ticket, sent) = state.kept.serve(key.as_bytes(), (&body[..length], call), &standing, now);
+            state.waiting.insert(ticket, tell);
+            state.tell(sent);
+        }
+        let Sent { reply, bytes, .. } = told.recv().ok()?;
+        let mut answer = format!("MX {} {}\r\n", reply.len() + bytes.len(), reply.len()).into_bytes();
+        answer.extend([&reply[..], &bytes, b"\r\n"].concat());
+        to.write_all(&answer).ok()?;
+    }
+}
+
+const CLUSTER: u128 = 7;
+
+/// Servers with their configuration in etcd.
+struct Setup {
+    etcd: Members,
+    servers: Vec<Server>,
+}
+
+impl Setup {
+    fn start(count: u8) -> Option<Self> {
+        let etcd = Members::start(1)?;
+        let servers: Vec<Server> = (0..count).map(Server::start).collect();
+        let join = |config: Config, server: &Server| {
+            let (name, run) = (format!("s{}", server.id.0), Incarnation(u64::from(server.id.0)));
+            config.with_server(&name, vec![server.address.clone()], 1, run).unwrap()
+        };
+        let config = servers.iter().fold(Config::new(CLUSTER), join);
+        let config = config.with_policy(b"k", Policy::Copies(3)).unwrap().whole().unwrap();
+        assert!(etcd.store("main").create(&config).unwrap());
+        servers.iter().for_each(|server| server.adopt(Some(&config)));
+        Some(Self { etcd, servers })
+    }
+
+    fn client(&self, give_up_after: Duration) -> Client {
+        let mut cluster = Cluster::new(self.etcd.urls());
+        cluster.give_up_after = give_up_after;
+        Client::of_cluster(&cluster, Options { timeout: Duration::from_millis(500), ..Options::default() }).unwrap()
+    }
+
+    /// Kills a server, and begins the epoch without it.
+    fn kill(&self, dead: ServerId) {
+        self.servers[usize::from(dead.0)].adopt(None);
+        let config = self.etcd.store("main").update(|_, config| config.without_server(dead).map(Some)).unwrap();
+        let live = self.servers.iter().filter(|server| config.server(server.id).is_some());
+        live.for_each(|server| server.adopt(Some(&config)));
+    }
+
+    fn primary(&self, key: &[u8]) -> ServerId {
+        let view = self.etcd.store("main").read().unwrap();
+        Placement::of(view.config().unwrap()).primary(key).unwrap()
+    }
+}
+
+const LONG: Duration = Duration::from_secs(30);
+
+#[test]
+fn operations_have_copies_at_all_members() {
+    let Some(setup) = Setup::start(3) else { return };
+    let mut client = setup.client(LONG);
+    assert!(client.get("k").unwrap().is_none());
+    assert_eq!(client.replace("k", "a", ()).unwrap(), Stored::NotStored);
+    let Stored::Yes(version) = client.set("k", "one", rdmakv_client::Terms { flags: 9, ..().into() }).unwrap() else {
+        panic!("not stored");
+    };
+    let value = client.gets("k").unwrap().unwrap();
+    assert_eq!((&value[..], value.flags(), value.version()), (&b"one"[..], 9, version));
+    assert_eq!(client.add("k", "two", ()).unwrap(), Stored::NotStored);
+    assert!(client.cas("k", "two", version, ()).unwrap().is_stored());
+    assert_eq!(client.cas("k", "three", version, ()).unwrap(), Stored::Exists);
+    assert_eq!(client.cas("ka", "three", version, ()).unwrap(), Stored::NotFound);
+    assert!(client.append("k", "!").unwrap().is_stored() && client.prepend("k", ">").unwrap().is_stored());
+    assert_eq!(client.get("k").unwrap().unwrap(), b">two!");
+    assert_eq!((client.incr("kn", 1).unwrap(), client.delete("kn").unwrap()), (None, false));
+    assert!(client.set("kn", "41", ()).unwrap().is_stored());
+    assert_eq!((client.incr("kn", 1).unwrap(), client.decr("kn", 50).unwrap()), (Some(42), Some(0)));
+    let why = client.incr("k", 1).unwrap_err().to_string();
+    assert!(why.starts_with("incr \"k\" at cluster main: the server says: CLIENT_ERROR cannot increment"), "{why}");
+    assert!(client.delete("k").unwrap() && client.get("k").unwrap().is_none());
+    let why = client.touch("kn", LONG).unwrap_err();
+    assert!(matches!(why, Error::Unsupported { .. }) && why.to_string().ends_with("store the value again"), "{why}");
+    // Staged, and too large for one read of a socket.
+    let large = vec![7; 3 << 20];
+    assert!(client.set("kl", &large, ()).unwrap().is_stored());
+    assert_eq!(client.get("kl").unwrap().unwrap(), large[..]);
+    assert!(setup.servers.iter().all(|server| server.calls() > 10));
+    assert_eq!(client.counters().errors, 2);
+}
+
+#[test]
+fn values_outlive_two_of_their_servers() {
+    let Some(setup) = Setup::start(4) else { return };
+    let mut client = setup.client(LONG);
+    assert!(client.set("k", "one", ()).unwrap().is_stored());
+    for (number, value) in ["two", "three"].into_iter().enumerate() {
+        setup.kill(setup.primary(b"k"));
+        let before = ["one", "two"][number];
+        assert_eq!(client.get("k").unwrap().unwrap(), *before.as_bytes());
+        assert!(client.set("k", value, ()).unwrap().is_stored());
+    }
+    assert_eq!(client.get("k").unwrap().unwrap(), b"three");
+    // The last server has the value, and a write could not survive its loss.
+    setup.kill(setup.primary(b"k"));
+    let why = client.set("k", "four", ()).unwrap_err();
+    assert!(matches!(why, Error::TooFew { servers: 1, .. }), "{why}");
+}
+
+#[test]
+fn operations_in_flight_keep_their_order() {
+    let Some(setup) = Setup::start(3) else { return };
+    let client = AsyncClient::new(setup.client(LONG));
+    let before = setup.primary(b"k");
+    client
+        .block_on(async {
+            let sets: Vec<_> =
+                (0..200).map(|at| client.set(format!("k{}", at % 50), format!("{at}").into_bytes(), ())).collect();
+            let gets: Vec<_> = (0..50).map(|at| client.get(format!("k{at}"))).collect();
+            for set in sets {
+                assert!(set.await?.is_stored());
+            }
+            for (at, get) in gets.into_iter().enumerate() {
+                // The last one that was begun before.
+                assert_eq!(get.await?.unwrap(), *format!("{}", 150 + at).as_bytes());
+            }
+            Ok::<_, Error>(())
+        })
+        .unwrap();
+    let client = client.into_inner();
+    assert_eq!((client.open(), setup.primary(b"k")), (0, before));
+}
+
+#[test]
+fn a_silent_cluster_ends_operations_in_time() {
+    let Some(setup) = Setup::start(3) else { return };
+    let mut client = setup.client(Duration::from_millis(300));
+    assert!(client.set("k", "one", ()).unwrap().is_stored());
+    setup.servers.iter().for_each(|server| server.adopt(None));
+    let why = client.get("k").unwrap_err();
+    assert!(matches!(why, Error::NotServed { .. }), "{why}");
+    assert!(why.to_string().starts_with("get \"k\" at cluster main: not served within 300 ms: server "), "{why}");
+    // It may have been ordered.
+    let why = client.set("k", "two", ()).unwrap_err();
+    assert!(matches!(why, Error::OutcomeUnknown { .. }), "{why}");
+}
+
+#[test]
+fn a_cluster_that_cannot_be_read_is_an_error() {
+    let open = |etcd: &str, name: &str| {
+        let mut cluster = Cluster::new(etcd);
+        cluster.name = name.to_owned();
+        Client::of_cluster(&cluster, Options::default()).unwrap_err().to_string()
+    };
+    assert!(open("http://127.0.0.1:1", "main").contains("connection refused: start etcd"));
+    assert!(open("https://h", "main").contains("https is not supported"));
+    assert!(open("http://h", "a/b").contains("use 1 to 64 letters"));
+    let Some(etcd) = Members::start(1) else { return };
+    assert!(open(&etcd.urls(), "main").contains("no such cluster: make it by `rdmakv cluster init`"));
+}
