@@ -6,7 +6,7 @@
 //! | --- | --- | --- |
 //! | `alive/ID` | incarnation | this run is connected to etcd; the key hangs on a lease of etcd's |
 //! | `suspect/ID/BY` | incarnations of ID and BY | BY gets no answer from ID; the key hangs on BY's lease |
-//! | `adopted/ID` | incarnation, epoch | this run adopted the epoch, and its fences of before are over |
+//! | `adopted/ID` | incarnation, epoch | this run adopted the epoch, its fences of before are over, and what it hands over is held |
 //! | `repaired/ID` | incarnation, epoch | this run's keys are where the epoch wants them |
 //!
 //! Incarnations are 16 hexadecimal digits, epochs decimal, with a space between them. A fact is about a run: it says nothing about a later

@@ -53,8 +53,12 @@ pub enum Action {
     },
     /// Write this configuration if the one of [`Membership::view`] is still there, and call [`Membership::proposed`].
     Propose(Config),
-    /// Take all keys into the epoch of [`Membership::config`], then answer by [`Membership::standing`].
+    /// Take all keys into the epoch of [`Membership::config`], then answer by [`Membership::standing`], and call [`Membership::adopted`].
+    ///
+    /// Values of keys that this run is not the primary of are held before that: tags that were granted read them no more.
     Adopt,
+    /// Make all values held, so that tags that were granted read none, and call [`Membership::held`]. Others may answer after that.
+    Hold,
     /// Drop all values, draw another run and call [`Membership::restart`].
     Empty,
     /// Drop all values, and end: other servers have the keys.
@@ -95,6 +99,8 @@ pub struct Membership {
     /// It was draining in the configuration before.
     drained: bool,
     has_left: bool,
+    /// All values are held: it is no server any more.
+    is_held: bool,
     under_way: UnderWay,
     /// Something was written, or could not be, and no read has shown what came of it.
     is_stale: bool,
@@ -110,10 +116,12 @@ pub struct Membership {
 /// The work that the driver has not reported the end of.
 #[derive(Debug, Default)]
 struct UnderWay {
-    read: bool,
+    /// The revision that was shown when the read began.
+    read: Option<i64>,
     proposal: bool,
     write: bool,
     adoption: bool,
+    holding: bool,
     emptying: bool,
     /// The view that shows the last write has at least this revision.
     written: i64,
@@ -135,6 +143,7 @@ impl Membership {
             was_member: false,
             drained: false,
             has_left: false,
+            is_held: false,
             under_way: UnderWay::default(),
             is_stale: false,
             read_at: 0,
@@ -213,12 +222,17 @@ impl Membership {
 
     /// Returns the next work, if there is some at this time.
     pub fn next(&mut self, now: u64) -> Option<Action> {
-        if self.under_way.adoption || self.under_way.emptying {
+        if self.under_way.adoption || self.under_way.holding || self.under_way.emptying {
             return None;
         }
         if let Some(config) = self.to_adopt() {
             self.adopt(config, now);
             return Some(Action::Adopt);
+        }
+        let has_ended = matches!(self.part(), Part::Over | Part::Drained);
+        if has_ended && !self.is_held && !is_planted("adopted-before-held") {
+            self.under_way.holding = true;
+            return Some(Action::Hold);
         }
         match self.part() {
             Part::Over if self.has_told_adoption(now) => {
@@ -231,8 +245,8 @@ impl Membership {
             }
             _ => {}
         }
-        if !self.under_way.read && self.is_read_due(now) {
-            self.under_way.read = true;
+        if self.under_way.read.is_none() && self.is_read_due(now) {
+            self.under_way.read = Some(self.view.revision());
             self.read_at = now + READ_EVERY;
             // A run that is in no configuration yet has no lease: its first read is none that could renew a right.
             let unknown = &mut Right::new(0, self.run);
@@ -261,11 +275,22 @@ impl Membership {
     }
 
     /// Takes the view of a read.
+    ///
+    /// One that shows less than was known at its begin was not linearizable. It changes and renews nothing, as one of another cluster.
     pub fn read(&mut self, renewal: Renewal, view: View) {
-        (self.under_way.read, self.is_stale) = (false, false);
+        let known = self.under_way.read.take();
+        if known.is_none_or(|known| view.revision() < known) || self.is_of_another(&view) {
+            return;
+        }
+        self.is_stale = false;
+        // A watch may have shown a later view meanwhile, and the right holds for that, too: it is over before others answer.
         self.changed(view);
         let Some(config) = self.view.config() else { return };
         let lease = u64::from(config.lease_ms()) * 1_000_000;
+        if self.adopted.is_none() {
+            // Until an epoch is adopted, the cluster may be made anew, with another lease.
+            (self.right, self.fences) = (None, None);
+        }
         let right = self.right.get_or_insert_with(|| Right::new(lease, self.run));
         right.answered(renewal, config);
         self.fences.get_or_insert_with(|| Fences::new(lease, self.run));
@@ -273,13 +298,12 @@ impl Membership {
 
     /// Takes the failure of a read. The next one follows when it is due.
     pub fn read_failed(&mut self) {
-        self.under_way.read = false;
+        self.under_way.read = None;
     }
 
     /// Takes a later view, of the watch. One of another cluster, or of an earlier revision, changes nothing.
     pub fn changed(&mut self, view: View) {
-        let is_other = |config: &Config| self.adopted.as_ref().is_some_and(|(own, _)| own.uuid() != config.uuid());
-        if view.revision() < self.view.revision() || view.config().is_some_and(is_other) {
+        if view.revision() < self.view.revision() || self.is_of_another(&view) {
             return;
         }
         self.view = view;
@@ -288,6 +312,12 @@ impl Membership {
             (self.was_member, self.drained) = (true, server.state == State::Draining);
             self.detector.get_or_insert_with(|| Detector::new(server.id, self.run)).follow(config);
         }
+    }
+
+    /// Returns whether a view shows another cluster than that of this run.
+    fn is_of_another(&self, view: &View) -> bool {
+        let is_other = |config: &Config| self.config().is_some_and(|own| own.uuid() != config.uuid());
+        view.config().is_some_and(is_other)
     }
 
     /// Takes the end of a write of facts: the revision of etcd, or None if it failed.
@@ -308,6 +338,11 @@ impl Membership {
     /// Notes that all keys are in the epoch that was adopted.
     pub fn adopted(&mut self) {
         self.under_way.adoption = false;
+    }
+
+    /// Notes that all values are held.
+    pub fn held(&mut self) {
+        (self.under_way.holding, self.is_held) = (false, true);
     }
 
     /// Notes that the keys of this run are where this epoch wants them.
@@ -364,7 +399,7 @@ impl Membership {
         self.adoptions.push((config.epoch(), now));
         let placement = Placement::of(&config);
         self.adopted = Some((config, placement));
-        self.under_way.adoption = true;
+        (self.under_way.adoption, self.is_held) = (true, false);
     }
 
     fn fence(&self, config: &Config) -> u64 {
@@ -373,17 +408,19 @@ impl Membership {
 
     /// Returns the latest epoch that this run adopted, all fences of which are over.
     ///
-    /// An epoch in which it does not serve fences nothing by itself, and neither does one without it.
+    /// An epoch in which it does not serve fences nothing by itself, and neither does one without it, when all values are held.
     fn unfenced(&self, now: u64) -> Option<Epoch> {
         let shown = self.view.config()?;
         if is_planted("adopted-told-early") {
             return Some(shown.epoch());
         }
         let fence = self.fence(shown);
+        let is_removed = shown.incarnation(self.run).is_none();
         let is_over = |&&(_, at): &&(Epoch, u64)| now >= at.saturating_add(fence);
         let serves =
             |config: &Config| config.incarnation(self.run).is_some_and(|server| server.state != State::Joining);
-        if self.adoptions.iter().all(|adoption| is_over(&adoption)) && !serves(shown) {
+        let may_be_read = is_removed && !self.is_held && !is_planted("adopted-before-held");
+        if self.adoptions.iter().all(|adoption| is_over(&adoption)) && !serves(shown) && !may_be_read {
             return Some(shown.epoch());
         }
         match self.adoptions.split_last() {
