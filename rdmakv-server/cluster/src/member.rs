@@ -27,7 +27,7 @@ pub const HELP_AFTER: u64 = 100_000_000;
 
 /// A driver's name for the call that a reply belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Ticket(pub u64);
+pub struct CallId(pub u64);
 
 /// A server's part in a key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -95,14 +95,14 @@ pub struct Replica {
 /// An order in a primary's queue.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Waiting {
-    ticket: Ticket,
+    call_id: CallId,
     id: WriteId,
     condition: Condition,
     change: Change,
 }
 
 /// The replies that a call made, to it and to others that waited.
-pub type Replies = Vec<(Ticket, Reply)>;
+pub type Replies = Vec<(CallId, Reply)>;
 
 impl Replica {
     /// Returns the state of a key with a published value and nothing else, as a driver finds it in its store.
@@ -183,7 +183,7 @@ impl Member {
         (stayed_primary, was_outside): (bool, bool),
         chunks: &mut dyn Chunks,
     ) -> Replies {
-        let other = |waiting: Waiting| (waiting.ticket, reply(standing, Some(waiting.id), Answer::OtherEpoch));
+        let other = |waiting: Waiting| (waiting.call_id, reply(standing, Some(waiting.id), Answer::OtherEpoch));
         let replies = replica.queue.drain(..).map(other).collect();
         if was_outside || standing.role == Role::Outside {
             let all = [replica.current.take(), replica.next.take()];
@@ -206,12 +206,12 @@ impl Member {
         &mut self,
         replica: &mut Replica,
         standing: &Standing,
-        (ticket, request): (Ticket, Request),
+        (call_id, request): (CallId, Request),
         now: u64,
         chunks: &mut dyn Chunks,
     ) -> Replies {
         let id = request.call.id();
-        let one = |answer| vec![(ticket, reply(standing, id, answer))];
+        let one = |answer| vec![(call_id, reply(standing, id, answer))];
         if let Err(answer) = self.admits(replica, standing, &request) {
             return one(answer);
         }
@@ -219,13 +219,13 @@ impl Member {
             Call::Stage { id, piece } => one(self.stage(id, piece, chunks)),
             Call::Order { id, lowest, condition, change } => {
                 self.fates.close_below(id.client, lowest);
-                let waiting = Waiting { ticket, id, condition, change };
+                let waiting = Waiting { call_id, id, condition, change };
                 self.order(replica, standing, waiting, now, chunks).map_or_else(Vec::new, one)
             }
             Call::Seal { id, version, base, piece } => {
                 one(self.seal(replica, standing, (id, version, base, piece), chunks))
             }
-            Call::Publish { id, version } => self.publish(replica, standing, (ticket, id, version), now, chunks),
+            Call::Publish { id, version } => self.publish(replica, standing, (call_id, id, version), now, chunks),
             Call::Note { id, version } => {
                 if replica.next.as_ref().is_some_and(|next| next.id == id && next.version == version) {
                     self.promote(replica, standing.epoch, chunks);
@@ -260,7 +260,7 @@ impl Member {
     pub fn overdue(&mut self, replica: &mut Replica, standing: &Standing, now: u64) -> Replies {
         let Some(pending) = replica.pending().filter(|_| is_late(replica.since, now)) else { return Vec::new() };
         let help =
-            |waiting: Waiting| (waiting.ticket, reply(standing, Some(waiting.id), Answer::Help(pending.clone())));
+            |waiting: Waiting| (waiting.call_id, reply(standing, Some(waiting.id), Answer::Help(pending.clone())));
         replica.queue.drain(..).map(help).collect()
     }
 
@@ -447,7 +447,7 @@ impl Member {
         &mut self,
         replica: &mut Replica,
         standing: &Standing,
-        (ticket, id, version): (Ticket, WriteId, Version),
+        (call_id, id, version): (CallId, WriteId, Version),
         now: u64,
         chunks: &mut dyn Chunks,
     ) -> Replies {
@@ -456,22 +456,22 @@ impl Member {
                 Known::Open => Answer::Unknown,
                 known => ended(known),
             };
-            return vec![(ticket, reply(standing, Some(id), answer))];
+            return vec![(call_id, reply(standing, Some(id), answer))];
         }
         self.promote(replica, standing.epoch, chunks);
         replica.is_ambiguous = false;
         if let Some(current) = &replica.current {
             chunks.publish(current.piece);
         }
-        let mut replies = vec![(ticket, reply(standing, Some(id), Answer::Done(Verdict::Stored(version))))];
+        let mut replies = vec![(call_id, reply(standing, Some(id), Answer::Done(Verdict::Stored(version))))];
         while replica.next.is_none() {
             let Some(waiting) = replica.queue.pop_front() else { break };
-            let (ticket, id) = (waiting.ticket, waiting.id);
+            let (call_id, id) = (waiting.call_id, waiting.id);
             let answer = match self.fates.of(id) {
                 Known::Open => self.run(replica, standing.epoch, waiting, now, chunks),
                 known => ended(known),
             };
-            replies.push((ticket, reply(standing, Some(id), answer)));
+            replies.push((call_id, reply(standing, Some(id), answer)));
         }
         replies
     }

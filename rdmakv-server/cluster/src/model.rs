@@ -17,7 +17,7 @@ use crate::config::{Policy, State};
 use crate::faults::is_planted;
 use crate::helper::{Calls, Target};
 use crate::ids::{Epoch, ServerId, Version, WriteId};
-use crate::member::{Chunks, Member, Replica, Role, Standing, Ticket};
+use crate::member::{Chunks, Member, Replica, Role, Standing, CallId};
 use crate::messages::{Answer, Call, Chunk, Condition, Fate, Form, Piece, Refusal, Reply, Request, Stored, Verdict};
 use crate::repair::Repair;
 use crate::writer::{Bytes, Outcome, Writer};
@@ -592,7 +592,7 @@ impl World {
                 let node = &mut self.nodes[server];
                 let replica = &mut node.replicas[usize::from(key)];
                 let before = replica.current().map(|current| current.version);
-                let replies = node.member.take(replica, &standing, (ticket(from), request), 0, &mut Numbers);
+                let replies = node.member.take(replica, &standing, (call_id(from), request), 0, &mut Numbers);
                 let now = replica.current().cloned();
                 self.reply(to, key, replies);
                 if let Some(now) = now.filter(|now| publishes && before != Some(now.version)) {
@@ -635,9 +635,9 @@ impl World {
         }
     }
 
-    fn reply(&mut self, from: ServerId, key: u8, replies: Vec<(Ticket, Reply)>) {
-        for (ticket, reply) in replies {
-            let to = peer(ticket);
+    fn reply(&mut self, from: ServerId, key: u8, replies: Vec<(CallId, Reply)>) {
+        for (call_id, reply) in replies {
+            let to = peer(call_id);
             // A caller only tries again after these, which it may do without them. The answer to a note is not awaited.
             let is_needed = match reply.answer {
                 Answer::OtherEpoch | Answer::NotServing | Answer::Fenced => false,
@@ -850,19 +850,19 @@ fn needed(value: &Stored) -> usize {
     if let Form::Fragment { k, .. } = value.piece.form { usize::from(k) } else { 1 }
 }
 
-fn ticket(peer: Peer) -> Ticket {
+fn call_id(peer: Peer) -> CallId {
     let (kind, number) = match peer {
         Peer::Client(number) => (0, number),
         Peer::Repair(number) => (1, number),
         Peer::Fates(number) => (2, number),
         Peer::Forget(number) => (3, number),
     };
-    Ticket(kind * 256 + u64::from(number))
+    CallId(kind * 256 + u64::from(number))
 }
 
-fn peer(ticket: Ticket) -> Peer {
-    let number = (ticket.0 % 256) as u8;
-    match ticket.0 / 256 {
+fn peer(call_id: CallId) -> Peer {
+    let number = (call_id.0 % 256) as u8;
+    match call_id.0 / 256 {
         0 => Peer::Client(number),
         1 => Peer::Repair(number),
         2 => Peer::Fates(number),
