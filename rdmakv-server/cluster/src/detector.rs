@@ -5,15 +5,15 @@
 //! group may lose would cost values. So a server is removed only by one that
 //!
 //! * suspects it at that time, so that facts which an outage of etcd left behind remove none;
-//! * is not itself condemned, so that two halves that do not reach each other, but reach etcd and the clients, both stay;
-//! * and sees that most of the other servers suspect it, not counting those that are condemned or not alive; or that its `alive` is gone.
+//! * is not itself suspected by most, so that two halves that do not reach each other, but reach etcd and the clients, both stay;
+//! * and sees that most of the other servers suspect it, not counting those that most suspect or that are not alive; or that its `alive` is gone.
 //!
 //! A server that reaches no other suspects all, but alone it is never most of several. One that was paused counts no ping that it could not
 //! have seen answered.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::config::{Config, Incarnation, ServerId};
+use crate::config::{Config, Incarnation, Server, ServerId};
 use crate::facts::{Fact, Facts};
 use crate::faults::is_planted;
 
@@ -142,19 +142,21 @@ impl Detector {
     /// Returns a server that this run may remove now by the next epoch.
     pub fn to_remove(&self, config: &Config, facts: &Facts) -> Option<ServerId> {
         let is_member = config.server(self.me.0).is_some_and(|server| server.incarnation == self.me.1);
-        let condemned = condemned(config, facts);
-        let is_condemned = condemned.contains(&self.me.0) && !is_planted("condemned-removes");
-        if !is_member || is_condemned {
+        let is_silent = |server: &&Server| {
+            let suspects = self.suspects(server.id) || is_planted("old-suspicion-removes");
+            suspects && self.knows(server.id, server.incarnation)
+        };
+        let silent: Vec<&Server> = config.servers().iter().filter(is_silent).collect();
+        if !is_member || silent.is_empty() {
             return None;
         }
-        let mut silent = config
-            .servers()
-            .iter()
-            .filter(|server| self.suspects(server.id) || is_planted("old-suspicion-removes"))
-            .filter(|server| self.knows(server.id, server.incarnation));
-        silent
-            .find(|server| condemned.contains(&server.id) || !facts.is_alive(server.id, server.incarnation))
-            .map(|server| server.id)
+        let suspected = suspected_by_most(config, facts);
+        if suspected.contains(&self.me.0) && !is_planted("suspected-removes") {
+            return None;
+        }
+        let is_gone =
+            |server: &&&Server| suspected.contains(&server.id) || !facts.is_alive(server.id, server.incarnation);
+        silent.iter().find(is_gone).map(|server| server.id)
     }
 
     fn knows(&self, id: ServerId, run: Incarnation) -> bool {
@@ -173,29 +175,32 @@ impl Detector {
     }
 }
 
-/// Returns the servers that most of the others suspect, not counting those condemned themselves or not alive.
-pub fn condemned(config: &Config, facts: &Facts) -> BTreeSet<ServerId> {
-    let mut condemned = BTreeSet::new();
-    loop {
-        let votes = |id: ServerId| {
-            config
-                .servers()
-                .iter()
-                .filter(|voter| {
-                    voter.id != id && !condemned.contains(&voter.id) && facts.is_alive(voter.id, voter.incarnation)
-                })
-                .map(|voter| voter.id)
-                .collect::<Vec<_>>()
-        };
-        let is_condemned = |id: ServerId| {
-            let (voters, suspecters) = (votes(id), facts.suspecters(config, id));
-            voters.iter().filter(|voter| suspecters.contains(voter)).count() * 2 > voters.len()
-        };
-        let others = config.servers().iter().map(|server| server.id).filter(|id| !condemned.contains(id));
-        let new: Vec<ServerId> = others.filter(|&id| is_condemned(id)).collect();
-        if new.is_empty() {
-            return condemned;
+/// Returns the servers that most of the others suspect, not counting those that are such themselves or not alive.
+pub fn suspected_by_most(config: &Config, facts: &Facts) -> BTreeSet<ServerId> {
+    let is_run = |(id, run): (ServerId, Incarnation)| config.server(id).is_some_and(|server| server.incarnation == run);
+    let mut suspecters: BTreeMap<ServerId, Vec<ServerId>> = BTreeMap::new();
+    for fact in facts.iter() {
+        if let Fact::Suspect { of, by } = *fact
+            && of.0 != by.0
+            && is_run(of)
+            && is_run(by)
+        {
+            suspecters.entry(of.0).or_default().push(by.0);
         }
-        condemned.extend(new);
+    }
+    let is_alive = |server: &&Server| facts.is_alive(server.id, server.incarnation);
+    let mut voters: BTreeSet<ServerId> = config.servers().iter().filter(is_alive).map(|server| server.id).collect();
+    let mut suspected = BTreeSet::new();
+    loop {
+        let is_suspected = |(id, by): &(&ServerId, &Vec<ServerId>)| {
+            let others = voters.iter().filter(|voter| voter != id).count();
+            !suspected.contains(*id) && by.iter().filter(|by| voters.contains(by)).count() * 2 > others
+        };
+        let new: Vec<ServerId> = suspecters.iter().filter(is_suspected).map(|(&id, _)| id).collect();
+        if new.is_empty() {
+            return suspected;
+        }
+        voters.retain(|voter| !new.contains(voter));
+        suspected.extend(new);
     }
 }

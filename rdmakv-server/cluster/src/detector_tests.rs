@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use crate::config::{Config, Incarnation, ServerId};
-use crate::detector::{Clocks, Detector, INTERVAL, condemned};
+use crate::detector::{Clocks, Detector, INTERVAL, suspected_by_most};
 use crate::facts::{Change, Fact, Facts};
 
 /// Steps after which etcd ends the lease of a run that does not renew it: 2 s, and up to half a second to notice.
@@ -256,7 +256,7 @@ fn a_server_that_wakes_suspects_none() {
     assert!(cluster.removed().is_empty());
 }
 
-/// Random cuts, pauses and outages: whatever is removed was condemned or not alive, and one that is dead for long is removed.
+/// Random cuts, pauses and outages: whatever is removed was suspected by most or not alive, and one that is dead for long is removed.
 #[test]
 fn random_failures_remove_with_cause_only() {
     for seed in 0..60_u64 {
@@ -285,7 +285,10 @@ fn random_failures_remove_with_cause_only() {
                 cluster.advance(1);
                 for &(_, id) in &cluster.removed[before..] {
                     let run = config.server(id).unwrap().incarnation;
-                    assert!(condemned(&config, &facts).contains(&id) || !facts.is_alive(id, run), "seed {seed}");
+                    assert!(
+                        suspected_by_most(&config, &facts).contains(&id) || !facts.is_alive(id, run),
+                        "seed {seed}"
+                    );
                     let state = cluster.servers[usize::from(id.0)].state;
                     let is_cut = cluster.cut.iter().any(|&(one, other)| one == id.0 || other == id.0);
                     assert!(state != Condition::Runs || is_cut, "seed {seed}: {id:?} answers all");
@@ -336,7 +339,7 @@ fn finds_planted_faults() {
         detector.suspects(id)
     };
     let scenarios: [(&str, Scenario); 3] =
-        [("condemned-removes", halves), ("old-suspicion-removes", outage), ("late-pings-count", wakes)];
+        [("suspected-removes", halves), ("old-suspicion-removes", outage), ("late-pings-count", wakes)];
     for (fault, is_wrong) in scenarios {
         for planted in ["", fault] {
             crate::faults::plant(planted);

@@ -14,6 +14,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Bound;
 
 use thiserror::Error;
 
@@ -181,7 +182,11 @@ impl Facts {
 
     /// Returns whether a run wrote that it adopted this epoch or a later one.
     pub fn has_adopted(&self, run: Incarnation, epoch: Epoch) -> bool {
-        self.iter().any(|fact| matches!(fact, Fact::Adopted(_, by, at) if *by == run && *at >= epoch))
+        // All paths with this beginning, and no others: '0' follows '/'.
+        let paths = (Bound::Included("adopted/"), Bound::Excluded("adopted0"));
+        self.by_path
+            .range::<str, _>(paths)
+            .any(|(_, fact)| matches!(fact, Fact::Adopted(_, by, at) if *by == run && *at >= epoch))
     }
 
     /// Returns whether the keys of a run are where this epoch wants them.
