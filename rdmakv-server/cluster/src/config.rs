@@ -203,13 +203,18 @@ pub enum ChangeError {
     /// The run belongs to the cluster already.
     #[error("join cluster: this run is a server of it already: start it anew to join again")]
     RunTaken,
-    /// A name that cannot be shown, or is too long.
+    /// A server of the same name lives.
+    #[error("join cluster: a server of this name is connected: stop it, or choose another name")]
+    NameTaken,
+    /// A name that cannot be shown, is too long, or could be a server's number.
     #[error(
-        "join cluster: the name is empty, longer than 128 bytes, or has spaces or control characters: choose another"
+        "join cluster: the name is empty, longer than 128 bytes, a number, or has spaces or control characters: choose another"
     )]
     Name,
-    /// Too many addresses, or too long ones.
-    #[error("join cluster: more than 8 addresses, or one longer than 256 bytes: advertise fewer or shorter ones")]
+    /// Too many addresses, or ones that are too long or cannot be shown.
+    #[error(
+        "join cluster: more than 8 addresses, or one that is empty, longer than 256 bytes, or has spaces or control characters: advertise others"
+    )]
     Addresses,
     /// A weight of 0.
     #[error("join cluster: the weight is 0: use 1 or more")]
@@ -471,6 +476,15 @@ impl Config {
         if next.0.policies.len() > MAX_POLICIES { Err(ChangeError::Policies) } else { Ok(next) }
     }
 
+    /// Returns the next epoch, in which nothing else changes. It has versions of its own.
+    ///
+    /// # Errors
+    ///
+    /// No epoch is left.
+    pub fn renewed(&self) -> Result<Self, ChangeError> {
+        self.next()
+    }
+
     /// Returns the next epoch, in which no value confirmed before it is left.
     ///
     /// # Errors
@@ -526,7 +540,10 @@ impl Parts {
         rule(is_lease(self.lease_ms), "a lease is 500 to 60000 ms")?;
         rule(self.whole.is_none_or(|whole| whole <= self.epoch), "the last whole epoch is not a later one")?;
         rule(self.flushed <= self.epoch, "the epoch of the last flush is not a later one")?;
-        rule(self.servers.iter().all(|server| are_addresses(&server.addresses)), "at most 8 addresses of 256 bytes")?;
+        rule(
+            self.servers.iter().all(|server| are_addresses(&server.addresses)),
+            "at most 8 addresses of 1 to 256 bytes",
+        )?;
         let all_up = || self.servers.iter().all(|server| server.state == State::Up);
         rule(self.whole != Some(self.epoch) || all_up(), "all servers of a whole epoch are up")?;
         check_members(self.servers.iter().map(|server| (server.share(), server.incarnation)))?;
@@ -546,21 +563,26 @@ impl Parts {
         for members in &self.past {
             check_members(members.servers.iter().map(|member| (member.share(), member.incarnation)))?;
         }
-        Ok(())
+        // So the runs of all epochs are at most 64 and one more for each, and those of the next configuration, too.
+        let now = self.servers.iter().map(|server| (server.share(), server.incarnation)).collect();
+        let epochs: Vec<Vec<Run<'_>>> = self.past.iter().map(Members::runs).chain([now]).collect();
+        let is_one = |pair: &[Vec<Run<'_>>]| pair[1].iter().filter(|run| !pair[0].contains(run)).count() <= 1;
+        rule(epochs.windows(2).all(is_one), "an epoch has at most one run that the epoch before had not")
     }
 }
 
+/// A run of a server, with its share of the keys: number, name and weight.
+type Run<'a> = ((ServerId, &'a str, u16), Incarnation);
+
 /// Checks the servers of one epoch.
-fn check_members<'a>(
-    servers: impl Iterator<Item = ((ServerId, &'a str, u16), Incarnation)>,
-) -> Result<(), &'static str> {
+fn check_members<'a>(servers: impl Iterator<Item = Run<'a>>) -> Result<(), &'static str> {
     let (mut last, mut names, mut runs) = (None, Vec::new(), Vec::new());
     for ((id, name, weight), run) in servers {
         if last >= Some(id) || usize::from(id.0) >= MAX_SERVERS {
             return Err("servers have rising numbers below 64");
         }
         if !is_name(name) || weight == 0 {
-            return Err("a server has a name of 1 to 128 bytes, and a weight");
+            return Err("a server has a name of 1 to 128 bytes that is no number, and a weight");
         }
         last = Some(id);
         names.push(name);
@@ -574,14 +596,19 @@ fn check_members<'a>(
     if names.len() == count && runs.len() == count { Ok(()) } else { Err("two servers have one name, or are one run") }
 }
 
-/// Returns whether a server may have this name: it is one word of a table.
+/// Returns whether a server may have this name: one word of a table, and no number, which is another server's.
 fn is_name(name: &str) -> bool {
-    let forbidden = |character: char| character.is_whitespace() || character.is_control();
-    !name.is_empty() && name.len() <= MAX_NAME && !name.contains(forbidden)
+    is_word(name, MAX_NAME) && !name.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 fn are_addresses(addresses: &[String]) -> bool {
-    addresses.len() <= MAX_ADDRESSES && addresses.iter().all(|address| address.len() <= MAX_ADDRESS)
+    addresses.len() <= MAX_ADDRESSES && addresses.iter().all(|address| is_word(address, MAX_ADDRESS))
+}
+
+/// Returns whether a text is one word that a terminal shows as it is.
+fn is_word(text: &str, most: usize) -> bool {
+    let forbidden = |character: char| character.is_whitespace() || character.is_control();
+    !text.is_empty() && text.len() <= most && !text.contains(forbidden)
 }
 
 fn is_lease(ms: u32) -> bool {
@@ -601,6 +628,10 @@ impl Member {
 }
 
 impl Members {
+    fn runs(&self) -> Vec<Run<'_>> {
+        self.servers.iter().map(|member| (member.share(), member.incarnation)).collect()
+    }
+
     /// Returns the ring of the servers that served in this epoch.
     pub fn ring(&self) -> Ring {
         let serving = self.servers.iter().filter(|member| member.state != State::Joining);

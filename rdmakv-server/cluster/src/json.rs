@@ -17,8 +17,8 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::config::{Config, Epoch, Incarnation, Member, Members, Parts, Policy, Server, State};
-use crate::ids::ServerId;
+use crate::config::{Config, Epoch, Incarnation, MAX_PAST, Member, Members, Parts, Policy, Server, State};
+use crate::ids::{MAX_SERVERS, ServerId};
 
 /// The version of the form that this code writes and reads.
 const VERSION: u32 = 1;
@@ -27,7 +27,7 @@ const VERSION: u32 = 1;
 pub const MAX_BYTES: usize = 1 << 20;
 
 /// The most runs that earlier epochs name. An epoch adds at most one to those of the epoch before.
-const MAX_RUNS: usize = 1024;
+const MAX_RUNS: usize = MAX_SERVERS + MAX_PAST;
 
 /// Bytes that are no configuration.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -145,7 +145,7 @@ pub fn decode(bytes: &[u8]) -> Result<Config, DecodeError> {
 impl Form {
     fn parts(self) -> Result<Parts, DecodeError> {
         if self.runs.len() > MAX_RUNS {
-            return Err(DecodeError::Rule("earlier epochs have at most 1024 runs"));
+            return Err(DecodeError::Rule("earlier epochs have at most 320 runs"));
         }
         Ok(Parts {
             uuid: hexadecimal(&self.uuid, 32)?,
@@ -233,7 +233,7 @@ impl Past {
             let incarnation = incarnation(&run.incarnation)?;
             let (id, name, weight) = (ServerId(run.id), run.name.clone(), run.weight);
             servers.push(Member { id, name, weight, incarnation, state });
-            if servers.len() > crate::ids::MAX_SERVERS {
+            if servers.len() > MAX_SERVERS {
                 return Err(DecodeError::Rule("an epoch has at most 64 servers"));
             }
         }
@@ -357,7 +357,10 @@ mod tests {
             (server, r#""id":0,"name":"s2","addresses":[]"#),
             (server, r#""id":0,"name":"a b","addresses":[]"#),
             (server, r#""id":0,"name":"","addresses":[]"#),
-            (server, r#""id":0,"name":"s1","addresses":["","","","","","","","",""]"#),
+            (server, r#""id":0,"name":"1","addresses":["tcp:h:1"]"#),
+            (server, r#""id":0,"name":"s1","addresses":[""]"#),
+            (server, r#""id":0,"name":"s1","addresses":["tcp:\u001b[2J"]"#),
+            (server, r#""id":0,"name":"s1","addresses":["a","a","a","a","a","a","a","a","a"]"#),
             (r#""state":"up""#, r#""state":"down""#),
             (r#""weight":2"#, r#""weight":0"#),
             (r#""weight":2"#, r#""weight":65536"#),
@@ -388,7 +391,7 @@ mod tests {
         let (mut run, name) = (0, |at: u64| format!("{at:\"<128}"));
         let mut join = |config: &Config, at| {
             run += 1;
-            config.with_server(&name(at), vec!["\u{7f}".repeat(256); 8], u16::MAX, Incarnation(run)).unwrap()
+            config.with_server(&name(at), vec!["\"".repeat(256); 8], u16::MAX, Incarnation(run)).unwrap()
         };
         config = (0..64).fold(config, |config, at| join(&config, at));
         for at in 0..=255_u8 {
@@ -398,7 +401,7 @@ mod tests {
         config = (0..256).fold(config, |config, at| join(&config, at % 64));
         let bytes = encode(&config);
         assert!(bytes.len() < MAX_BYTES, "{}", bytes.len());
-        assert_eq!(config.past().len(), crate::config::MAX_PAST);
+        assert_eq!(config.past().len(), MAX_PAST);
         assert_eq!(decode(&bytes), Ok(config));
     }
 }

@@ -7,7 +7,7 @@
 //! A run that the configuration lacks answers nothing any more. One that was removed returns as another run, without its values. One that
 //! has drained leaves.
 
-use crate::config::{Config, Epoch, Incarnation, ServerId, State};
+use crate::config::{ChangeError, Config, Epoch, Incarnation, Server, ServerId, State};
 use crate::detector::{Clocks, Detector};
 use crate::facts::{Fact, View};
 use crate::faults::is_planted;
@@ -106,6 +106,10 @@ pub struct Membership {
     is_stale: bool,
     /// When the next read may begin, but for one that renews a right.
     read_at: u64,
+    /// When the next proposal may be made.
+    propose_at: u64,
+    /// The epoch that this run has few versions left of.
+    exhausted: Option<Epoch>,
     /// When this run may ask to join, and how long the next one waits.
     join_at: u64,
     rejoin: u64,
@@ -147,6 +151,8 @@ impl Membership {
             under_way: UnderWay::default(),
             is_stale: false,
             read_at: 0,
+            propose_at: 0,
+            exhausted: None,
             join_at: 0,
             rejoin: REJOIN.0,
             since: None,
@@ -235,11 +241,11 @@ impl Membership {
             return Some(Action::Hold);
         }
         match self.part() {
-            Part::Over if self.has_told_adoption(now) => {
+            Part::Over if self.has_handed_over(now) => {
                 self.under_way.emptying = true;
                 return Some(Action::Empty);
             }
-            Part::Drained if !self.has_left && self.has_told_adoption(now) => {
+            Part::Drained if !self.has_left && self.has_handed_over(now) => {
                 self.has_left = true;
                 return Some(Action::Leave);
             }
@@ -266,6 +272,7 @@ impl Membership {
         }
         if !self.under_way.proposal
             && !self.is_stale
+            && now >= self.propose_at
             && let Some(config) = self.to_propose(now)
         {
             self.under_way.proposal = true;
@@ -330,9 +337,34 @@ impl Membership {
     }
 
     /// Takes the end of a proposal. Whatever came of it, a read shows.
-    pub fn proposed(&mut self, now: u64) {
+    ///
+    /// `is_answered` tells that etcd wrote it, or that another came first. If it refused or did not answer, the next one waits.
+    pub fn proposed(&mut self, now: u64, is_answered: bool) {
         self.under_way.proposal = false;
         (self.is_stale, self.read_at) = (true, now);
+        self.propose_at = if is_answered { now } else { now + READ_EVERY };
+    }
+
+    /// Notes that this run has ordered half of the writes that an epoch has versions for: it proposes another.
+    pub fn needs_epoch(&mut self, epoch: Epoch) {
+        self.exhausted = Some(epoch);
+    }
+
+    /// Returns why this run cannot join the cluster that it sees; None if it can, or is in it.
+    pub fn obstacle(&self) -> Option<ChangeError> {
+        let config = self.view.config().filter(|_| self.part() == Part::Outside)?;
+        self.joined(config).err()
+    }
+
+    /// Returns the next configuration, with this run.
+    fn joined(&self, config: &Config) -> Result<Config, ChangeError> {
+        let Identity { name, addresses, weight, .. } = &self.identity;
+        // A run of the same name that lives may be a second server by mistake: they would displace each other for ever.
+        let lives = |server: &Server| self.view.facts().is_alive(server.id, server.incarnation);
+        if config.servers().iter().any(|server| server.name == *name && lives(server)) {
+            return Err(ChangeError::NameTaken);
+        }
+        config.with_server(name, addresses.clone(), *weight, self.run)
     }
 
     /// Notes that all keys are in the epoch that was adopted.
@@ -433,8 +465,8 @@ impl Membership {
         }
     }
 
-    /// Returns whether a run that is over has written what its successors wait for, or need not.
-    fn has_told_adoption(&self, now: u64) -> bool {
+    /// Returns whether the successors of a run that is over wait for it no longer: it has written what they wait for, or need not.
+    fn has_handed_over(&self, now: u64) -> bool {
         let Some(config) = self.view.config() else { return true };
         let end = self.right.as_ref().and_then(Right::end);
         self.view.facts().has_adopted(self.run, config.epoch())
@@ -469,16 +501,8 @@ impl Membership {
         let (config, facts) = (self.view.config()?, self.view.facts());
         match self.part() {
             Part::Unknown | Part::Over | Part::Drained => None,
-            Part::Outside => {
-                let Identity { name, addresses, weight, .. } = &self.identity;
-                // A run of the same name that lives may be a second server by mistake: they would displace each other for ever.
-                let lives = config
-                    .servers()
-                    .iter()
-                    .any(|server| server.name == *name && facts.is_alive(server.id, server.incarnation));
-                let may_join = now >= self.join_at && !lives;
-                may_join.then(|| config.with_server(name, addresses.clone(), *weight, self.run).ok()).flatten()
-            }
+            // The driver tells users of an obstacle.
+            Part::Outside => (now >= self.join_at).then(|| self.joined(config).ok()).flatten(),
             Part::Member(state) => {
                 let detector = self.detector.as_ref()?;
                 if let Some(dead) = detector.to_remove(config, facts) {
@@ -487,8 +511,10 @@ impl Membership {
                 if state == State::Up && detector.is_clock_off(self.identity.clock_skew) {
                     return config.draining(detector.id()).ok();
                 }
-                let is_repaired =
-                    |server: &crate::config::Server| facts.has_repaired(server.incarnation, config.epoch());
+                if self.exhausted == Some(config.epoch()) {
+                    return config.renewed().ok();
+                }
+                let is_repaired = |server: &Server| facts.has_repaired(server.incarnation, config.epoch());
                 let may_be_whole = !config.is_whole() && config.servers().iter().all(is_repaired);
                 may_be_whole.then(|| config.whole().ok()).flatten()
             }

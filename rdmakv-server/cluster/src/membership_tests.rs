@@ -210,7 +210,7 @@ impl World {
                     if has_etcd {
                         self.etcd.propose(shown, config);
                     }
-                    self.servers[at].membership.proposed(local);
+                    self.servers[at].membership.proposed(local, has_etcd);
                 }
                 Action::Adopt => {
                     let is_primary = |key: &&[u8]| {
