@@ -54,6 +54,8 @@ pub struct Completion {
     base: Version,
     /// The bytes, if they were not staged.
     carried: Option<Piece>,
+    /// For the notes of the write's own client: the lowest of its writes whose outcome it may still ask for.
+    lowest: u64,
     /// Those that have not sealed it.
     waiting: Vec<ServerId>,
 }
@@ -75,12 +77,17 @@ impl Completion {
         let Pending { stored, base } = pending;
         let carried = (!stored.is_staged).then_some(stored.piece);
         let waiting = target.others().to_vec();
-        Self { id: stored.id, version: stored.version, base: *base, carried, waiting }
+        Self { id: stored.id, version: stored.version, base: *base, carried, lowest: 0, waiting }
     }
 
     /// Returns the completion of a write that was just ordered.
     pub fn ordered(target: &Target, id: WriteId, (version, base): (Version, Version), carried: Option<Piece>) -> Self {
-        Self { id, version, base, carried, waiting: target.others().to_vec() }
+        Self { id, version, base, carried, lowest: 0, waiting: target.others().to_vec() }
+    }
+
+    /// Returns it with notes that close the writes of its client below this one, whose outcomes the client knows.
+    pub fn closing(self, lowest: u64) -> Self {
+        Self { lowest, ..self }
     }
 
     /// Returns the write.
@@ -114,8 +121,8 @@ impl Completion {
         }
         match answer {
             Answer::Done(verdict) if target.is_primary(from) => {
-                let (id, version) = (self.id, self.version);
-                let note = Call::Note { id, version };
+                let (id, version, lowest) = (self.id, self.version, self.lowest);
+                let note = Call::Note { id, version, lowest };
                 Progress::Ended(*verdict, target.each(target.others(), &note))
             }
             Answer::Unknown | Answer::Refused if target.is_primary(from) => Progress::Unknown,

@@ -42,9 +42,12 @@ impl Version {
 
     const COUNT_BITS: u32 = 40;
 
-    /// Returns a version of an epoch. The count wraps after 2⁴⁰ writes of one server.
+    /// The largest count: writes of one server in one epoch. Before it is reached the server asks for another epoch.
+    pub const MAX_COUNT: u64 = (1 << Self::COUNT_BITS) - 1;
+
+    /// Returns a version of an epoch. The count is at most [`Self::MAX_COUNT`].
     pub fn new(epoch: Epoch, count: u64) -> Self {
-        Self((u64::from(epoch.0) << Self::COUNT_BITS) | (count & ((1 << Self::COUNT_BITS) - 1)))
+        Self((u64::from(epoch.0) << Self::COUNT_BITS) | (count & Self::MAX_COUNT))
     }
 
     /// Returns the epoch that ordered the write.

@@ -36,6 +36,8 @@ mod ids;
 pub mod json;
 mod kernel;
 pub mod member;
+#[cfg(test)]
+mod member_tests;
 pub mod membership;
 #[cfg(test)]
 mod membership_tests;

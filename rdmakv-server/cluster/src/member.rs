@@ -22,6 +22,15 @@ use crate::messages::{
 /// Writes of one key that may wait at its primary.
 pub const MAX_QUEUE: usize = 1024;
 
+/// Staged bytes after which a server takes no more.
+pub const MAX_STAGED: u64 = 64 << 20;
+
+/// Bytes that a staged piece counts for besides its own.
+const PIECE: u64 = 256;
+
+/// Fates of one client after which a server orders none of its writes. A client raises its lowest open write before.
+pub const MAX_WINDOW: usize = 1 << 16;
+
 /// Nanoseconds after which a client that meets a pending write completes it.
 pub const HELP_AFTER: u64 = 100_000_000;
 
@@ -53,6 +62,8 @@ pub struct Standing {
     pub is_fenced: bool,
     /// The epoch is whole: each member has all that it should.
     pub is_whole: bool,
+    /// The epoch of the last flush: values confirmed before it are gone.
+    pub flushed: Epoch,
 }
 
 /// The driver's chunks.
@@ -75,9 +86,47 @@ pub trait Chunks {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Member {
     cluster: u128,
-    writes: u64,
+    /// The last epoch that this server ordered writes in, and how many it ordered in it.
+    ordered: (Epoch, u64),
     fates: Fates,
-    staged: BTreeMap<WriteId, Piece>,
+    room: Room,
+}
+
+/// The staged bytes of all keys.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+struct Room {
+    used: u64,
+    /// Those of each client that has some.
+    by_client: BTreeMap<u64, u64>,
+}
+
+impl Room {
+    /// Takes bytes of a client. Returns false if there is no room for them.
+    ///
+    /// Each client may have one piece if there is room at all, and more if as many bytes are left for the others as it then has. So one
+    /// that stages and never orders takes half of the room.
+    fn take(&mut self, client: u64, piece: &Piece) -> bool {
+        let bytes = piece.bytes().saturating_add(PIECE);
+        let own = self.by_client.get(&client).copied().unwrap_or(0);
+        let (used, more) = (self.used.saturating_add(bytes), own.saturating_add(bytes));
+        let is_first = own == 0 && self.used < MAX_STAGED;
+        if !is_first && more > MAX_STAGED.saturating_sub(used) {
+            return false;
+        }
+        self.used = used;
+        self.by_client.insert(client, more);
+        true
+    }
+
+    fn give_back(&mut self, client: u64, piece: &Piece) {
+        let bytes = piece.bytes().saturating_add(PIECE);
+        self.used = self.used.saturating_sub(bytes);
+        let Some(own) = self.by_client.get_mut(&client) else { return };
+        *own = own.saturating_sub(bytes);
+        if *own == 0 {
+            self.by_client.remove(&client);
+        }
+    }
 }
 
 /// The state of a server for one key.
@@ -87,9 +136,10 @@ pub struct Replica {
     next: Option<Stored>,
     /// A primary that is new does not know whether its next is published.
     is_ambiguous: bool,
-    /// When the primary ordered its next, or found it.
+    /// When the primary ordered its next, found it, or asked a client to complete it.
     since: u64,
     queue: VecDeque<Waiting>,
+    staged: BTreeMap<WriteId, Piece>,
 }
 
 /// An order in a primary's queue.
@@ -101,7 +151,15 @@ struct Waiting {
     change: Change,
 }
 
-/// The replies that a call made, to it and to others that waited.
+impl Waiting {
+    fn free(self, chunks: &mut dyn Chunks) {
+        if let Change::Put(piece) = self.change {
+            chunks.free(piece);
+        }
+    }
+}
+
+/// The replies that a call made, to it and to others that waited. Each call gets one.
 pub type Replies = Vec<(CallId, Reply)>;
 
 impl Replica {
@@ -122,7 +180,7 @@ impl Replica {
 
     /// Returns whether there is nothing but a value: the driver need not keep more than its store does.
     pub fn is_idle(&self) -> bool {
-        self.next.is_none() && self.queue.is_empty()
+        self.next.is_none() && self.queue.is_empty() && self.staged.is_empty()
     }
 
     /// Returns the value that a client may read by tag from a primary that may answer; None while it does not know its last write.
@@ -134,6 +192,11 @@ impl Replica {
     /// Returns how many orders wait.
     pub fn queue_len(&self) -> usize {
         self.queue.len()
+    }
+
+    /// Returns the writes that have a staged piece here and were not ordered here.
+    pub fn staged(&self) -> impl Iterator<Item = WriteId> + '_ {
+        self.staged.keys().copied()
     }
 
     /// Returns whether this primary does not know if its next is published: only that is answered.
@@ -148,12 +211,42 @@ impl Replica {
     fn pending(&self) -> Option<Pending> {
         self.next.clone().map(|stored| Pending { stored, base: self.version() })
     }
+
+    /// Returns all pieces of this key that the driver keeps.
+    #[cfg(test)]
+    pub(crate) fn pieces(&self) -> Vec<Piece> {
+        let put = |waiting: &Waiting| if let Change::Put(piece) = waiting.change { Some(piece) } else { None };
+        let stored = [&self.current, &self.next].into_iter().flatten().map(|stored| stored.piece);
+        stored.chain(self.staged.values().copied()).chain(self.queue.iter().filter_map(put)).collect()
+    }
+
+    /// Lets the write that is pending be so for long.
+    #[cfg(test)]
+    pub(crate) fn make_late(&mut self) {
+        self.since = 0;
+    }
 }
 
 impl Member {
     /// Returns a server of a cluster that has nothing.
     pub fn new(cluster: u128) -> Self {
-        Self { cluster, writes: 0, fates: Fates::default(), staged: BTreeMap::new() }
+        Self { cluster, ordered: (Epoch(0), 0), fates: Fates::default(), room: Room::default() }
+    }
+
+    /// Returns whether this server ordered half of the writes that have versions in this epoch, so that it needs another soon.
+    pub fn needs_epoch(&self, epoch: Epoch) -> bool {
+        self.ordered.0 == epoch && self.ordered.1 > Version::MAX_COUNT / 2
+    }
+
+    /// Counts writes of the epoch that were never ordered.
+    #[cfg(test)]
+    pub(crate) fn skip_to(&mut self, count: u64) {
+        self.ordered.1 = count;
+    }
+
+    /// Returns how many bytes are staged for the writes of all keys.
+    pub fn staged_bytes(&self) -> u64 {
+        self.room.used
     }
 
     /// Returns the fates of writes that this server knows.
@@ -166,15 +259,13 @@ impl Member {
         self.fates.forget_client(client);
     }
 
-    /// Returns the writes that have a staged piece here and were not ordered here.
-    pub fn staged(&self) -> impl Iterator<Item = WriteId> + '_ {
-        self.staged.keys().copied()
-    }
-
     /// Takes a key into a later epoch. `before` is the part that it had in the epoch that it leaves.
     ///
     /// `stayed_primary` tells that this run was its primary in each epoch between, `was_outside` that it was outside in one. Those whose
     /// orders waited have to ask again.
+    ///
+    /// After a flush nothing of before is left. A write that was ordered before, and may be published, counts as done for its primary,
+    /// which would complete it without the flush. A backup does not know: another primary may have refused it.
     pub fn adopt(
         &mut self,
         replica: &mut Replica,
@@ -183,15 +274,29 @@ impl Member {
         (stayed_primary, was_outside): (bool, bool),
         chunks: &mut dyn Chunks,
     ) -> Replies {
-        let other = |waiting: Waiting| (waiting.call_id, reply(standing, Some(waiting.id), Answer::OtherEpoch));
-        let replies = replica.queue.drain(..).map(other).collect();
+        let mut other = |waiting: Waiting| {
+            let reply = (waiting.call_id, reply(standing, Some(waiting.id), Answer::OtherEpoch));
+            waiting.free(chunks);
+            reply
+        };
+        let replies = replica.queue.drain(..).map(&mut other).collect();
         if was_outside || standing.role == Role::Outside {
             let all = [replica.current.take(), replica.next.take()];
             all.into_iter().flatten().for_each(|stored| chunks.free(stored.piece));
+            let staged: Vec<WriteId> = replica.staged().collect();
+            staged.into_iter().for_each(|id| self.drop_staged(replica, id, chunks));
         }
+        let is_flushed = |stored: &mut Stored| stored.confirmed < standing.flushed && !is_planted("flushed-kept");
+        if let Some(next) = replica.next.take_if(is_flushed) {
+            let is_primary = standing.role == Role::Primary;
+            let verdict = if is_primary { Verdict::Stored(next.version) } else { Verdict::Flushed };
+            self.fates.record(next.id, Fate::Done(verdict));
+            chunks.free(next.piece);
+        }
+        replica.current.take_if(is_flushed).into_iter().for_each(|current| chunks.free(current.piece));
         let is_new = standing.role == Role::Primary && !(before == Role::Primary && stayed_primary);
         if is_new && is_planted("ambiguous-not-completed") {
-            replica.next = None;
+            replica.next.take().into_iter().for_each(|next| chunks.free(next.piece));
         }
         // It stays ambiguous until it is completed, in whatever epoch.
         replica.is_ambiguous = (is_new || replica.is_ambiguous) && replica.next.is_some();
@@ -213,26 +318,32 @@ impl Member {
         let id = request.call.id();
         let one = |answer| vec![(call_id, reply(standing, id, answer))];
         if let Err(answer) = self.admits(replica, standing, &request) {
+            request.call.piece().into_iter().for_each(|piece| chunks.free(piece));
             return one(answer);
         }
         match request.call {
-            Call::Stage { id, piece } => one(self.stage(id, piece, chunks)),
+            Call::Stage { id, piece } => one(self.stage(replica, id, piece, chunks)),
             Call::Order { id, lowest, condition, change } => {
                 self.fates.close_below(id.client, lowest);
                 let waiting = Waiting { call_id, id, condition, change };
-                self.order(replica, standing, waiting, now, chunks).map_or_else(Vec::new, one)
+                self.order(replica, standing, waiting, now, chunks)
             }
             Call::Seal { id, version, base, piece } => {
                 one(self.seal(replica, standing, (id, version, base, piece), chunks))
             }
             Call::Publish { id, version } => self.publish(replica, standing, (call_id, id, version), now, chunks),
-            Call::Note { id, version } => {
+            Call::Note { id, version, lowest } => {
                 if replica.next.as_ref().is_some_and(|next| next.id == id && next.version == version) {
                     self.promote(replica, standing.epoch, chunks);
                 }
+                self.fates.close_below(id.client, lowest);
                 one(Answer::Taken)
             }
-            Call::Resolve { id } => one(self.resolve(replica, id, chunks)),
+            Call::Resolve { id } => {
+                let (answer, mut replies) = self.resolve(replica, standing, id, chunks);
+                replies.extend(one(answer));
+                replies
+            }
             Call::Refuse { id } => one(self.refuse(replica, id, chunks)),
             Call::Read => one(Answer::Value(replica.current.clone().filter(Stored::is_value))),
             Call::Survey => one(Answer::Value(replica.current.clone())),
@@ -256,12 +367,35 @@ impl Member {
         }
     }
 
-    /// Answers all orders that wait for a write that is pending for long: their clients complete it.
-    pub fn overdue(&mut self, replica: &mut Replica, standing: &Standing, now: u64) -> Replies {
+    /// Answers the first order that waits for a write that is pending for long: its client completes that.
+    ///
+    /// If that client does not either, the next one is asked after the same time.
+    pub fn overdue(
+        &mut self,
+        replica: &mut Replica,
+        standing: &Standing,
+        now: u64,
+        chunks: &mut dyn Chunks,
+    ) -> Replies {
         let Some(pending) = replica.pending().filter(|_| is_late(replica.since, now)) else { return Vec::new() };
-        let help =
-            |waiting: Waiting| (waiting.call_id, reply(standing, Some(waiting.id), Answer::Help(pending.clone())));
-        replica.queue.drain(..).map(help).collect()
+        let Some(waiting) = replica.queue.pop_front() else { return Vec::new() };
+        replica.since = now;
+        let help = (waiting.call_id, reply(standing, Some(waiting.id), Answer::Help(pending)));
+        waiting.free(chunks);
+        vec![help]
+    }
+
+    /// Answers all orders that wait: their clients complete the write that is pending.
+    ///
+    /// For a driver whose connections cannot go on before a call is answered.
+    pub fn dismiss(&mut self, replica: &mut Replica, standing: &Standing, chunks: &mut dyn Chunks) -> Replies {
+        let Some(pending) = replica.pending() else { return Vec::new() };
+        let mut help = |waiting: Waiting| {
+            let reply = (waiting.call_id, reply(standing, Some(waiting.id), Answer::Help(pending.clone())));
+            waiting.free(chunks);
+            reply
+        };
+        replica.queue.drain(..).map(&mut help).collect()
     }
 
     /// Decides whether this server may answer a call at all.
@@ -301,7 +435,7 @@ impl Member {
         // completes it passes.
         let is_old = |next: &Stored| next.version.epoch() < standing.epoch;
         let blocks = match &request.call {
-            Call::Publish { .. } => false,
+            Call::Publish { .. } | Call::Stage { .. } => false,
             Call::Survey if is_planted("repair-before-completion") => false,
             Call::Survey => replica.next.as_ref().is_some_and(is_old),
             Call::Resolve { id } => replica.is_ambiguous && replica.next.as_ref().is_some_and(|next| next.id != *id),
@@ -313,22 +447,34 @@ impl Member {
         }
     }
 
-    fn stage(&mut self, id: WriteId, piece: Piece, chunks: &mut dyn Chunks) -> Answer {
-        match self.fates.of(id) {
-            Known::Open => {
-                if let Some(before) = self.staged.insert(id, piece) {
-                    chunks.free(before);
-                }
-                Answer::Staged
+    fn stage(&mut self, replica: &mut Replica, id: WriteId, piece: Piece, chunks: &mut dyn Chunks) -> Answer {
+        let answer = match self.fates.of(id) {
+            // A call that comes twice brings the same bytes again.
+            Known::Open if replica.staged.contains_key(&id) => Answer::Staged,
+            Known::Open if replica.next.as_ref().is_some_and(|next| next.id == id) => Answer::Staged,
+            Known::Open if self.room.take(id.client, &piece) => {
+                replica.staged.insert(id, piece);
+                return Answer::Staged;
             }
-            known => {
-                chunks.free(piece);
-                ended(known)
-            }
-        }
+            Known::Open => Answer::Busy,
+            known => ended(known),
+        };
+        chunks.free(piece);
+        answer
     }
 
-    /// Orders a write, or lets it wait: None.
+    /// Takes the piece that is staged for a write.
+    fn take_staged(&mut self, staged: &mut BTreeMap<WriteId, Piece>, id: WriteId) -> Option<Piece> {
+        let piece = staged.remove(&id)?;
+        self.room.give_back(id.client, &piece);
+        Some(piece)
+    }
+
+    fn drop_staged(&mut self, replica: &mut Replica, id: WriteId, chunks: &mut dyn Chunks) {
+        self.take_staged(&mut replica.staged, id).into_iter().for_each(|piece| chunks.free(piece));
+    }
+
+    /// Orders a write, or lets it wait.
     fn order(
         &mut self,
         replica: &mut Replica,
@@ -336,24 +482,30 @@ impl Member {
         waiting: Waiting,
         now: u64,
         chunks: &mut dyn Chunks,
-    ) -> Option<Answer> {
-        match self.fates.of(waiting.id) {
-            Known::Open => {}
-            known => return Some(ended(known)),
-        }
-        match replica.pending() {
-            None => Some(self.run(replica, standing.epoch, waiting, now, chunks)),
+    ) -> Replies {
+        let (call_id, id) = (waiting.call_id, waiting.id);
+        let answer = match (self.fates.of(id), replica.pending()) {
+            (Known::Open, _) if self.fates.count(id.client) >= MAX_WINDOW => Answer::Busy,
+            (Known::Open, None) => {
+                let answer = self.run(replica, standing.epoch, waiting, now, chunks);
+                return vec![(call_id, reply(standing, Some(id), answer))];
+            }
             // It was ordered before, and its answer was lost. It may be from an earlier epoch.
-            Some(pending) if pending.stored.id == waiting.id || is_late(replica.since, now) => {
-                Some(Answer::Help(pending))
+            (Known::Open, Some(pending)) if pending.stored.id == id => Answer::Help(pending),
+            (Known::Open, Some(pending)) if is_late(replica.since, now) => {
+                replica.since = now;
+                Answer::Help(pending)
             }
-            Some(_) if replica.queue.len() >= MAX_QUEUE => Some(Answer::Busy),
-            Some(_) => {
-                replica.queue.retain(|other| other.id != waiting.id);
+            (Known::Open, Some(_)) if replica.queue.len() >= MAX_QUEUE => Answer::Busy,
+            (Known::Open, Some(_)) => {
+                let before = dequeue(replica, id, chunks);
                 replica.queue.push_back(waiting);
-                None
+                return before.map(|before| (before, reply(standing, Some(id), Answer::Unknown))).into_iter().collect();
             }
-        }
+            (known, _) => ended(known),
+        };
+        waiting.free(chunks);
+        vec![(call_id, reply(standing, Some(id), answer))]
     }
 
     /// Decides a write that nothing is before.
@@ -366,6 +518,10 @@ impl Member {
         chunks: &mut dyn Chunks,
     ) -> Answer {
         let Waiting { id, condition, change, .. } = waiting;
+        let Some(count) = self.count(epoch) else {
+            waiting.free(chunks);
+            return Answer::Busy;
+        };
         let value = replica.current.as_ref().filter(|current| current.is_value());
         let decided = match condition {
             Condition::Always => Ok(()),
@@ -380,13 +536,13 @@ impl Member {
         };
         let piece = decided.and_then(|()| match change {
             Change::Put(piece) => Ok(Some(piece)),
-            Change::Staged => Ok(self.staged.remove(&id)),
+            Change::Staged => Ok(self.take_staged(&mut replica.staged, id)),
             Change::Compute(arguments) => chunks.compute(value, arguments).map(Some),
         });
         match piece {
             Ok(Some(piece)) => {
-                self.writes += 1;
-                let version = Version::new(epoch, self.writes);
+                self.ordered = (epoch, count);
+                let version = Version::new(epoch, count);
                 let (base, is_staged) = (replica.version(), change == Change::Staged);
                 replica.next = Some(Stored { id, version, confirmed: epoch, piece, is_staged });
                 replica.since = now;
@@ -398,12 +554,19 @@ impl Member {
                 if let Change::Put(piece) = change {
                     chunks.free(piece);
                 }
-                self.staged.remove(&id).into_iter().for_each(|piece| chunks.free(piece));
+                self.drop_staged(replica, id, chunks);
                 let verdict = Verdict::Declined(refusal);
                 self.fates.record(id, Fate::Done(verdict));
                 Answer::Done(verdict)
             }
         }
+    }
+
+    /// Returns the count of the next version of an epoch; None if none is left, or writes of a later epoch were ordered.
+    fn count(&self, epoch: Epoch) -> Option<u64> {
+        let (last, count) = self.ordered;
+        let next = if epoch > last { 1 } else { count + 1 };
+        (epoch >= last && next <= Version::MAX_COUNT).then_some(next)
     }
 
     fn seal(
@@ -420,6 +583,7 @@ impl Member {
             // It is published, so this late call changes nothing.
             Known::Closed | Known::Fate(Fate::Done(_)) => {
                 unused(chunks);
+                self.drop_staged(replica, id, chunks);
                 return Answer::Sealed(version);
             }
         }
@@ -432,10 +596,11 @@ impl Member {
                 next.confirmed = standing.epoch;
             }
             unused(chunks);
+            self.drop_staged(replica, id, chunks);
             return Answer::Sealed(version);
         }
         let is_staged = piece.is_none();
-        let Some(piece) = piece.or_else(|| self.staged.remove(&id)) else { return Answer::Lacks };
+        let Some(piece) = piece.or_else(|| self.take_staged(&mut replica.staged, id)) else { return Answer::Lacks };
         let next = Stored { id, version, confirmed: standing.epoch, piece, is_staged };
         if let Some(dropped) = replica.next.replace(next) {
             chunks.free(dropped.piece);
@@ -469,7 +634,10 @@ impl Member {
             let (call_id, id) = (waiting.call_id, waiting.id);
             let answer = match self.fates.of(id) {
                 Known::Open => self.run(replica, standing.epoch, waiting, now, chunks),
-                known => ended(known),
+                known => {
+                    waiting.free(chunks);
+                    ended(known)
+                }
             };
             replies.push((call_id, reply(standing, Some(id), answer)));
         }
@@ -484,12 +652,21 @@ impl Member {
         before.into_iter().for_each(|before| chunks.free(before.piece));
     }
 
-    fn resolve(&mut self, replica: &mut Replica, id: WriteId, chunks: &mut dyn Chunks) -> Answer {
+    /// Returns the answer, and the reply to an order of the same write that waited.
+    fn resolve(
+        &mut self,
+        replica: &mut Replica,
+        standing: &Standing,
+        id: WriteId,
+        chunks: &mut dyn Chunks,
+    ) -> (Answer, Replies) {
         if let Some(pending) = replica.pending().filter(|pending| pending.stored.id == id) {
-            return Answer::Help(pending);
+            return (Answer::Help(pending), Vec::new());
         }
-        replica.queue.retain(|waiting| waiting.id != id);
-        self.refuse_unless_done(replica, id, chunks)
+        let waited = dequeue(replica, id, chunks);
+        let answer = self.refuse_unless_done(replica, id, chunks);
+        let waited = waited.map(|waited| (waited, reply(standing, Some(id), answer.clone())));
+        (answer, waited.into_iter().collect())
     }
 
     fn refuse(&mut self, replica: &mut Replica, id: WriteId, chunks: &mut dyn Chunks) -> Answer {
@@ -500,10 +677,14 @@ impl Member {
         self.refuse_unless_done(replica, id, chunks)
     }
 
-    fn refuse_unless_done(&mut self, replica: &Replica, id: WriteId, chunks: &mut dyn Chunks) -> Answer {
-        self.staged.remove(&id).into_iter().for_each(|piece| chunks.free(piece));
+    fn refuse_unless_done(&mut self, replica: &mut Replica, id: WriteId, chunks: &mut dyn Chunks) -> Answer {
+        self.drop_staged(replica, id, chunks);
         if let Some(current) = replica.current.as_ref().filter(|current| current.id == id) {
             return Answer::Done(Verdict::Stored(current.version));
+        }
+        // What was ordered within the window can be refused.
+        if self.fates.of(id) == Known::Open && self.fates.count(id.client) >= 2 * MAX_WINDOW {
+            return Answer::Busy;
         }
         self.fates.record(id, Fate::Refused);
         ended(self.fates.of(id))
@@ -545,8 +726,18 @@ impl Member {
         let before = replica.current.replace(Stored { id, version, confirmed: epoch, piece, is_staged: false });
         before.into_iter().for_each(|before| chunks.free(before.piece));
         self.fates.record(id, Fate::Done(Verdict::Stored(version)));
+        self.drop_staged(replica, id, chunks);
         Answer::Repaired(version)
     }
+}
+
+/// Takes the order of a write out of the queue. Returns its call, which has no reply yet.
+fn dequeue(replica: &mut Replica, id: WriteId, chunks: &mut dyn Chunks) -> Option<CallId> {
+    let at = replica.queue.iter().position(|waiting| waiting.id == id)?;
+    let waiting = replica.queue.remove(at)?;
+    let call_id = waiting.call_id;
+    waiting.free(chunks);
+    Some(call_id)
 }
 
 fn is_late(since: u64, now: u64) -> bool {

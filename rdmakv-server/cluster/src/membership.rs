@@ -223,6 +223,7 @@ impl Membership {
             has_right: self.has_right(now),
             is_fenced,
             is_whole: config.is_whole(),
+            flushed: config.flushed(),
         })
     }
 

@@ -3,6 +3,7 @@
 //! They hold no bytes and no key. A [`Piece`] names bytes that travel with the message. The sender's driver reads them from its chunk, and
 //! the receiver's puts them into one of its own. The key travels beside the call, too. Every call has the cluster and the epoch.
 
+use crate::codec::FRAGMENT_UNIT;
 pub use crate::ids::{Epoch, ServerId, Version, WriteId};
 
 /// A driver's name for the bytes of one value or fragment.
@@ -36,6 +37,20 @@ pub struct Piece {
     pub length: u64,
     /// The CRC of the whole value.
     pub sum: u32,
+}
+
+impl Piece {
+    /// Returns the most bytes that it has: the last fragments of a value may have fewer.
+    pub fn bytes(&self) -> u64 {
+        match self.form {
+            Form::Copy => self.length,
+            Form::Fragment { k, .. } => {
+                let unit = FRAGMENT_UNIT as u64;
+                self.length.div_ceil(u64::from(k.max(1))).div_ceil(unit).saturating_mul(unit)
+            }
+            Form::Tombstone => 0,
+        }
+    }
 }
 
 /// A piece as a server keeps it.
@@ -149,6 +164,8 @@ pub enum Call {
         id: WriteId,
         /// Its version.
         version: Version,
+        /// The lowest write of the client whose outcome it may still ask for; 0 if another completed the write, which does not know.
+        lowest: u64,
     },
     /// Report what became of a write. If nothing did, it never happens. To the primary.
     Resolve {
@@ -202,6 +219,16 @@ impl Call {
             Self::Read | Self::Survey | Self::List { .. } | Self::Fates(_) | Self::Forget { .. } => None,
         }
     }
+
+    /// Returns the bytes that travel with the call.
+    pub fn piece(&self) -> Option<Piece> {
+        match self {
+            Self::Stage { piece, .. } | Self::Repair { piece, .. } => Some(*piece),
+            Self::Order { change: Change::Put(piece), .. } => Some(*piece),
+            Self::Seal { piece, .. } => *piece,
+            _ => None,
+        }
+    }
 }
 
 /// The answer to a call.
@@ -224,7 +251,7 @@ pub enum Answer {
     NotServing,
     /// A new primary waits until its predecessor's right has ended.
     Fenced,
-    /// Too many writes wait.
+    /// Too many writes wait, or too many bytes are staged. Nothing happened, and later it may.
     Busy,
     /// The piece is kept.
     Staged,
@@ -266,6 +293,8 @@ pub enum Verdict {
     Stored(Version),
     /// It changed nothing.
     Declined(Refusal),
+    /// It was ordered before a flush. It may have been published before that, and never is after it.
+    Flushed,
 }
 
 /// Why a write changed nothing.

@@ -17,8 +17,8 @@ use crate::config::{Policy, State};
 use crate::faults::is_planted;
 use crate::helper::{Calls, Target};
 use crate::ids::{Epoch, ServerId, Version, WriteId};
-use crate::member::{Chunks, Member, Replica, Role, Standing, CallId};
-use crate::messages::{Answer, Call, Chunk, Condition, Fate, Form, Piece, Refusal, Reply, Request, Stored, Verdict};
+use crate::member::{CallId, Chunks, Member, Replica, Role, Standing};
+use crate::messages::{Answer, Call, Chunk, Condition, Form, Piece, Refusal, Reply, Request, Stored, Verdict};
 use crate::repair::Repair;
 use crate::writer::{Bytes, Outcome, Writer};
 
@@ -48,6 +48,8 @@ pub(crate) struct Shape {
     pub(crate) losses: u8,
     /// Servers return, and agents repair.
     pub(crate) repairs: bool,
+    /// Flushes of the cluster.
+    pub(crate) flushes: u8,
 }
 
 /// An epoch's servers, by number: their run and state; None for one that is not in it.
@@ -55,6 +57,8 @@ pub(crate) struct Shape {
 struct Setup {
     servers: Vec<Option<(u64, State)>>,
     is_whole: bool,
+    /// The epoch of the last flush; 0 before the first.
+    flushed: Epoch,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -67,6 +71,8 @@ struct Node {
     previous: Epoch,
     /// It granted tags in its epoch, by key.
     has_granted: Vec<bool>,
+    /// Chunks that it took and did not free.
+    chunks: Chunked,
     member: Member,
     replicas: Vec<Replica>,
 }
@@ -129,6 +135,7 @@ pub(crate) enum Action {
     SendFates(u8),
     Whole,
     Forget(u8, u8),
+    Flush,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -144,21 +151,25 @@ pub(crate) struct World {
     published: Vec<BTreeMap<Version, u64>>,
     lost: u8,
     duplicates: u8,
+    flushes: u8,
     runs: u64,
     violation: Option<&'static str>,
 }
 
-/// Chunks of a model are numbers, so there is nothing to do. A computation is not modelled.
-struct Numbers;
+/// The chunks of a server: how many it keeps. A computation is not modelled.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+struct Chunked(usize);
 
-impl Chunks for Numbers {
+impl Chunks for Chunked {
     fn compute(&mut self, _: Option<&Stored>, _: u64) -> Result<Piece, Refusal> {
         Err(Refusal::Invalid)
     }
 
     fn publish(&mut self, _: Piece) {}
 
-    fn free(&mut self, _: Piece) {}
+    fn free(&mut self, _: Piece) {
+        self.0 = self.0.checked_sub(1).expect("a chunk is freed once");
+    }
 }
 
 /// The operation whose bytes a chunk has.
@@ -211,6 +222,7 @@ impl World {
             epoch: Epoch(1),
             previous: Epoch(1),
             has_granted: vec![false; keys],
+            chunks: Chunked(0),
             member: Member::new(CLUSTER),
             replicas: vec![Replica::default(); keys],
         };
@@ -218,7 +230,7 @@ impl World {
             User { epoch: Epoch(1), writing: None, floor: Version::ABSENT, operations: 0, sequence: 0, timeouts: 0 };
         let agent = Agent { epoch: Epoch(0), repairs: vec![None; keys], fates: None, is_done: false, forgetting: None };
         Self {
-            setups: vec![Setup { servers, is_whole: shape.joining == 0 }],
+            setups: vec![Setup { servers, is_whole: shape.joining == 0, flushed: Epoch(0) }],
             nodes: (0..shape.servers).map(node).collect(),
             users: vec![user; usize::from(shape.clients)],
             agents: vec![agent; usize::from(shape.servers)],
@@ -227,6 +239,7 @@ impl World {
             published: vec![BTreeMap::new(); keys],
             lost: 0,
             duplicates: 0,
+            flushes: 0,
             runs: u64::from(shape.servers),
             violation: None,
         }
@@ -295,9 +308,11 @@ impl World {
     fn standing(&self, shape: &Shape, server: usize, key: u8) -> Standing {
         let node = &self.nodes[server];
         let role = self.role(shape, server, node.run, node.epoch, key);
-        let is_whole = node.epoch.0 > 0 && self.setup(node.epoch).is_whole;
+        let setup = (node.epoch.0 > 0).then(|| self.setup(node.epoch));
+        let (is_whole, flushed) = setup.map_or((false, Epoch(0)), |setup| (setup.is_whole, setup.flushed));
         let is_fenced = role == Role::Primary && self.is_fenced(shape, server, key);
-        Standing { epoch: node.epoch, role, has_right: node.has_right && node.is_alive, is_fenced, is_whole }
+        let has_right = node.has_right && node.is_alive;
+        Standing { epoch: node.epoch, role, has_right, is_fenced, is_whole, flushed }
     }
 
     /// Returns whether another server may still answer as the primary of an earlier epoch.
@@ -397,6 +412,9 @@ impl World {
         if shape.repairs && has_epochs && self.may_be_whole(latest) {
             actions.push(Action::Whole);
         }
+        if has_epochs && self.flushes < shape.flushes {
+            actions.push(Action::Flush);
+        }
         actions
     }
 
@@ -460,7 +478,9 @@ impl World {
             Action::Overdue(server, key) => {
                 let standing = self.standing(shape, usize::from(server), key);
                 let node = &mut self.nodes[usize::from(server)];
-                let replies = node.member.overdue(&mut node.replicas[usize::from(key)], &standing, u64::MAX);
+                let replica = &mut node.replicas[usize::from(key)];
+                let replies = node.member.overdue(replica, &standing, u64::MAX, &mut node.chunks);
+                replica.make_late();
                 self.reply(ServerId(server), key, replies);
             }
             Action::Crash(server) => {
@@ -503,6 +523,11 @@ impl World {
                 });
             }
             Action::Forget(server, key) => self.forget(shape, server, key),
+            Action::Flush => {
+                self.flushes += 1;
+                let epoch = Epoch(self.epoch().0 + 1);
+                self.change(|setup| setup.flushed = epoch);
+            }
         }
         self.prune();
         self.observe(shape);
@@ -559,12 +584,19 @@ impl World {
                 if version <= floor {
                     self.violation = Some("a write has no place after what was read before it");
                 }
-                let Some(&operation) = self.published[usize::from(key)].get(&version) else {
+                let own = u64::from(client) * 256 + u64::from(user.operations);
+                let is_flushed = version.epoch() < self.latest().flushed;
+                let published = self.published[usize::from(key)].get(&version).copied();
+                // A write that was ordered and not published is done when a flush takes it away.
+                let Some(operation) = published.or(is_flushed.then_some(own)) else {
                     self.violation = Some("a write was acknowledged and not published");
                     return;
                 };
+                if published.is_none() {
+                    self.publish(key, version, own);
+                }
                 let user = &self.users[usize::from(client)];
-                if operation != u64::from(client) * 256 + u64::from(user.operations) {
+                if operation != own {
                     self.violation = Some("a write was acknowledged for another");
                 }
                 let seen = &mut self.seen[usize::from(key)];
@@ -572,7 +604,7 @@ impl World {
                     *seen = (version, shape.deletes && user.operations.is_multiple_of(2));
                 }
             }
-            Some(Outcome::Known(Verdict::Declined(_)) | Outcome::Unknown) => {}
+            Some(Outcome::Known(Verdict::Declined(_) | Verdict::Flushed) | Outcome::Unknown) => {}
         }
     }
 
@@ -590,13 +622,14 @@ impl World {
                 let standing = self.standing(shape, server, key);
                 let publishes = matches!(request.call, Call::Publish { .. });
                 let node = &mut self.nodes[server];
+                node.chunks.0 += usize::from(request.call.piece().is_some());
                 let replica = &mut node.replicas[usize::from(key)];
                 let before = replica.current().map(|current| current.version);
-                let replies = node.member.take(replica, &standing, (call_id(from), request), 0, &mut Numbers);
+                let replies = node.member.take(replica, &standing, (call_id(from), request), 0, &mut node.chunks);
                 let now = replica.current().cloned();
                 self.reply(to, key, replies);
                 if let Some(now) = now.filter(|now| publishes && before != Some(now.version)) {
-                    self.publish(key, &now);
+                    self.publish(key, now.version, operation(now.piece.chunk));
                 }
             }
             Packet::Tell { from, to, key, reply } => match to {
@@ -623,14 +656,13 @@ impl World {
         }
     }
 
-    fn publish(&mut self, key: u8, stored: &Stored) {
-        let operation = operation(stored.piece.chunk);
+    fn publish(&mut self, key: u8, version: Version, operation: u64) {
         let published = &mut self.published[usize::from(key)];
-        let ran = published.iter().any(|(&version, &other)| other == operation && version != stored.version);
+        let ran = published.iter().any(|(&other, &of)| of == operation && other != version);
         if ran {
             self.violation = Some("a write ran twice");
         }
-        if published.insert(stored.version, operation).is_some_and(|before| before != operation) {
+        if published.insert(version, operation).is_some_and(|before| before != operation) {
             self.violation = Some("two writes have one version");
         }
     }
@@ -665,11 +697,12 @@ impl World {
                 has_right: true,
                 is_fenced: false,
                 is_whole: self.latest().is_whole,
+                flushed: self.latest().flushed,
             };
             let node = &mut self.nodes[server];
             let replica = &mut node.replicas[usize::from(key)];
             let gaps = (stayed_primary, was_outside);
-            let replies = node.member.adopt(replica, before, &standing, gaps, &mut Numbers);
+            let replies = node.member.adopt(replica, before, &standing, gaps, &mut node.chunks);
             node.has_granted[usize::from(key)] = false;
             self.reply(ServerId(server as u8), key, replies);
         }
@@ -685,6 +718,7 @@ impl World {
         if !is_planted("return-not-emptied") {
             node.member = Member::new(CLUSTER);
             node.replicas.iter_mut().for_each(|replica| *replica = Replica::default());
+            node.chunks = Chunked(0);
         }
         (node.run, node.is_alive, node.has_right) = (run, true, false);
         (node.epoch, node.previous) = (Epoch(0), Epoch(0));
@@ -731,7 +765,7 @@ impl World {
 
     fn send_fates(&mut self, server: u8) {
         let latest = self.epoch();
-        let fates: Vec<(WriteId, Fate)> = self.nodes[usize::from(server)].member.fates().all();
+        let fates = self.nodes[usize::from(server)].member.fates().after(None);
         let present = self.latest().servers.iter().enumerate().filter(|(_, other)| other.is_some());
         let others = present.map(|(at, _)| ServerId(at as u8)).filter(|other| other.0 != server).collect::<Vec<_>>();
         let agent = &mut self.agents[usize::from(server)];
@@ -784,8 +818,12 @@ impl World {
         indices
     }
 
-    /// Reads each key at each server that may answer.
+    /// Reads each key at each server that may answer, and counts chunks.
     fn observe(&mut self, shape: &Shape) {
+        let kept = |node: &Node| node.replicas.iter().map(|replica| replica.pieces().len()).sum::<usize>();
+        if self.nodes.iter().any(|node| node.chunks.0 != kept(node)) {
+            self.violation = Some("a chunk is kept that nothing names");
+        }
         for key in 0..shape.keys {
             for server in 0..self.nodes.len() {
                 self.read(shape, server, key);
@@ -806,6 +844,11 @@ impl World {
             return;
         }
         let Some(current) = replica.current().cloned() else {
+            // The first version of the epoch of a flush is that of no write.
+            let flushed = Version::new(standing.flushed, 0);
+            if self.seen[at].0 < flushed {
+                self.seen[at] = (flushed, true);
+            }
             if !self.seen[at].1 {
                 self.violation = Some("a read found nothing, after a value was seen");
             }

@@ -1,6 +1,6 @@
 //! Clusters of [`crate::model`], explored and walked through, and the faults that this must find.
 //!
-//! Walks meet six of twelve faults. The others need a certain order of events, and have schedules of their own: `schedules.rs`.
+//! Walks meet seven of thirteen faults. The others need a certain order of events, and have schedules of their own: `schedules.rs`.
 //! `RDMAKV_WALK=SEED` prints a walk's steps, and `RDMAKV_WALKS=N` walks more often than 25 times.
 
 use stateright::{Checker, Model, Property};
@@ -25,6 +25,7 @@ const SMALL: Shape = Shape {
     duplicates: 0,
     losses: 1,
     repairs: false,
+    flushes: 0,
 };
 
 /// Servers that are lost, return, join, drain and are repaired.
@@ -42,6 +43,7 @@ const LARGE: Shape = Shape {
     duplicates: 40,
     losses: 1,
     repairs: true,
+    flushes: 0,
 };
 
 /// Values in fragments, of which two may be lost.
@@ -49,6 +51,9 @@ const CODED: Shape = Shape { servers: 6, policy: Policy::Code { data: 2, parity:
 
 /// As many servers as 4+2 needs, and one more.
 const WIDE: Shape = Shape { servers: 7, policy: Policy::Code { data: 4, parity: 2 }, keys: 1, ..CODED };
+
+/// Values are deleted, and flushed.
+const FLUSHED: Shape = Shape { deletes: true, flushes: 20, ..LARGE };
 
 /// All states of a small cluster.
 struct Explored(Shape);
@@ -100,6 +105,7 @@ fn walk(shape: &Shape, seed: u64, steps: u32) -> World {
             Action::Deliver(_) => 0,
             Action::Begin(..) | Action::Learn(_) | Action::Adopt(_) | Action::Expire(_) | Action::Whole => 1,
             Action::Repair(_) | Action::SendFates(_) | Action::Return(_) => 1,
+            Action::Flush => 2,
             Action::Duplicate(_) | Action::Overdue(..) | Action::Forget(..) => 2,
             Action::Lose(_) | Action::Crash(_) | Action::Remove(_) | Action::Drain(_) | Action::Retry(_) => 3,
         };
@@ -129,7 +135,8 @@ fn settle(shape: &Shape, world: &mut World, seed: u64) -> bool {
     let shape = Shape { losses: 0, duplicates: 0, timeouts: u8::MAX, epochs: u32::MAX, ..shape.clone() };
     for _ in 0..20_000 {
         let is_new = |action: &Action| matches!(action, Action::Begin(..) | Action::Forget(..) | Action::Duplicate(_));
-        let is_change = |action: &Action| matches!(action, Action::Crash(_) | Action::Return(_) | Action::Drain(_));
+        let is_change =
+            |action: &Action| matches!(action, Action::Crash(_) | Action::Return(_) | Action::Drain(_) | Action::Flush);
         let mut actions = world.actions(&shape);
         actions.retain(|action| !is_new(action) && !is_change(action));
         let is_retry = |action: &Action| matches!(action, Action::Lose(_) | Action::Retry(_));
@@ -148,9 +155,9 @@ fn settle(shape: &Shape, world: &mut World, seed: u64) -> bool {
 }
 
 /// Walks until a violation. Returns the walk's seed and the violation.
-fn found(fault: &'static str, walks: u64) -> Option<(u64, &'static str)> {
+fn found(shape: &Shape, fault: &'static str, walks: u64) -> Option<(u64, &'static str)> {
     faults::plant(fault);
-    let found = (0..walks).find_map(|seed| walk(&LARGE, seed, 1000).violation().map(|violation| (seed, violation)));
+    let found = (0..walks).find_map(|seed| walk(shape, seed, 1000).violation().map(|violation| (seed, violation)));
     faults::plant("");
     found
 }
@@ -222,8 +229,15 @@ fn walks_find_planted_faults() {
         "ambiguous-not-completed",
         "no-refuse",
     ] {
-        assert!(found(fault, 100).is_some(), "{fault}");
+        assert!(found(&LARGE, fault, 600).is_some(), "{fault}");
     }
+    assert!(found(&FLUSHED, "flushed-kept", 600).is_some());
+}
+
+#[test]
+fn walks_with_flushes_are_linearizable() {
+    walks_are_linearizable(&FLUSHED, 1000);
+    walks_are_linearizable(&Shape { policy: Policy::Copies(3), staged: true, losses: 2, ..FLUSHED }, 1000);
 }
 
 #[test]

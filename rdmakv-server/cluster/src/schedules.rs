@@ -24,6 +24,7 @@ const SHAPE: Shape = Shape {
     duplicates: 1,
     losses: 2,
     repairs: true,
+    flushes: 1,
 };
 
 /// A world that a schedule takes step by step. After a violation nothing more happens.

@@ -15,7 +15,7 @@
 //!               u64 version of the condition, piece of a put, arguments of a compute
 //!    3 SEAL     id, u64 version, u64 base, piece or none
 //!    4 PUBLISH  id, u64 version
-//!    5 NOTE     id, u64 version
+//!    5 NOTE     id, u64 version, u64 lowest
 //!    6 RESOLVE  id
 //!    7 REFUSE   id
 //!    8 READ
@@ -31,7 +31,7 @@
 //!    6 ORDERED  u64 version, u64 base, the computed piece or none
 //!    7 SEALED   u64 version
 //!    9 HELP     stored, u64 base
-//!   10 DONE     fate: 1 or 2
+//!   10 DONE     fate: 1, 2 or 4
 //!   14 REPAIRED u64 version
 //!   15 VALUE    u8 1 if there is one, 7 zero, stored
 //!   16 HAS      u8 1 if it has the version, u8 index, 6 zero
@@ -41,7 +41,7 @@
 //!            u64 length of the whole value, u64 expiry in Unix seconds (0 is never), u32 the client's flags, u32 zero
 //! arguments  24 bytes: u8 1 incr, 2 decr, 3 append, 4 prepend; u8 1 if an absent value begins as the initial one; 6 zero;
 //!            u64 delta, u64 initial value
-//! fate       16 bytes: u8 1 stored, 2 declined, 3 refused; u8 why it was declined (1 not stored, 2 exists, 3 invalid, 4 no memory);
+//! fate       16 bytes: u8 1 stored, 2 declined, 3 refused, 4 flushed; u8 why it was declined (1 not stored, 2 exists, 3 invalid, 4 no memory);
 //!            6 zero; u64 version
 //! stored     64 bytes: id, u64 version, u32 epoch confirmed, u8 1 if it is staged, 3 zero, piece
 //! ```
@@ -73,8 +73,7 @@ pub const VERSION: u8 = 1;
 /// Bytes before those of a call's or a reply's kind.
 pub const HEADER: usize = 24;
 
-/// Fates in one call at most.
-pub const MAX_FATES: usize = 1024;
+pub use crate::fates::MAX_FATES;
 
 /// Bytes of a call at most: those of [`Call::Fates`] with [`MAX_FATES`].
 pub const MAX_CALL: usize = HEADER + 8 + MAX_FATES * FATE;
@@ -196,10 +195,13 @@ impl RequestFrame {
                 put_u64(out, base.0);
                 put_piece(out, piece.as_ref(), attributes);
             }
-            Call::Publish { version, .. }
-            | Call::Note { version, .. }
-            | Call::List { version }
-            | Call::Forget { version } => put_u64(out, version.0),
+            Call::Note { version, lowest, .. } => {
+                put_u64(out, version.0);
+                put_u64(out, *lowest);
+            }
+            Call::Publish { version, .. } | Call::List { version } | Call::Forget { version } => {
+                put_u64(out, version.0)
+            }
             Call::Resolve { .. } | Call::Refuse { .. } | Call::Read | Call::Survey => {}
             Call::Repair { version, piece, .. } => {
                 put_u64(out, version.0);
@@ -256,7 +258,7 @@ impl RequestFrame {
                 Call::Seal { id, version, base, piece: read.optional_piece(&mut attributes)? }
             }
             4 => Call::Publish { id: read.id()?, version: read.version()? },
-            5 => Call::Note { id: read.id()?, version: read.version()? },
+            5 => Call::Note { id: read.id()?, version: read.version()?, lowest: read.u64()? },
             6 => Call::Resolve { id: read.id()? },
             7 => Call::Refuse { id: read.id()? },
             8 => Call::Read,
@@ -484,6 +486,7 @@ fn put_fate(out: &mut Vec<u8>, fate: &Fate) {
             (2, why, 0)
         }
         Fate::Refused => (3, 0, 0),
+        Fate::Done(Verdict::Flushed) => (4, 0, 0),
     };
     out.extend([kind, why, 0, 0, 0, 0, 0, 0]);
     put_u64(out, version);
@@ -605,6 +608,7 @@ impl Reader<'_> {
             (2, 3, 0) => declined(Refusal::Invalid),
             (2, 4, 0) => declined(Refusal::NoMemory),
             (3, 0, 0) => Ok(Fate::Refused),
+            (4, 0, 0) => Ok(Fate::Done(Verdict::Flushed)),
             _ => Err(WireError::Field("fate")),
         }
     }
@@ -664,7 +668,7 @@ mod tests {
     fn verdict() -> impl Strategy<Value = Verdict> {
         let refusals = [Refusal::NotStored, Refusal::Exists, Refusal::Invalid, Refusal::NoMemory];
         let declined = proptest::sample::select(refusals.to_vec()).prop_map(Verdict::Declined);
-        prop_oneof![version().prop_map(Verdict::Stored), declined]
+        prop_oneof![version().prop_map(Verdict::Stored), declined, Just(Verdict::Flushed)]
     }
 
     fn fate() -> impl Strategy<Value = Fate> {
@@ -694,7 +698,7 @@ mod tests {
             order.prop_map(|(id, lowest, condition, change)| Call::Order { id, lowest, condition, change }),
             seal.prop_map(|(id, version, base, piece)| Call::Seal { id, version, base, piece }),
             (id(), version()).prop_map(|(id, version)| Call::Publish { id, version }),
-            (id(), version()).prop_map(|(id, version)| Call::Note { id, version }),
+            (id(), version(), any::<u64>()).prop_map(|(id, version, lowest)| Call::Note { id, version, lowest }),
             id().prop_map(|id| Call::Resolve { id }),
             id().prop_map(|id| Call::Refuse { id }),
             Just(Call::Read),

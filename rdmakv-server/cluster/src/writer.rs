@@ -28,7 +28,7 @@ pub enum Bytes {
 pub enum Outcome {
     /// It was published, or declined.
     Known(Verdict),
-    /// It never happens: begin again, under a new number.
+    /// It never happens: begin again, under a new number, and wait a little if a server was busy.
     Again,
     /// The client gave up, and the write may have happened, or may still. The client goes on as another.
     Unknown,
@@ -114,7 +114,7 @@ impl Writer {
                 self.declined = Some(*refusal);
                 self.resolve()
             }
-            (Step::Staging(_), Answer::Refused) if is_own => self.resolve(),
+            (Step::Staging(_), Answer::Refused | Answer::Busy) if is_own => self.resolve(),
             (Step::Ordering, Answer::Ordered { version, base, computed }) if is_own && is_primary => {
                 let carried = match self.bytes {
                     Bytes::Carried(piece) => Some(piece),
@@ -202,6 +202,8 @@ impl Writer {
     }
 
     fn complete(&mut self, completion: Completion, repeat: Repeat) -> Calls {
+        let is_own = completion.id() == self.id;
+        let completion = if is_own { completion.closing(self.lowest) } else { completion };
         let calls = completion.start(&self.target);
         self.step = Step::Completing(completion, repeat);
         calls
