@@ -6,7 +6,8 @@
 //!
 //! * suspects it at that time, so that facts which an outage of etcd left behind remove none;
 //! * is not itself suspected by most, so that two halves that do not reach each other, but reach etcd and the clients, both stay;
-//! * and sees that most of the other servers suspect it, not counting those that most suspect or that are not alive; or that its `alive` is gone.
+//! * and sees that most of the other servers suspect it, or that its `alive` is gone. Servers that most suspect, or that are not alive, do not
+//!   count.
 //!
 //! A server that reaches no other suspects all, but alone it is never most of several. One that was paused counts no ping that it could not
 //! have seen answered.

@@ -103,8 +103,8 @@ struct Room {
 impl Room {
     /// Takes bytes of a client. Returns false if there is no room for them.
     ///
-    /// Each client may have one piece if there is room at all, and more if as many bytes are left for the others as it then has. So one
-    /// that stages and never orders takes half of the room.
+    /// Each client may have one piece if there is room at all. It may have more if as many bytes are left for the others as it then has.
+    /// So one that stages and never orders takes half of the room.
     fn take(&mut self, client: u64, piece: &Piece) -> bool {
         let bytes = piece.bytes().saturating_add(PIECE);
         let own = self.by_client.get(&client).copied().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! What a member keeps, and how it ends: staged bytes, orders that wait, counts of an epoch, and flushes.
+//! Tests of a member: staged bytes, orders that wait, counts of an epoch, and flushes.
 
 use std::collections::BTreeSet;
 
