@@ -21,6 +21,7 @@ pub mod status {
     pub const AUTH_CONTINUE: u16 = 0x21;
     pub const UNKNOWN_COMMAND: u16 = 0x81;
     pub const OUT_OF_MEMORY: u16 = 0x82;
+    pub const NOT_SUPPORTED: u16 = 0x83;
 }
 
 /// Returns the text that goes with a status.
@@ -35,6 +36,7 @@ pub fn text(code: u16) -> &'static str {
         status::AUTH_ERROR => "Auth failure.",
         status::UNKNOWN_COMMAND => "Unknown command",
         status::OUT_OF_MEMORY => "Out of memory",
+        status::NOT_SUPPORTED => "Not supported.",
         _ => "",
     }
 }

@@ -18,7 +18,7 @@ impl Key {
         &self.bytes[..usize::from(self.len)]
     }
 
-    fn new(word: &[u8], binary: bool) -> Result<Self, &'static str> {
+    pub(super) fn new(word: &[u8], binary: bool) -> Result<Self, &'static str> {
         let mut key = Self { bytes: [0; KEY_MAX], len: 0, binary };
         if word.len() > KEY_MAX {
             return Err(BAD_FORMAT);

@@ -5,6 +5,7 @@
 
 pub mod binary;
 pub mod meta;
+pub mod replicate;
 pub mod text;
 pub mod udp;
 

@@ -1,6 +1,6 @@
 //! Classic commands: one line, and for the storage commands a block of data after it.
 
-use super::{BAD_FORMAT, Fault, Mode, meta, number, number32, rest, signed32, words};
+use super::{BAD_FORMAT, Fault, Mode, meta, number, number32, replicate, rest, signed32, words};
 use crate::item::KEY_MAX;
 
 /// A request. It borrows the line.
@@ -113,6 +113,10 @@ pub enum Request<'a> {
     MetaNoop,
     /// `me`.
     MetaDebug(meta::Key),
+    /// `mx`: a call to a server of a cluster. Its body follows.
+    Replicate(replicate::Request),
+    /// `mp`: asks for the run of a server.
+    Ping,
 }
 
 const ERROR: &str = "ERROR";
@@ -188,6 +192,8 @@ pub fn parse(line: &[u8]) -> Result<Request<'_>, Fault> {
         b"mg" | b"ms" | b"md" | b"ma" => return meta::parse(name[1], line).map(Request::Meta),
         b"mn" => return Ok(Request::MetaNoop),
         b"me" => return meta::debug(line).map(Request::MetaDebug),
+        b"mx" => return replicate::parse(line).map(Request::Replicate),
+        b"mp" => return Ok(Request::Ping),
         b"stats" => return Ok(Request::Stats(rest(line, 1))),
         b"watch" => return Ok(Request::Watch(rest(line, 1))),
         b"lru_crawler" => {
