@@ -26,7 +26,7 @@ pub enum Sum {
 
 /// Returns the number at the beginning of a value, by the rules of memcached, which are those of strtoull: white space may
 /// stand before it, and after it anything that white space or a zero byte separates.
-fn number(value: &[u8]) -> Option<u64> {
+pub fn number(value: &[u8]) -> Option<u64> {
     let is_space = |byte: u8| byte == b' ' || (b'\t'..=b'\r').contains(&byte);
     let value = &value[value.iter().position(|&byte| !is_space(byte))?..];
     let (negative, value) = match value {

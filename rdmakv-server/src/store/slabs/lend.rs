@@ -27,6 +27,10 @@ impl ChunkWriter {
     pub fn value(&mut self) -> &mut [u8] {
         self.chunk().value_mut()
     }
+    /// Returns the value as far as it was filled.
+    pub fn bytes(&self) -> &[u8] {
+        self.chunk().value()
+    }
     /// Returns when it will end, in Unix seconds; 0 is never.
     pub fn expiry(&self) -> u64 {
         self.chunk().expiry()
