@@ -33,7 +33,7 @@ use super::state::FabricState;
 use super::turns::Turns;
 use crate::log;
 use crate::metrics::{add, count};
-use crate::session::{is_accepting, is_stopping};
+use crate::session::{is_accepting, is_stopping, refuses};
 use rdmakv_proto::clock;
 use rdmakv_proto::messages::{Kind, Malformed, Refusal, Reply, Request, Segments, Table, VERSION, Welcome, Whole};
 
@@ -330,6 +330,16 @@ impl<'f, F: Fabric> Connection<'f, F> {
         may
     }
 
+    /// Returns whether the client may ask for the item of this key; it is refused if not.
+    fn may_get(&mut self, id: u32, key: &[u8]) -> bool {
+        if !self.may_ask(id) {
+            return false;
+        }
+        let why = refuses(&self.commands.context(), key);
+        why.into_iter().for_each(|why| self.refuse(id, Refusal::NotNow, why));
+        why.is_none()
+    }
+
     fn refuse(&mut self, id: u32, why: Refusal, text: &str) {
         if why == Refusal::Busy {
             count(&self.state.counts.busy);
@@ -360,7 +370,7 @@ impl<'f, F: Fabric> Connection<'f, F> {
 
     /// Answers a GET in a message.
     fn get(&mut self, get: Get<'_>) {
-        if self.may_ask(get.id) {
+        if self.may_get(get.id, get.key) {
             let found = self.gets.find(self.state, &mut self.commands, get.key, None);
             self.reply_item(get, found, None);
         }
@@ -381,7 +391,7 @@ impl<'f, F: Fabric> Connection<'f, F> {
                 return self.refuse_malformed(0, what);
             }
         };
-        if !self.may_ask(get.id) {
+        if !self.may_get(get.id, get.key) {
             return self.outbox.then(Then::Refuse(transfer));
         }
         let found = self.gets.find(self.state, &mut self.commands, get.key, Some(room));

@@ -58,6 +58,7 @@ pub(super) fn text(now: &Snapshot, shared: &Shared) -> String {
     classes(&mut text, now);
     flash(&mut text, now);
     kernel(&mut text, now);
+    cluster(&mut text, shared);
     transfers(&mut text, now, shared);
     fabrics(&mut text, now, shared);
     latencies(&mut text, shared);
@@ -212,6 +213,31 @@ fn kernel(text: &mut Text, now: &Snapshot) {
     );
     let help = "Items that the kernel forgot for others, until they are asked for again.";
     text.counter("kernel_displaced_total", help, counts.displaced);
+}
+
+fn cluster(text: &mut Text, shared: &Shared) {
+    let Some(cluster) = &shared.cluster else { return };
+    let gauges = cluster.gauges();
+    let mut part = text.family("gauge", "cluster_part", "The part of this server in its cluster.");
+    part.one(&format!("part=\"{}\"", gauges.part), 1);
+    for (name, help, value) in [
+        ("epoch", "The epoch that all keys are in.", u64::from(gauges.epoch)),
+        ("right", "Whether this server may answer for its resilient keys.", u64::from(gauges.has_right)),
+        ("whole", "Whether all keys are where the epoch wants them.", u64::from(gauges.is_whole)),
+        ("servers", "Servers of the cluster.", gauges.servers),
+        ("keys", "Resilient keys that this server has a part of.", gauges.keys),
+        ("pending", "Writes that are not known to be published.", gauges.pending),
+        ("ambiguous", "Keys of a new primary that does not know their last write yet.", gauges.ambiguous),
+        ("staged", "Writes whose bytes are here, and that were not ordered yet.", gauges.staged),
+        ("pieces", "Pieces of resilient values in memory.", gauges.pieces.0),
+        ("piece_bytes", "Bytes of these pieces.", gauges.pieces.1),
+    ] {
+        text.gauge(&format!("cluster_{name}"), help, value);
+    }
+    for (name, value) in cluster.counts().list() {
+        let help = format!("As in `stats cluster`: {}.", name.trim_start_matches("cluster_").replace('_', " "));
+        text.counter(&format!("{name}_total"), &help, value);
+    }
 }
 
 fn flash(text: &mut Text, now: &Snapshot) {

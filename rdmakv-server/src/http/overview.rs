@@ -88,6 +88,20 @@ struct Totals {
     accepted: u64,
     rejected: u64,
     flash: Option<Flash>,
+    cluster: Option<Cluster>,
+}
+
+/// The part of the server in its cluster.
+#[derive(Serialize)]
+struct Cluster {
+    part: &'static str,
+    epoch: u32,
+    right: bool,
+    whole: bool,
+    servers: u64,
+    keys: u64,
+    bytes: u64,
+    pending: u64,
 }
 
 /// The second tier.
@@ -178,6 +192,19 @@ pub(super) fn data(query: &str, scene: &Scene) -> Answer {
             accepted: snapshot.accepted,
             rejected: snapshot.rejected,
             flash: flash(&snapshot),
+            cluster: scene.shared.cluster.as_ref().map(|cluster| {
+                let gauges = cluster.gauges();
+                Cluster {
+                    part: gauges.part,
+                    epoch: gauges.epoch,
+                    right: gauges.has_right,
+                    whole: gauges.is_whole,
+                    servers: gauges.servers,
+                    keys: gauges.keys,
+                    bytes: gauges.pieces.1,
+                    pending: gauges.pending,
+                }
+            }),
         },
         classes: snapshot
             .classes

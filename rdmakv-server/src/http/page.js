@@ -338,7 +338,7 @@ const words = () => {
   tile("Operations", count(at.hits + at.misses + at.sets + at.others) + "/s", `${count(all + totals.sets + totals.others)} since start`);
   if (fabrics) tile("One-sided gets", count(one_sided(at)) + "/s", gets ? `${percent(sum(one_sided) / gets)} of gets` : `${count(totals.one_sided)} since start`);
   tile("p99 of gets", time(at.p99), at.p50 == null ? unmeasured(10) : `half take ${time(at.p50)}`);
-  const { flash } = totals;
+  const { flash, cluster } = totals;
   tile("Items", count(totals.items), flash ? `${count(totals.here)} in memory: ${bytes(totals.bytes)}` : `${bytes(totals.bytes)} with keys`);
   const beyond = totals.paged - server.limit;
   tile("Memory", bytes(totals.paged), `${bytes(server.limit)} limit` + (beyond > 0 ? ` + ${bytes(beyond)} of first pages` : ""), totals.paged / server.limit);
@@ -353,6 +353,13 @@ const words = () => {
     // Items that are still in buffers have come and are not written yet.
     tile("Write amplification", flash.written ? digits(Math.max(1, flash.written / flash.admitted)) + "×" : "–",
       `${bytes(flash.written)} written` + (flash.dropped ? `; items dropped: ${count(flash.dropped)}` : "") + (flash.failed ? `; failed: ${count(flash.failed)}` : ""), null, into);
+  }
+  $("cluster-tiles").hidden = !cluster;
+  if (cluster) {
+    const into = "cluster-tiles";
+    tile("In the cluster", cluster.part, cluster.right ? "may answer for its keys" : "may not answer now", null, into);
+    tile("Epoch", whole(cluster.epoch), `${whole(cluster.servers)} server${cluster.servers === 1 ? "" : "s"}` + (cluster.whole ? "" : "; repair is not done"), null, into);
+    tile("Resilient keys", count(cluster.keys), bytes(cluster.bytes) + (cluster.pending ? `; pending: ${count(cluster.pending)}` : ""), null, into);
   }
   if (fabrics) tile("Registered", bytes(totals.registered), `${bytes(totals.registered_limit)} limit`, totals.registered / totals.registered_limit);
   tile("Evictions", count(at.evictions) + "/s", server.evicts ? `${count(totals.evictions)} since start` : "off: new items are refused");

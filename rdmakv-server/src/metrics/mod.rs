@@ -5,6 +5,7 @@
 
 #[macro_use]
 mod define;
+mod cluster;
 mod fabric;
 mod flash;
 mod kernel;
@@ -12,6 +13,7 @@ mod latencies;
 mod session;
 mod store;
 
+pub use cluster::{ClusterCounts, ClusterGauges};
 pub use fabric::{FabricCounts, FabricGauges, Report, Reported, by_name};
 pub(crate) use fabric::{add, count};
 pub use flash::{FlashCounts, FlashGauges};

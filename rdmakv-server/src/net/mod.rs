@@ -3,5 +3,6 @@
 mod conn;
 mod datagrams;
 pub(crate) mod listen;
+pub(crate) mod membership;
 pub(crate) mod tls;
 pub(crate) mod worker;

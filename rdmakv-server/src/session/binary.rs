@@ -5,7 +5,7 @@ use super::flash::HINTS;
 use super::login::{self, Login};
 use super::replies::{put_error, put_value};
 use super::state::State;
-use super::{Context, Out, Recalled, admin, stats};
+use super::{Context, Out, Recalled, admin, replicate, stats};
 use crate::store::{Deleted, KEY_MAX, Mode, Outcome, Refused, Store, Sum, Terms};
 use rdmakv_proto::commands::binary::{self, HEADER, Header, Op, status};
 
@@ -93,9 +93,16 @@ fn carry_out(
     }
     // As memcached: what comes before the name and the password ends the connection.
     if !login.is_enough(cx) && !sasl && !matches!(header.op, Op::Quit | Op::Version) {
-        put_error(&header, status::AUTH_ERROR, out);
-        *state = State::over();
-        return;
+        if !login.is_shown(cx) {
+            put_error(&header, status::AUTH_ERROR, out);
+            *state = State::over();
+            return;
+        }
+        if replicate::refuses_binary(cx, header.op, key).is_some() {
+            put_error(&header, status::NOT_SUPPORTED, out);
+            *state = State::skip(header.value);
+            return;
+        }
     }
     if let Op::SaslAuth | Op::SaslStep = header.op {
         if !login::is_acceptable(key, header.value) {

@@ -19,6 +19,17 @@ pub(super) enum LoginRequest {
     Sasl { header: Header },
 }
 
+/// The chunk for the piece of a call: none if it has no piece. Without memory for one, its bytes are skipped.
+pub(super) type Room = Result<Option<ChunkWriter>, NoMemory>;
+
+/// The piece of a call is larger than items may be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TooLarge;
+
+/// There is no memory for the piece of a call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NoMemory;
+
 /// The destination of data.
 #[derive(Debug)]
 enum Destination {
@@ -27,6 +38,14 @@ enum Destination {
         shard: usize,
         terms: Terms,
         reply: Reply,
+    },
+    /// A call to this server as a member of a cluster: its bytes, then those of its piece.
+    Call {
+        key: Box<[u8]>,
+        call: Vec<u8>,
+        call_len: usize,
+        writer: Room,
+        shard: usize,
     },
     /// A name and a password, which do not reach the store.
     Login {
@@ -60,6 +79,8 @@ pub(super) enum Done {
     Stored { reply: Reply, mode: Mode, outcome: Outcome, size: usize },
     /// The data had no proper end, and nothing was stored.
     BadData { quiet: bool },
+    /// A call, and the chunk with its piece.
+    Call { key: Box<[u8]>, call: Vec<u8>, writer: Room, shard: usize },
     /// A name and a password. `good` says whether they had a proper end.
     Login { bytes: Vec<u8>, request: LoginRequest, good: bool },
 }
@@ -81,6 +102,24 @@ impl Body {
     pub(super) fn of_login(len: usize, request: LoginRequest) -> Self {
         let ended = matches!(request, LoginRequest::Set { .. });
         Self { destination: Destination::Login { bytes: Vec::new(), request }, got: 0, len, ended }
+    }
+
+    /// Returns an empty body for a call, which is its first `call_len` bytes. A chunk takes the others.
+    ///
+    /// # Errors
+    ///
+    /// The piece is larger than items may be.
+    pub(super) fn of_call(key: &[u8], len: usize, call_len: usize, cx: &Context<'_>) -> Result<Self, TooLarge> {
+        let shard = cx.shared.shards.of(key);
+        let piece = len - call_len;
+        let reserve = || cx.shared.shards.at(shard).reserve(key, piece, 0, 0, cx.now);
+        let writer = match (piece > 0).then(reserve).transpose() {
+            Ok(writer) => Ok(writer),
+            Err(Refused::NoMemory) => Err(NoMemory),
+            Err(Refused::TooLarge) => return Err(TooLarge),
+        };
+        let destination = Destination::Call { key: key.into(), call: Vec::new(), call_len, writer, shard };
+        Ok(Self { destination, got: 0, len, ended: true })
     }
 
     /// Returns an empty body for an item.
@@ -128,7 +167,10 @@ impl Body {
         let end = if self.ended { len } else { len - 1 };
         match &mut self.destination {
             Destination::Item { writer, .. } => Some(&mut writer.value()[got..end]),
-            Destination::Login { .. } => None,
+            Destination::Call { writer: Ok(Some(writer)), call_len, .. } if got >= *call_len => {
+                Some(&mut writer.value()[got - *call_len..])
+            }
+            Destination::Call { .. } | Destination::Login { .. } => None,
         }
     }
 
@@ -151,6 +193,14 @@ impl Body {
         match &mut self.destination {
             Destination::Item { writer, .. } => {
                 writer.value()[self.got..self.got + part].copy_from_slice(&rest[..part]);
+            }
+            Destination::Call { call, call_len, writer, .. } => {
+                let of_call = call_len.saturating_sub(self.got).min(part);
+                call.extend_from_slice(&rest[..of_call]);
+                let at = (self.got + of_call).saturating_sub(*call_len);
+                if let Ok(Some(writer)) = writer {
+                    writer.value()[at..at + part - of_call].copy_from_slice(&rest[of_call..part]);
+                }
             }
             Destination::Login { bytes, .. } => bytes.extend_from_slice(&rest[..part]),
         }
@@ -177,6 +227,11 @@ impl Body {
         let Self { destination, got, len, ended } = self;
         let (writer, shard, terms, reply) = match destination {
             Destination::Login { bytes, request } => return Ok(Done::Login { bytes, request, good }),
+            Destination::Call { writer, shard, .. } if !good => {
+                writer.into_iter().flatten().for_each(|writer| cx.shared.shards.at(shard).abandon(writer));
+                return Ok(Done::BadData { quiet: false });
+            }
+            Destination::Call { key, call, writer, shard, .. } => return Ok(Done::Call { key, call, writer, shard }),
             Destination::Item { writer, shard, terms, reply } => (writer, shard, terms, reply),
         };
         let mut store = cx.shared.shards.at(shard);
@@ -225,8 +280,11 @@ impl Body {
 
     /// Gives the chunk back to its store.
     pub(super) fn abandon(self, shards: &Shards) {
-        if let Destination::Item { writer, shard, .. } = self.destination {
-            shards.at(shard).abandon(writer);
+        match self.destination {
+            Destination::Item { writer, shard, .. } | Destination::Call { writer: Ok(Some(writer)), shard, .. } => {
+                shards.at(shard).abandon(writer)
+            }
+            Destination::Call { .. } | Destination::Login { .. } => {}
         }
     }
 }

@@ -14,7 +14,10 @@ pub(super) use sasl::{MECHANISM, is_acceptable};
 /// The progress of a client's authentication.
 #[derive(Debug, Default)]
 pub(super) struct Login {
+    /// It has logged in, and nothing else of its requests is to be checked.
     done: bool,
+    /// It has logged in.
+    shown: bool,
     sasl: Sasl,
 }
 
@@ -37,7 +40,7 @@ impl Login {
         });
         let line = match known {
             Some(true) => {
-                self.done = true;
+                self.succeed(cx);
                 "STORED\r\n"
             }
             Some(false) => "CLIENT_ERROR authentication failure\r\n",
@@ -66,15 +69,25 @@ impl Login {
             cx.counts.auth_errors += 1;
             return put_error(header, status::AUTH_ERROR, out);
         }
-        self.done = true;
+        self.succeed(cx);
         let line = b"Authenticated";
         header.answer(&mut out.bytes, status::OK, (0, 0, line.len()), 0);
         out.bytes.extend_from_slice(line);
     }
 
-    /// Returns whether the client may do something: it has logged in, or need not.
+    fn succeed(&mut self, cx: &Context<'_>) {
+        self.shown = true;
+        self.done = cx.shared.cluster.is_none();
+    }
+
+    /// Returns whether each request of the client may be carried out. Otherwise it has to log in, or the keys are to be looked at.
     pub(super) fn is_enough(&self, cx: &Context<'_>) -> bool {
-        self.done || cx.shared.settings.users.is_none()
+        self.done || cx.shared.is_open
+    }
+
+    /// Returns whether the client has logged in, or need not.
+    pub(super) fn is_shown(&self, cx: &Context<'_>) -> bool {
+        self.shown || cx.shared.settings.users.is_none()
     }
 }
 

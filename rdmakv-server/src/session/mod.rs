@@ -9,6 +9,7 @@
 mod admin;
 mod binary;
 mod body;
+mod cluster;
 mod context;
 mod flash;
 mod login;
@@ -16,6 +17,7 @@ mod meta;
 mod out;
 mod peer;
 mod prefixes;
+mod replicate;
 mod replies;
 mod settings;
 mod shards;
@@ -29,12 +31,14 @@ mod text;
 mod tls;
 mod watch;
 
+pub use cluster::Cluster;
 pub use context::Context;
 pub(crate) use flash::Recalled;
 pub use flash::{Bell, Reads, Waits};
 pub use out::{Out, SLICES};
 pub use peer::{Address, Doing, Peer, Peers};
 pub use prefixes::Prefixes;
+pub(crate) use replicate::refuses;
 pub use settings::{ProtocolMode, RESERVED, Settings};
 pub use shards::Shards;
 pub(crate) use shared::stuck_worker;
@@ -247,6 +251,7 @@ impl Session {
             Done::Login { bytes, request: LoginRequest::Set { quiet }, good } => {
                 self.login.authenticate(&bytes, good, quiet, cx, out);
             }
+            Done::Call { key, call, writer, shard } => replicate::finish(&key, &call, (writer, shard), cx, out),
             Done::Login { bytes, request: LoginRequest::Sasl { header }, .. } => {
                 self.login.finish_sasl(&header, &bytes, cx, out);
             }
@@ -316,7 +321,7 @@ impl Session {
 
     /// Returns whether the client may ask for items yet.
     pub(crate) fn is_authorised(&self, cx: &Context<'_>) -> bool {
-        self.login.is_enough(cx)
+        self.login.is_shown(cx)
     }
 
     /// The conversation ends: what it holds of the store goes back.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::R
 use std::sync::{Arc, Mutex, OnceLock};
 
 use super::flash::place;
-use super::{Bell, Peers, Prefixes, Reads, Settings, Shards, Tls, Watchers};
+use super::{Bell, Cluster, Peers, Prefixes, Reads, Settings, Shards, Tls, Watchers};
 use crate::log::Log;
 use crate::metrics::{Counts, KernelReported, Latencies, Reported};
 use crate::store::Waiter;
@@ -75,6 +75,10 @@ pub struct Shared {
     pub kernel: OnceLock<Arc<dyn KernelReported>>,
     /// The driver of flash, if there is any.
     pub reads: OnceLock<Arc<dyn Reads>>,
+    /// The cluster that it is a server of, if there is one.
+    pub cluster: Option<Arc<Cluster>>,
+    /// Any client may have each request carried out: there are no users, and no keys to be looked at.
+    pub is_open: bool,
     /// One for each worker and each connection over a fabric, by the number of its counts.
     pub bells: Vec<Bell>,
 }
@@ -116,9 +120,16 @@ impl Shared {
             fabrics: OnceLock::new(),
             kernel: OnceLock::new(),
             reads: OnceLock::new(),
+            cluster: None,
+            is_open: settings.users.is_none(),
             bells: (0..workers).map(|_| Bell::default()).collect(),
             settings,
         }
+    }
+
+    /// Makes it a server of a cluster, before it serves.
+    pub fn join(&mut self, cluster: Arc<Cluster>) {
+        (self.cluster, self.is_open) = (Some(cluster), false);
     }
 
     /// Has the requests go on that waited for reads.

@@ -38,6 +38,7 @@ pub(super) fn run(what: &[u8], cx: &mut Context<'_>, emit: &mut Emit<'_>) -> Res
         Some(b"slabs") => slabs(cx, emit),
         Some(b"settings") => settings(cx, emit),
         Some(b"sizes") => sizes(cx, emit),
+        Some(b"cluster") if cx.shared.cluster.is_some() => cluster(cx, emit),
         // They are counted when asked for, at no cost before.
         Some(b"sizes_enable" | b"sizes_disable") => emit("sizes_status", "enabled"),
         Some(b"conns") => cx.shared.peers.list(cx.peer, cx.now, emit),
@@ -303,6 +304,30 @@ fn slabs(cx: &Context<'_>, emit: &mut Emit<'_>) {
     }
     emit("active_slabs", &classes.len().to_string());
     emit("total_malloced", &reports.iter().map(|report| report.malloced).sum::<u64>().to_string());
+}
+
+/// The part of this server in its cluster.
+fn cluster(cx: &Context<'_>, emit: &mut Emit<'_>) {
+    let Some(cluster) = &cx.shared.cluster else { return };
+    let gauges = cluster.gauges();
+    emit("part", gauges.part);
+    for (name, value) in [
+        ("epoch", u64::from(gauges.epoch)),
+        ("right", u64::from(gauges.has_right)),
+        ("whole", u64::from(gauges.is_whole)),
+        ("servers", gauges.servers),
+        ("keys", gauges.keys),
+        ("pending", gauges.pending),
+        ("ambiguous", gauges.ambiguous),
+        ("staged", gauges.staged),
+        ("pieces", gauges.pieces.0),
+        ("piece_bytes", gauges.pieces.1),
+    ] {
+        emit(name, &value.to_string());
+    }
+    for (name, value) in cluster.counts().list() {
+        emit(name.trim_start_matches("cluster_"), &value.to_string());
+    }
 }
 
 fn settings(cx: &Context<'_>, emit: &mut Emit<'_>) {

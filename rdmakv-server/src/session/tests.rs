@@ -276,6 +276,7 @@ fn without_a_name_and_password_nothing_is_done() {
     let mut shared = shared(8 << 20);
     shared.settings.users = Some(vec![b"me:secret".to_vec()]);
     shared.users = shared.settings.users.clone().unwrap().into();
+    shared.is_open = false;
     let refused = "CLIENT_ERROR unauthenticated\r\n";
     assert_eq!(talk(&shared, "get a\r\nms a 2\r\nhi\r\nflush_all\r\n"), refused.repeat(3));
     assert_eq!(

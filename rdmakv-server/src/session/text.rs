@@ -5,7 +5,7 @@ use super::flash::HINTS;
 use super::login::Login;
 use super::replies::{NO_MEMORY_TO_READ, put_line, put_number, put_value, refusal};
 use super::state::State;
-use super::{COPIED_MAX, Context, Out, Recalled, admin, meta, stats, watch};
+use super::{COPIED_MAX, Context, Out, Recalled, admin, meta, replicate, stats, watch};
 use crate::store::{Deleted, Outcome, Sum, Terms};
 use rdmakv_proto::commands::text::{Request, parse};
 use rdmakv_proto::commands::words;
@@ -34,8 +34,7 @@ pub(super) fn run(line: &[u8], login: &Login, state: &mut State, cx: &mut Contex
             return;
         }
     };
-    if !login.is_enough(cx) {
-        *state = introduce(request, out);
+    if !login.is_enough(cx) && !admit(&request, login, state, cx, out) {
         return;
     }
     match request {
@@ -106,6 +105,8 @@ pub(super) fn run(line: &[u8], login: &Login, state: &mut State, cx: &mut Contex
         Request::Meta(request) => meta::run(&request, state, cx, out),
         Request::MetaNoop => out.bytes.extend_from_slice(b"MN\r\n"),
         Request::MetaDebug(key) => meta::debug(&key, cx, out),
+        Request::Replicate(request) => replicate::begin(&request, state, cx, out),
+        Request::Ping => replicate::ping(cx, out),
         Request::Stats(what) => stats::text(what, cx, out),
         other => {
             if let Some(dump) = admin::run(other, cx, out) {
@@ -137,12 +138,27 @@ fn watch(words: &[u8], cx: &Context<'_>, out: &mut Out) -> State {
     state
 }
 
+/// Decides whether a request goes on whose client has to log in, or whose keys may be a cluster's.
+#[cold]
+fn admit(request: &Request<'_>, login: &Login, state: &mut State, cx: &mut Context<'_>, out: &mut Out) -> bool {
+    if login.is_shown(cx) {
+        return replicate::admit(request, state, cx, out);
+    }
+    // Other servers have no user, and learn nothing else.
+    if let Request::Ping = request {
+        return true;
+    }
+    *state = introduce(request, out);
+    false
+}
+
 /// Before a user has shown a name and password, only that is understood: a `set` with them as its data.
-fn introduce(request: Request<'_>, out: &mut Out) -> State {
-    let follows = match request {
+fn introduce(request: &Request<'_>, out: &mut Out) -> State {
+    let follows = match *request {
         Request::Store { len, quiet, .. } if len <= 4096 => {
             return State::Filling(Body::of_login(len, LoginRequest::Set { quiet }));
         }
+        Request::Replicate(rdmakv_proto::commands::replicate::Request { len, .. }) => len + 2,
         Request::Quit => return State::Over { quit: true },
         Request::Http => return State::over(),
         Request::Store { len, .. }

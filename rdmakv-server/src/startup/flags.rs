@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
+use super::cluster::ClusterFlags;
 use super::flash::FlashPlan;
 use super::plan::Plan;
 use super::process;
@@ -149,6 +150,8 @@ pub(super) struct Flags {
     fabrics: options::FabricFlags,
     #[command(flatten)]
     kernel: kernel::options::KernelFlags,
+    #[command(flatten)]
+    cluster: ClusterFlags,
 }
 
 const EXAMPLES: &str = "\
@@ -374,6 +377,7 @@ impl Flags {
             fabrics,
             kernel,
             flash: FlashPlan::default(),
+            cluster: self.cluster.plan()?,
             memory_file: self.memory_file.as_ref().map(PathBuf::from),
             places,
             crawler: true,

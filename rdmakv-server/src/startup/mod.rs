@@ -8,6 +8,7 @@
 
 mod activation;
 mod background;
+mod cluster;
 mod extended;
 mod flags;
 #[cfg(test)]
@@ -30,6 +31,7 @@ use std::time::{Duration, Instant};
 
 use clap::{CommandFactory, Parser};
 
+use rdmakv_cluster::config::Incarnation;
 use rdmakv_proto::clock;
 
 use crate::fabric::open::{Opened, Running};
@@ -37,11 +39,13 @@ use crate::http::{self, Hosts};
 use crate::kernel::{self, Kernel};
 use crate::log;
 use crate::net::listen::{self, Listeners, Patience};
+use crate::net::membership;
 use crate::net::tls::Certificates;
 use crate::net::worker;
-use crate::session::{RESERVED, Shards, Shared, Tls, is_stopping};
+use crate::session::{Cluster, RESERVED, Shards, Shared, Tls, is_stopping};
 use crate::store::Backing;
 use background::Background;
+use cluster::ClusterPlan;
 use flags::Flags;
 use flash::{PreparedFlash, RunningFlash};
 use plan::Plan;
@@ -210,6 +214,10 @@ fn as_user(
     }
     let mut shared = Shared::new(shards, plan.settings, clock::now());
     shared.tls = certificates.map(|held| Tls::new(Box::new(move || held.refresh()), clock::now()));
+    if let Some(ClusterPlan { identity, .. }) = &plan.cluster {
+        let shards = shared.shards.count();
+        shared.join(Arc::new(Cluster::new(identity.clone(), Incarnation(rand::random()), shards)));
+    }
     let shared = Arc::new(shared);
     if let Some(kernel) = &kernel {
         let _ = shared.kernel.set(kernel.reported());
@@ -241,7 +249,8 @@ fn as_user(
     let served = started.and_then(|()| {
         let _ = shared.fabrics.set(fabrics.fabrics().to_vec());
         let files = (plan.users_file, plan.hosts, plan.flash.said());
-        serve(&shared, &mut listeners, &signals, files, background, (&fabrics, kernel.as_ref(), warm.as_ref()))
+        let parts = (&fabrics, kernel.as_ref(), warm.as_ref(), plan.cluster.as_ref());
+        serve(&shared, &mut listeners, &signals, files, background, parts)
     });
     // Also where it failed.
     shared.stop.store(true, Relaxed);
@@ -311,18 +320,21 @@ fn backing(backing: Backing, is_kernels: bool) -> &'static str {
     }
 }
 
+/// The parts of a server that not each one has, besides fabrics.
+type Parts<'a> = (&'a Running, Option<&'a Kernel>, Option<&'a Warm>, Option<&'a ClusterPlan>);
+
 fn serve(
     shared: &Arc<Shared>,
     listeners: &mut Listeners,
     signals: &Signals,
     files: (Option<String>, Hosts, String),
     background: Option<Background>,
-    (fabrics, kernel, warm): (&Running, Option<&Kernel>, Option<&Warm>),
+    parts: Parts<'_>,
 ) -> Result<(), String> {
     let mut threads = Threads::default();
-    let served = serve_by(&mut threads, shared, listeners, signals, files, background, (fabrics, kernel, warm));
+    let served = serve_by(&mut threads, shared, listeners, signals, files, background, parts);
     // Before the workers end, also where serving failed.
-    if let Some(kernel) = kernel {
+    if let (_, Some(kernel), ..) = parts {
         kernel.end();
     }
     shared.stop.store(true, Relaxed);
@@ -336,6 +348,7 @@ struct Threads {
     workers: Vec<worker::Reach>,
     maintenance: Option<JoinHandle<()>>,
     watch: Option<http::Watch>,
+    membership: Option<membership::Running>,
 }
 
 impl Threads {
@@ -351,6 +364,9 @@ impl Threads {
         if let Some(watch) = self.watch {
             watch.end();
         }
+        if let Some(membership) = self.membership {
+            membership.end();
+        }
     }
 }
 
@@ -361,7 +377,7 @@ fn serve_by(
     signals: &Signals,
     (users, hosts, flash): (Option<String>, Hosts, String),
     background: Option<Background>,
-    (fabrics, kernel, warm): (&Running, Option<&Kernel>, Option<&Warm>),
+    (fabrics, kernel, warm, cluster): Parts<'_>,
 ) -> Result<(), String> {
     shared.watchers.set_time(clock::since_1970);
     listeners.list(shared);
@@ -375,6 +391,10 @@ fn serve_by(
     let watch =
         listeners.http.take().map(|listener| http::start(listener, shared.clone(), listeners.said.clone(), hosts));
     threads.watch = watch.transpose().map_err(|error| format!("--http: starting its thread: {error}"))?;
+    if let (Some(plan), Some(cluster)) = (cluster, &shared.cluster) {
+        let membership = membership::start(&plan.place, cluster.clone(), shared.clone());
+        threads.membership = Some(membership.map_err(|error| format!("--etcd: starting its threads: {error}"))?);
+    }
     if let Some(kernel) = kernel {
         kernel.answer();
     }

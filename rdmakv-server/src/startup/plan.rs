@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::cluster::ClusterPlan;
 use super::flash::FlashPlan;
 use super::process::User;
 use crate::fabric::options;
@@ -33,6 +34,8 @@ pub(super) struct Plan {
     /// Interfaces at which the kernel answers.
     pub(super) kernel: Option<kernel::options::Plan>,
     pub(super) flash: FlashPlan,
+    /// The cluster to join.
+    pub(super) cluster: Option<ClusterPlan>,
     /// The file in which items outlive the server (`-e`).
     pub(super) memory_file: Option<PathBuf>,
     pub(super) tls: Option<Options>,

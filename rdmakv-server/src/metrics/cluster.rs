@@ -1,0 +1,52 @@
+//! The counts of a server as a member of its cluster.
+
+counters! { shared
+    /// Calls of clients, servers and agents, by their ends.
+    ClusterCounts {
+        /// Calls.
+        calls = "cluster_calls",
+        /// Calls that were answered by a pending write, to be completed by the caller.
+        helped = "cluster_helped",
+        /// Calls of another epoch.
+        other_epochs = "cluster_other_epochs",
+        /// Calls without a right, or for a key of other servers.
+        not_serving = "cluster_not_serving",
+        /// Calls during a fence.
+        fenced = "cluster_fenced",
+        /// Calls that are no calls.
+        malformed = "cluster_malformed",
+        /// Writes that were published here.
+        published = "cluster_published",
+        /// Commands of plain clients that were refused because their keys are resilient.
+        plain_refused = "cluster_plain_refused",
+        /// Epochs that were adopted.
+        adoptions = "cluster_adoptions",
+        /// Runs that began empty after this server was removed.
+        restarts = "cluster_restarts",
+    }
+}
+
+/// The state of a server in its cluster, at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClusterGauges {
+    /// The epoch that all keys are in; 0 before the first one.
+    pub epoch: u32,
+    /// The part of this run, as a word.
+    pub part: &'static str,
+    /// Whether it may answer now.
+    pub has_right: bool,
+    /// Whether all keys are where the epoch wants them.
+    pub is_whole: bool,
+    /// Servers of the cluster.
+    pub servers: u64,
+    /// Keys that this server has a part of.
+    pub keys: u64,
+    /// Writes that are ordered or sealed here, and not known to be published.
+    pub pending: u64,
+    /// Keys whose last write this new primary does not know.
+    pub ambiguous: u64,
+    /// Writes whose bytes are here, and that were not ordered yet.
+    pub staged: u64,
+    /// Pieces in memory, and the bytes of their values.
+    pub pieces: (u64, u64),
+}

@@ -1,0 +1,240 @@
+//! The driver of the server's membership in a cluster: etcd, the pings of other servers, and time.
+//!
+//! All decisions are [`Membership`](rdmakv_cluster::membership::Membership)'s. One thread asks it for work and tells it what came of that. Reads of
+//! etcd, writes to it, the watch, and the pings of each other server have threads of their own. So a slow write delays no renewal of the
+//! right. Each wait is bounded.
+
+mod etcd;
+mod pings;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, channel, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rdmakv_cluster::config::{Incarnation, ServerId};
+use rdmakv_cluster::detector::Clocks;
+use rdmakv_cluster::etcd::Endpoint;
+use rdmakv_cluster::facts::View;
+use rdmakv_cluster::membership::{Action, Part};
+use rdmakv_cluster::rights::Renewal;
+use rdmakv_proto::clock;
+
+use crate::log;
+use crate::session::{Cluster, Shared, is_stopping};
+use pings::Pings;
+
+/// The time between two looks for work.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// The place of a cluster in etcd.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    /// The servers of etcd.
+    pub(crate) endpoints: Vec<Endpoint>,
+    /// The name of the cluster.
+    pub(crate) name: String,
+}
+
+/// The ends of work that other threads did.
+enum Event {
+    /// A read of all keys.
+    Read(Renewal, Result<View, String>),
+    /// A later view, of the watch.
+    Changed(View),
+    /// A write of facts: the revision of etcd.
+    Written(Result<i64, String>),
+    /// A proposal of a configuration, whatever came of it.
+    Proposed(Result<(), String>),
+    /// A server answered a ping.
+    Answered(ServerId, Incarnation, Clocks),
+    /// A server's address refused the connection.
+    Refused(ServerId, Incarnation),
+}
+
+/// Returns whether an address is over TCP, where servers ping each other.
+pub(crate) fn is_tcp(address: &str) -> bool {
+    pings::tcp(address).is_some()
+}
+
+/// The threads of a membership.
+#[derive(Debug)]
+pub(crate) struct Running(Vec<JoinHandle<()>>);
+
+impl Running {
+    /// Waits for their ends, after the server was told to stop.
+    pub(crate) fn end(self) {
+        for thread in self.0 {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Starts the membership of a server of a cluster. It ends when the server stops.
+///
+/// # Errors
+///
+/// No thread.
+pub(crate) fn start(place: &Place, cluster: Arc<Cluster>, shared: Arc<Shared>) -> io::Result<Running> {
+    let (events, happened) = channel();
+    let (reads, to_read) = sync_channel(1);
+    let (writes, to_write) = sync_channel(2);
+    let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| std::thread::Builder::new().name(name.into()).spawn(run);
+    let mut threads = Vec::new();
+    let store = |timeout| etcd::store(place, timeout);
+    let (reader, writer, watcher) = (store(etcd::READ)?, store(etcd::WRITE)?, store(etcd::READ)?);
+    let tell = events.clone();
+    threads.push(spawn("etcd-read", Box::new(move || etcd::read(reader, &to_read, &tell)))?);
+    let tell = events.clone();
+    threads.push(spawn("etcd-write", Box::new(move || etcd::write(writer, &to_write, &tell)))?);
+    let (tell, ends) = (events.clone(), shared.clone());
+    threads.push(spawn("etcd-watch", Box::new(move || etcd::watch(watcher, &tell, &|| is_stopping(&ends))))?);
+    let driver = Driver { cluster, shared, reads, writes, pings: Pings::new(events), failing: false, part: None };
+    threads.push(spawn("cluster", Box::new(move || driver.run(&happened)))?);
+    Ok(Running(threads))
+}
+
+/// Work for the thread that writes to etcd.
+enum Write {
+    Facts {
+        leased: Vec<rdmakv_cluster::facts::Fact>,
+        lasting: Vec<rdmakv_cluster::facts::Fact>,
+        removed: Vec<rdmakv_cluster::facts::Fact>,
+    },
+    Config(Box<(View, rdmakv_cluster::config::Config)>),
+}
+
+struct Driver {
+    cluster: Arc<Cluster>,
+    shared: Arc<Shared>,
+    reads: SyncSender<Renewal>,
+    writes: SyncSender<Write>,
+    pings: Pings,
+    /// The last operation on etcd failed, and that was printed.
+    failing: bool,
+    /// The part that was printed last.
+    part: Option<Part>,
+}
+
+impl Driver {
+    fn run(mut self, happened: &Receiver<Event>) {
+        while !is_stopping(&self.shared) {
+            // Each round ends, whatever the membership wants: others need its lock.
+            for _ in 0..64 {
+                match self.cluster.next(&self.shared.shards, clock::boot()) {
+                    Some(action) => self.act(action),
+                    None => break,
+                }
+            }
+            self.print_part();
+            match happened.recv_timeout(LOOK) {
+                Ok(event) => {
+                    self.take(event);
+                    happened.try_iter().take(256).for_each(|event| self.take(event));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Read(renewal) => {
+                if self.reads.try_send(renewal).is_err() {
+                    self.cluster.membership().read_failed();
+                }
+            }
+            Action::Ping(runs) => {
+                let membership = self.cluster.membership();
+                let address = |id| {
+                    let server = membership.view().config().and_then(|config| config.server(id));
+                    server.and_then(|server| server.addresses.iter().find_map(|address| pings::tcp(address)))
+                };
+                self.pings.send(&runs, address);
+            }
+            Action::Write { leased, lasting, removed } => self.write(Write::Facts { leased, lasting, removed }),
+            Action::Propose(config) => {
+                let view = self.cluster.membership().view().clone();
+                self.write(Write::Config(Box::new((view, config))));
+            }
+            Action::Empty => {
+                log::print("cluster: this server was removed: it drops its resilient values, and joins again");
+                self.cluster.membership().restart(Incarnation(rand::random()), clock::boot());
+            }
+            Action::Leave => {
+                log::print("cluster: this server has drained: it ends");
+                self.shared.stop.store(true, Relaxed);
+            }
+            // The keys are in the epoch already.
+            Action::Adopt => {}
+        }
+    }
+
+    fn write(&self, write: Write) {
+        if let Err(TrySendError::Full(write) | TrySendError::Disconnected(write)) = self.writes.try_send(write) {
+            let mut membership = self.cluster.membership();
+            match write {
+                Write::Facts { .. } => membership.written(None),
+                Write::Config(_) => membership.proposed(clock::boot()),
+            }
+        }
+    }
+
+    fn take(&mut self, event: Event) {
+        let cluster = self.cluster.clone();
+        let mut membership = cluster.membership();
+        match event {
+            Event::Read(renewal, Ok(view)) => {
+                membership.read(renewal, view);
+                if self.failing {
+                    self.failing = false;
+                    log::print("cluster: etcd answers again");
+                }
+            }
+            Event::Read(_, Err(why)) => {
+                membership.read_failed();
+                self.print_failure(&why);
+            }
+            Event::Changed(view) => membership.changed(view),
+            Event::Written(Ok(revision)) => membership.written(Some(revision)),
+            Event::Written(Err(why)) => {
+                membership.written(None);
+                self.print_failure(&why);
+            }
+            Event::Proposed(result) => {
+                membership.proposed(clock::boot());
+                if let Err(why) = result {
+                    self.print_failure(&why);
+                }
+            }
+            Event::Answered(id, run, clocks) => membership.answered(id, run, clocks),
+            Event::Refused(id, run) => membership.refused(id, run),
+        }
+    }
+
+    /// Prints a failure of etcd, but not each of a row.
+    fn print_failure(&mut self, why: &str) {
+        if !std::mem::replace(&mut self.failing, true) {
+            log::print(format_args!("cluster: {why}"));
+        }
+    }
+
+    fn print_part(&mut self) {
+        let membership = self.cluster.membership();
+        let (part, config) = (membership.part(), membership.view().config());
+        if self.part == Some(part) {
+            return;
+        }
+        let epoch = config.map_or(0, |config| config.epoch().0);
+        match part {
+            Part::Member(state) => log::print(format_args!("cluster: this server is {state} in epoch {epoch}")),
+            Part::Unknown if self.part.is_none() => {}
+            Part::Unknown => log::print("cluster: it does not exist: make it by `rdmakv cluster init`"),
+            Part::Outside | Part::Over | Part::Drained => {}
+        }
+        self.part = Some(part);
+    }
+}

@@ -1,0 +1,620 @@
+//! The part of this server in a cluster: its membership, and what it keeps of resilient keys.
+//!
+//! A driver (`net/membership.rs`) does the input and output of the membership. Calls come from sessions. Each shard of the stores has one
+//! [`Member`] with the replicas of its keys. Values are pieces in the store's chunks, which no plain command finds.
+//!
+//! Locks: that of a shard here, then that of the membership, then that of the shard's store. A call holds the first until its reply is
+//! written, so a key adopts an epoch between two calls.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use crc_fast::{CrcAlgorithm, checksum};
+use rdmakv_cluster::config::{Config, Epoch, Incarnation, Members, Policy, ServerId, State};
+use rdmakv_cluster::member::{Chunks, Member, Replica, Role, Standing, Ticket};
+use rdmakv_cluster::membership::{Action, Identity, Membership, Part};
+use rdmakv_cluster::messages::{
+    Answer, Call, Change, Chunk, Condition, Form, Piece, Refusal, Reply, Request, Stored, Verdict,
+};
+use rdmakv_cluster::placement::Ring;
+use rdmakv_cluster::wire::{Arguments, Attributes, ReplyFrame, RequestFrame, WireError, carries_piece};
+use rdmakv_proto::clock;
+
+use super::Shards;
+use crate::metrics::{ClusterCounts, ClusterGauges, count};
+use crate::store::{self, ChunkWriter, Pieces, Walk};
+
+/// Items that are looked at under one lock, when policies changed.
+const LOOKED_AT: usize = 1000;
+
+/// The part of this server in a cluster.
+#[derive(Debug)]
+pub struct Cluster {
+    membership: Mutex<Membership>,
+    /// The configuration that was adopted last, which decides whether a key is resilient.
+    policies: RwLock<Option<Arc<Config>>>,
+    /// The configuration that this run adopted last.
+    adopted: Mutex<Option<Arc<Config>>>,
+    shards: Box<[Mutex<Shard>]>,
+    counts: ClusterCounts,
+}
+
+/// The replicas of one shard.
+#[derive(Debug, Default)]
+struct Shard {
+    /// None before the cluster is known.
+    member: Option<Member>,
+    keys: HashMap<Box<[u8]>, Replica>,
+    pieces: Pieces,
+    unsettled: Unsettled,
+}
+
+/// Keys whose last write is not known to be published.
+#[derive(Clone, Copy, Debug, Default)]
+struct Unsettled {
+    pending: u64,
+    ambiguous: u64,
+}
+
+impl Unsettled {
+    fn change(&mut self, before: (bool, bool), after: (bool, bool)) {
+        self.pending = self.pending + u64::from(after.0) - u64::from(before.0);
+        self.ambiguous = self.ambiguous + u64::from(after.1) - u64::from(before.1);
+    }
+}
+
+/// Returns whether a write is pending, and whether it is ambiguous.
+fn unsettled(replica: &Replica) -> (bool, bool) {
+    (replica.next().is_some(), replica.is_ambiguous())
+}
+
+/// Why a call has no reply: the line that answers it.
+pub(super) type NoReply = &'static str;
+
+/// A value that a plain client reads.
+pub(super) struct Value<'a> {
+    pub(super) bytes: &'a [u8],
+    pub(super) flags: u32,
+    pub(super) version: u64,
+}
+
+/// Whether a plain command may have a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keeping {
+    /// The key has no policy: it is this server's alone.
+    Plain,
+    /// The key has a policy.
+    Resilient,
+    /// No configuration was adopted yet.
+    Unknown,
+}
+
+impl Cluster {
+    /// Returns the part of a run that has not joined its cluster yet, for so many shards.
+    pub fn new(identity: Identity, run: Incarnation, shards: usize) -> Self {
+        Self {
+            membership: Mutex::new(Membership::new(identity, run)),
+            policies: RwLock::default(),
+            adopted: Mutex::default(),
+            shards: (0..shards).map(|_| Mutex::default()).collect(),
+            counts: ClusterCounts::default(),
+        }
+    }
+
+    /// Returns the membership, locked. It is held for a computation only.
+    pub fn membership(&self) -> MutexGuard<'_, Membership> {
+        self.membership.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the counts.
+    pub fn counts(&self) -> &ClusterCounts {
+        &self.counts
+    }
+
+    /// Returns the next work of the membership for its driver. Work on the keys is done already.
+    pub fn next(&self, shards: &Shards, now: u64) -> Option<Action> {
+        let mut membership = self.membership();
+        let action = membership.next(now)?;
+        drop(membership);
+        match &action {
+            Action::Adopt => self.adopt(shards),
+            Action::Empty | Action::Leave => self.empty(shards),
+            _ => {}
+        }
+        Some(action)
+    }
+
+    /// Returns whether a key is resilient.
+    pub(super) fn keeping(&self, key: &[u8]) -> Keeping {
+        let policies = self.policies.read().unwrap_or_else(PoisonError::into_inner);
+        match policies.as_deref().map(|config| config.policy(key)) {
+            None => Keeping::Unknown,
+            Some(Policy::None) => Keeping::Plain,
+            Some(_) => Keeping::Resilient,
+        }
+    }
+
+    fn shard(&self, shard: usize) -> MutexGuard<'_, Shard> {
+        self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Answers a call. `call` are its bytes, `writer` has the bytes of its piece, unless there was no room for them. `reply` gets the reply
+    /// and the bytes of its piece.
+    pub(super) fn call(
+        &self,
+        shards: &Shards,
+        (key, now): (&[u8], u64),
+        (call, has_room): (&[u8], bool),
+        writer: Option<ChunkWriter>,
+        reply: impl FnOnce(&ReplyFrame, &[u8]),
+    ) -> Result<(), NoReply> {
+        let at = shards.of(key);
+        let frame = RequestFrame::decode(call).map_err(|error| match error {
+            WireError::Version(_) => "CLIENT_ERROR call of another version",
+            _ => "CLIENT_ERROR bad call",
+        });
+        let is_whole = |frame: &RequestFrame| if has_room { check(frame, writer.as_ref()) } else { Ok(()) };
+        let good = frame.and_then(|frame| is_whole(&frame).map(|()| frame));
+        let (frame, writer) = match good {
+            Ok(frame) => (frame, writer),
+            Err(line) => {
+                count(&self.counts.malformed);
+                writer.into_iter().for_each(|writer| shards.at(at).abandon(writer));
+                return Err(line);
+            }
+        };
+        count(&self.counts.calls);
+        let RequestFrame { mut request, attributes, arguments } = frame;
+        let is_for_all = matches!(request.call, Call::Fates(_));
+        if !is_for_all && self.keeping(key) == Keeping::Plain {
+            writer.into_iter().for_each(|writer| shards.at(at).abandon(writer));
+            return Err("CLIENT_ERROR key without a policy");
+        }
+        if !has_room {
+            return self.decline(&request, reply);
+        }
+        if is_for_all {
+            // The fates of a client's writes are known to all shards, because any may have the keys of its writes.
+            for other in (0..self.shards.len()).filter(|&other| other != at) {
+                let mut shard = self.shard(other);
+                let _ = self.take(&mut shard, (shards, other), (key, now), request.clone(), None);
+            }
+        }
+
+        let mut shard = self.shard(at);
+        let piece = match writer {
+            Some(writer) => Some(shard.pieces.keep(writer, attributes.flags, attributes.expiry)),
+            None if carries_piece(&request.call) => {
+                let empty = (attributes.flags, attributes.expiry);
+                let added = shard.pieces.add(&mut shards.at(at), key, [b"", b""], empty, now);
+                Some(added.map_err(|_| "SERVER_ERROR out of memory storing object")?)
+            }
+            None => None,
+        };
+        if let (Some(piece), true) = (piece, carries_piece(&request.call)) {
+            put_chunk(&mut request.call, Chunk(piece));
+        }
+        let arguments = arguments.map(|arguments| (arguments, piece));
+        let is_read = matches!(request.call, Call::Read);
+        let stays = self.take(&mut shard, (shards, at), (key, now), request, arguments);
+        self.note(&stays.answer);
+        // A piece stays where it is the next or the current one, or is staged.
+        if let Some(piece) = piece {
+            let named = |stored: Option<&Stored>| stored.is_some_and(|stored| stored.piece.chunk == Chunk(piece));
+            let replica = shard.keys.get(key);
+            let is_kept = stays.answer == Answer::Staged
+                || replica.is_some_and(|replica| named(replica.current()) || named(replica.next()));
+            if !is_kept {
+                shard.pieces.free(&mut shards.at(at), piece);
+            }
+        }
+        let (named, carried) = pieces(&stays.answer, is_read);
+        let of = |piece: Option<&Piece>| piece.and_then(|piece| shard.pieces.get(piece.chunk.0));
+        let attributes = of(named).map(|(_, flags, expiry)| Attributes { flags, expiry }).unwrap_or_default();
+        let bytes = of(carried).map(|(bytes, ..)| bytes).unwrap_or_default();
+        reply(&ReplyFrame { attributes, reply: stays.clone() }, bytes);
+        Ok(())
+    }
+
+    /// Answers a call for whose piece there is no memory. Before a write is ordered, that declines it.
+    fn decline(&self, request: &Request, reply: impl FnOnce(&ReplyFrame, &[u8])) -> Result<(), NoReply> {
+        if !matches!(request.call, Call::Stage { .. } | Call::Order { .. }) {
+            return Err("SERVER_ERROR out of memory storing object");
+        }
+        let epoch = self.membership().config().map_or(Epoch(0), Config::epoch);
+        let answer = Answer::Done(Verdict::Declined(Refusal::NoMemory));
+        reply(&ReplyFrame::new(Reply { epoch, id: request.call.id(), answer }), b"");
+        Ok(())
+    }
+
+    /// Has the member of a shard take a call, and returns its reply.
+    fn take(
+        &self,
+        shard: &mut Shard,
+        (shards, at): (&Shards, usize),
+        (key, now): (&[u8], u64),
+        mut request: Request,
+        arguments: Option<(Arguments, Option<u64>)>,
+    ) -> Reply {
+        let (id, boot) = (request.call.id(), clock::boot());
+        let standing = self.membership().standing(key, boot);
+        let Shard { member, keys, pieces, unsettled: tally } = shard;
+        let (Some(standing), Some(member)) = (standing, member) else {
+            return Reply { epoch: Epoch(0), id, answer: Answer::NotServing };
+        };
+        let mut absent = Replica::default();
+        let is_known = keys.contains_key(key);
+        let replica = keys.get_mut(key).unwrap_or(&mut absent);
+        let before = unsettled(replica);
+        let is_over = is_over(replica.current(), pieces, now);
+        if let Call::Order { condition, .. } = &mut request.call
+            && is_over
+        {
+            // An expired value is none. Its chunk is there yet, so that a condition of presence is one of absence, which fails.
+            *condition = match *condition {
+                Condition::Always | Condition::Absent => Condition::Always,
+                Condition::Present | Condition::Version(_) => Condition::Absent,
+            };
+        }
+        let is_read = matches!(request.call, Call::Read);
+        let ticket = Ticket(0);
+        let mut chunks = Lent { pieces, shards, at, key, now, arguments, is_over };
+        let mut replies = member.take(replica, &standing, (ticket, request), boot, &mut chunks);
+        if replies.is_empty() {
+            // An order never waits here, or it would block its connection: its client completes the write before it.
+            replies = member.overdue(replica, &standing, u64::MAX);
+        }
+        let mut reply = replies
+            .into_iter()
+            .find(|(of, _)| *of == ticket)
+            .map_or(Reply { epoch: standing.epoch, id, answer: Answer::Busy }, |(_, reply)| reply);
+        if is_read && is_over && matches!(reply.answer, Answer::Value(_)) {
+            reply.answer = Answer::Value(None);
+        }
+        tally.change(before, unsettled(replica));
+        let is_empty = replica.current().is_none() && replica.is_idle();
+        match (is_known, is_empty) {
+            (false, false) => _ = keys.insert(key.into(), absent),
+            (true, true) => _ = keys.remove(key),
+            _ => {}
+        }
+        reply
+    }
+
+    fn note(&self, answer: &Answer) {
+        match answer {
+            Answer::Help(_) => count(&self.counts.helped),
+            Answer::OtherEpoch => count(&self.counts.other_epochs),
+            Answer::NotServing => count(&self.counts.not_serving),
+            Answer::Fenced => count(&self.counts.fenced),
+            Answer::Done(Verdict::Stored(_)) => count(&self.counts.published),
+            _ => {}
+        }
+    }
+
+    /// Reads a value for a plain client, if this server may answer for the key. `found` gets it, or None.
+    pub(super) fn read<T>(
+        &self,
+        shards: &Shards,
+        key: &[u8],
+        now: u64,
+        found: impl FnOnce(Option<Value<'_>>) -> T,
+    ) -> Result<T, NoReply> {
+        let shard = self.shard(shards.of(key));
+        let standing = self.membership().standing(key, clock::boot());
+        let may = |standing: &Standing| standing.role == Role::Primary && standing.has_right && !standing.is_fenced;
+        let replica = shard.keys.get(key);
+        if !standing.is_some_and(|standing| may(&standing)) || replica.is_some_and(Replica::is_ambiguous) {
+            return Err("SERVER_ERROR resilient key: use rdmakv");
+        }
+        let Some(current) = replica.and_then(Replica::current).filter(|current| current.is_value()) else {
+            return Ok(found(None));
+        };
+        if current.piece.form != Form::Copy {
+            return Err("SERVER_ERROR resilient key: use rdmakv");
+        }
+        let piece = shard.pieces.get(current.piece.chunk.0).filter(|&(.., expiry)| expiry == 0 || expiry > now);
+        Ok(found(piece.map(|(bytes, flags, _)| Value { bytes, flags, version: current.version.0 })))
+    }
+
+    /// Answers a ping: this run, its epoch, and the time since 1970 in nanoseconds.
+    pub(super) fn ping(&self) -> (Incarnation, Epoch, u128) {
+        let membership = self.membership();
+        let epoch = membership.config().map_or(Epoch(0), Config::epoch);
+        (membership.run(), epoch, clock::since_1970().as_nanos())
+    }
+
+    /// Takes all keys into the epoch that the membership adopted.
+    fn adopt(&self, shards: &Shards) {
+        let (config, run) = {
+            let membership = self.membership();
+            (membership.config().cloned().map(Arc::new), membership.run())
+        };
+        let Some(config) = config else { return };
+        let replaced = self.policies.write().unwrap_or_else(PoisonError::into_inner).replace(config.clone());
+        let before = self.adopted.lock().unwrap_or_else(PoisonError::into_inner).replace(config.clone());
+        let history = History::of(before.as_deref(), &config, run);
+        let mut has_nothing = true;
+        for at in 0..self.shards.len() {
+            let mut shard = self.shard(at);
+            let Shard { member, keys, pieces, unsettled: tally } = &mut *shard;
+            let member = member.get_or_insert_with(|| Member::new(config.uuid()));
+            *tally = Unsettled::default();
+            keys.retain(|key, replica| {
+                let size = config.policy(key).group_size();
+                let (last, first) = (history.role_last(key, size), history.role_first(key, size));
+                let standing = Standing {
+                    epoch: config.epoch(),
+                    // A key that lost its policy is no cluster's any more.
+                    role: if config.policy(key) == Policy::None { Role::Outside } else { last },
+                    has_right: false,
+                    is_fenced: true,
+                    is_whole: config.is_whole(),
+                };
+                let gaps = (history.stayed_primary(key), history.was_outside(key, size));
+                let mut chunks = Lent { pieces, shards, at, key, now: 0, arguments: None, is_over: false };
+                // No order waits, so there are no replies.
+                let _ = member.adopt(replica, first, &standing, gaps, &mut chunks);
+                tally.change((false, false), unsettled(replica));
+                replica.current().is_some() || !replica.is_idle()
+            });
+            has_nothing &= keys.is_empty() && member.staged().next().is_none() && member.fates().all().is_empty();
+        }
+        if replaced.as_deref().is_none_or(|replaced| replaced.policies() != config.policies()) {
+            drop_moved(shards, replaced.as_deref(), &config);
+        }
+        count(&self.counts.adoptions);
+        let mut membership = self.membership();
+        membership.adopted();
+        if has_nothing {
+            // Without keys and fates there is nothing to repair: no agent is needed for that.
+            membership.repaired(config.epoch());
+        }
+    }
+
+    /// Drops all values of resilient keys, and what is known of their writes.
+    fn empty(&self, shards: &Shards) {
+        for at in 0..self.shards.len() {
+            let mut shard = self.shard(at);
+            shard.pieces.clear(&mut shards.at(at));
+            (shard.member, shard.keys, shard.unsettled) = (None, HashMap::new(), Unsettled::default());
+        }
+        // The next configuration is the first of another run. Until then keys are resilient or plain as they were.
+        *self.adopted.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        count(&self.counts.restarts);
+    }
+
+    /// Returns the state at this moment.
+    pub fn gauges(&self) -> ClusterGauges {
+        let mut gauges = ClusterGauges::default();
+        {
+            let membership = self.membership();
+            let config = membership.config();
+            gauges.epoch = config.map_or(0, |config| config.epoch().0);
+            gauges.is_whole = config.is_some_and(Config::is_whole);
+            gauges.servers = config.map_or(0, |config| config.servers().len() as u64);
+            gauges.has_right = membership.has_right(clock::boot());
+            gauges.part = match membership.part() {
+                Part::Unknown => "unknown",
+                Part::Outside => "outside",
+                Part::Member(state) => state.name(),
+                Part::Over => "removed",
+                Part::Drained => "drained",
+            };
+        }
+        for at in 0..self.shards.len() {
+            let shard = self.shard(at);
+            gauges.keys += shard.keys.len() as u64;
+            gauges.pending += shard.unsettled.pending;
+            gauges.ambiguous += shard.unsettled.ambiguous;
+            gauges.staged += shard.member.as_ref().map_or(0, |member| member.staged().count() as u64);
+            let (pieces, bytes) = shard.pieces.size();
+            gauges.pieces = (gauges.pieces.0 + pieces as u64, gauges.pieces.1 + bytes);
+        }
+        gauges
+    }
+}
+
+/// Checks that the bytes with a call are those that it announces.
+fn check(frame: &RequestFrame, writer: Option<&ChunkWriter>) -> Result<(), NoReply> {
+    let call = &frame.request.call;
+    let adds = matches!(frame.arguments, Some(Arguments::Append | Arguments::Prepend));
+    if writer.is_some() && !carries_piece(call) && !adds {
+        return Err("CLIENT_ERROR bytes without a piece");
+    }
+    let Some(piece) = piece_of(call) else { return Ok(()) };
+    let bytes = writer.map(ChunkWriter::bytes).unwrap_or_default();
+    let is_good = match piece.form {
+        Form::Copy => piece.length == bytes.len() as u64 && piece.sum == sum(bytes),
+        Form::Fragment { .. } => !bytes.is_empty() || piece.length == 0,
+        Form::Tombstone => bytes.is_empty(),
+    };
+    if is_good { Ok(()) } else { Err("CLIENT_ERROR bytes that are not the piece") }
+}
+
+/// Returns the CRC32C of a value.
+fn sum(bytes: &[u8]) -> u32 {
+    checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+fn piece_of(call: &Call) -> Option<&Piece> {
+    match call {
+        Call::Stage { piece, .. } | Call::Repair { piece, .. } => Some(piece),
+        Call::Order { change: Change::Put(piece), .. } => Some(piece),
+        Call::Seal { piece, .. } => piece.as_ref(),
+        _ => None,
+    }
+}
+
+fn put_chunk(call: &mut Call, chunk: Chunk) {
+    match call {
+        Call::Stage { piece, .. } | Call::Repair { piece, .. } => piece.chunk = chunk,
+        Call::Order { change: Change::Put(piece), .. } => piece.chunk = chunk,
+        Call::Seal { piece: Some(piece), .. } => piece.chunk = chunk,
+        _ => {}
+    }
+}
+
+/// Returns the piece that an answer names, and the one whose bytes go with it.
+fn pieces(answer: &Answer, is_read: bool) -> (Option<&Piece>, Option<&Piece>) {
+    match answer {
+        Answer::Ordered { computed, .. } => (computed.as_ref(), computed.as_ref()),
+        Answer::Help(pending) => {
+            let stored = &pending.stored;
+            (Some(&stored.piece), (!stored.is_staged).then_some(&stored.piece))
+        }
+        Answer::Value(Some(stored)) => (Some(&stored.piece), is_read.then_some(&stored.piece)),
+        _ => (None, None),
+    }
+}
+
+/// Returns whether a value has expired.
+fn is_over(current: Option<&Stored>, pieces: &Pieces, now: u64) -> bool {
+    let piece = current.filter(|current| current.is_value()).and_then(|current| pieces.get(current.piece.chunk.0));
+    piece.is_some_and(|(.., expiry)| expiry != 0 && expiry <= now)
+}
+
+/// The chunks of a shard, lent to its member for one call.
+struct Lent<'a> {
+    pieces: &'a mut Pieces,
+    shards: &'a Shards,
+    at: usize,
+    key: &'a [u8],
+    /// Unix seconds.
+    now: u64,
+    /// Those of a computation, and the piece with the bytes to add.
+    arguments: Option<(Arguments, Option<u64>)>,
+    /// The value has expired.
+    is_over: bool,
+}
+
+impl Chunks for Lent<'_> {
+    fn compute(&mut self, value: Option<&Stored>, _: u64) -> Result<Piece, Refusal> {
+        let (arguments, added) = self.arguments.ok_or(Refusal::Invalid)?;
+        let value = value.filter(|_| !self.is_over);
+        if value.is_some_and(|value| value.piece.form != Form::Copy) {
+            return Err(Refusal::Invalid);
+        }
+        let before = value.and_then(|value| self.pieces.get(value.piece.chunk.0));
+        let attributes = before.map_or((0, 0), |(_, flags, expiry)| (flags, expiry));
+        let old = before.map(|(bytes, ..)| bytes);
+        let number = || old.map(|bytes| store::number(bytes).ok_or(Refusal::Invalid)).transpose();
+        let mut digits = itoa::Buffer::new();
+        let added = added.and_then(|added| self.pieces.get(added)).map(|(bytes, ..)| bytes).unwrap_or_default();
+        let parts: [&[u8]; 2] = match arguments {
+            Arguments::Increment { by, initial } | Arguments::Decrement { by, initial } => {
+                let is_up = matches!(arguments, Arguments::Increment { .. });
+                let result = match number()? {
+                    Some(number) if is_up => number.wrapping_add(by),
+                    Some(number) => number.saturating_sub(by),
+                    None => initial.ok_or(Refusal::NotStored)?,
+                };
+                [digits.format(result).as_bytes(), b""]
+            }
+            Arguments::Append => [old.ok_or(Refusal::NotStored)?, added],
+            Arguments::Prepend => [added, old.ok_or(Refusal::NotStored)?],
+        };
+        // The pieces that it is made of must not be borrowed while it is kept.
+        let bytes = parts.concat();
+        let mut store = self.shards.at(self.at);
+        let made = self.pieces.add(&mut store, self.key, [&bytes, b""], attributes, self.now);
+        let chunk = Chunk(made.map_err(|_| Refusal::NoMemory)?);
+        Ok(Piece { chunk, form: Form::Copy, length: bytes.len() as u64, sum: sum(&bytes) })
+    }
+
+    fn publish(&mut self, _: Piece) {
+        // Values are read by calls, and not by tags.
+    }
+
+    fn free(&mut self, piece: Piece) {
+        self.pieces.free(&mut self.shards.at(self.at), piece.chunk.0);
+    }
+}
+
+/// The parts that this run had in keys, from the epoch that it leaves to the one that it adopts.
+struct History {
+    /// By rising epoch.
+    epochs: Vec<Rings>,
+    /// An epoch between is not known.
+    has_gap: bool,
+}
+
+/// The servers of one epoch.
+struct Rings {
+    me: Option<ServerId>,
+    now: Ring,
+    next: Ring,
+}
+
+impl Rings {
+    fn of(members: &Members, run: Incarnation) -> Self {
+        let me = members.servers.iter().find(|server| server.incarnation == run).map(|server| server.id);
+        let next = members.servers.iter().filter(|server| server.state != State::Draining);
+        let next = Ring::of(next.map(|server| (server.id, &*server.name, server.weight)));
+        Self { me, now: members.ring(), next }
+    }
+
+    fn role(&self, key: &[u8], size: usize) -> Role {
+        let Some(me) = self.me else { return Role::Outside };
+        if self.now.primary(key) == Some(me) {
+            Role::Primary
+        } else if self.now.group(key, size).contains(&me) || self.next.group(key, size).contains(&me) {
+            Role::Backup
+        } else {
+            Role::Outside
+        }
+    }
+}
+
+impl History {
+    fn of(before: Option<&Config>, config: &Config, run: Incarnation) -> Self {
+        let from = before.map(|before| before.epoch());
+        let between = config.past().iter().filter(|members| from.is_none_or(|from| members.epoch > from)).cloned();
+        let all: Vec<Members> =
+            before.map(Config::members).into_iter().chain(between).chain([config.members()]).collect();
+        let has_gap = all.windows(2).any(|pair| pair[1].epoch.0 != pair[0].epoch.0 + 1);
+        Self { epochs: all.iter().map(|members| Rings::of(members, run)).collect(), has_gap }
+    }
+
+    fn role_first(&self, key: &[u8], size: usize) -> Role {
+        self.epochs.first().map_or(Role::Outside, |epoch| epoch.role(key, size))
+    }
+
+    fn role_last(&self, key: &[u8], size: usize) -> Role {
+        self.epochs.last().map_or(Role::Outside, |epoch| epoch.role(key, size))
+    }
+
+    fn stayed_primary(&self, key: &[u8]) -> bool {
+        !self.has_gap && self.epochs.iter().all(|epoch| epoch.role(key, 1) == Role::Primary)
+    }
+
+    fn was_outside(&self, key: &[u8], size: usize) -> bool {
+        self.has_gap || self.epochs.iter().any(|epoch| epoch.role(key, size) == Role::Outside)
+    }
+}
+
+/// Drops items of keys that are resilient in one configuration and plain in the other: what is there is not the value of the key.
+fn drop_moved(shards: &Shards, before: Option<&Config>, config: &Config) {
+    let is_resilient = |config: &Config, key: &[u8]| config.policy(key) != Policy::None;
+    let moved = |key: &[u8]| match before {
+        Some(before) => is_resilient(before, key) != is_resilient(config, key),
+        None => is_resilient(config, key),
+    };
+    let now = clock::now();
+    for at in 0..shards.count() {
+        let mut walk = Walk::default();
+        loop {
+            let mut store = shards.at(at);
+            let mut keys: HashSet<Box<[u8]>> = HashSet::new();
+            let is_end = store.walk_on(&mut walk, LOOKED_AT, now, |entry| {
+                if moved(entry.key) {
+                    keys.insert(entry.key.into());
+                }
+            });
+            keys.iter().for_each(|key| _ = store.delete(key, None, now));
+            if is_end {
+                break;
+            }
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! The flags of a server in a cluster.
+
+use clap::Args;
+
+use rdmakv_cluster::config::{MAX_ADDRESS, MAX_ADDRESSES, MAX_NAME};
+use rdmakv_cluster::etcd::Endpoint;
+use rdmakv_cluster::facts::Keys;
+use rdmakv_cluster::membership::Identity;
+
+use crate::net::membership::Place;
+
+/// How far the clocks of two servers may be from each other, in nanoseconds.
+const CLOCK_SKEW: u64 = 1_000_000_000;
+
+/// The flags.
+#[derive(Debug, Args)]
+pub(super) struct ClusterFlags {
+    /// Join a cluster: keys with a policy (rdmakv cluster policy) survive their servers. The servers of etcd, with commas:
+    /// http://[USER:PASSWORD@]HOST[:PORT]
+    #[arg(long = "etcd", value_name = "URL", requires = "advertise")]
+    etcd: Option<String>,
+    /// The cluster's name in etcd
+    #[arg(long = "cluster", value_name = "NAME", default_value = "main", requires = "etcd")]
+    cluster: String,
+    /// Addresses at which clients and the other servers reach this one, best first, with commas: tcp:10.0.0.1:11211. One is over TCP.
+    /// The first is the server's name, too: keep it, and its keys stay its own
+    #[arg(long = "advertise", value_name = "ADDR", value_delimiter = ',', requires = "etcd")]
+    advertise: Vec<String>,
+}
+
+/// A server's place in a cluster.
+#[derive(Clone, Debug)]
+pub(super) struct ClusterPlan {
+    pub(super) place: Place,
+    pub(super) identity: Identity,
+}
+
+impl ClusterFlags {
+    /// Returns the plan, if the server is one of a cluster.
+    ///
+    /// # Errors
+    ///
+    /// The fault and the right form.
+    pub(super) fn plan(&self) -> Result<Option<ClusterPlan>, String> {
+        let Some(etcd) = &self.etcd else { return Ok(None) };
+        let endpoints = Endpoint::list(etcd).map_err(|error| format!("--etcd: {error}"))?;
+        Keys::of(&self.cluster).map_err(|error| format!("--cluster: {error}"))?;
+        let addresses = self.advertise.clone();
+        let is_plain = |address: &String| {
+            let has_space = address.contains(|c: char| c.is_whitespace() || c.is_control());
+            !address.is_empty() && !has_space && address.len() <= MAX_ADDRESS.min(MAX_NAME)
+        };
+        if addresses.len() > MAX_ADDRESSES || !addresses.iter().all(is_plain) {
+            return Err(format!("--advertise: 1 to {MAX_ADDRESSES} addresses of at most {MAX_NAME} bytes are needed"));
+        }
+        if !addresses.iter().any(|address| crate::net::membership::is_tcp(address)) {
+            return Err(
+                "--advertise: the other servers ping over TCP: add an address such as tcp:10.0.0.1:11211".into()
+            );
+        }
+        let name = addresses[0].clone();
+        let identity = Identity { name, addresses, weight: 1, clock_skew: CLOCK_SKEW };
+        Ok(Some(ClusterPlan { place: Place { endpoints, name: self.cluster.clone() }, identity }))
+    }
+}

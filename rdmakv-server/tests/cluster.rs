@@ -1,0 +1,458 @@
+//! Real servers in a cluster over a real etcd. The tests are skipped, with a line, on machines without etcd.
+
+mod common;
+#[path = "../cluster/tests/etcd_server/mod.rs"]
+#[allow(dead_code)]
+mod etcd_server;
+
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use common::{PATIENCE, Server, ask, soon, to};
+use etcd_server::Members;
+use rdmakv_cluster::config::{Config, Policy, ServerId, State};
+use rdmakv_cluster::etcd::Store;
+use rdmakv_cluster::helper::{Calls, Target};
+use rdmakv_cluster::messages::{
+    Answer, Call, Chunk, Condition, Epoch, Form, Piece, Refusal, Reply, Request, Verdict, WriteId,
+};
+use rdmakv_cluster::placement::Placement;
+use rdmakv_cluster::wire::{Arguments, Attributes, ReplyFrame, RequestFrame, carries_piece};
+use rdmakv_cluster::writer::{Bytes, Outcome, Writer};
+
+const RESILIENT: &str = "SERVER_ERROR resilient key: use rdmakv\r\n";
+
+/// Servers of one cluster. Each keeps its port, and with it its name.
+struct Cluster {
+    etcd: Members,
+    ports: Vec<u16>,
+    servers: Vec<Option<Server>>,
+}
+
+impl Cluster {
+    /// Starts servers one after another, and waits until all are up.
+    fn start(count: usize, more: &[&str], policies: &[(&str, Policy)]) -> Option<Self> {
+        let etcd = Members::start(1)?;
+        let mut config = Config::with_lease(7, 1000).unwrap();
+        for (prefix, policy) in policies {
+            config = config.with_policy(prefix.as_bytes(), *policy).unwrap();
+        }
+        assert!(etcd.store("main").create(&config).unwrap());
+        let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let ports = listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect();
+        drop(listeners);
+        let mut cluster = Self { etcd, ports, servers: (0..count).map(|_| None).collect() };
+        (0..count).for_each(|at| cluster.run(at, more));
+        cluster.is_up(count);
+        Some(cluster)
+    }
+
+    fn run(&mut self, at: usize, more: &[&str]) {
+        let (port, urls) = (self.ports[at].to_string(), self.etcd.urls());
+        let address = format!("tcp:127.0.0.1:{port}");
+        let flags = ["-p", &port, "-l", "127.0.0.1", "-t", "2", "--etcd", &urls, "--advertise", &address];
+        self.servers[at] = Some(Server::start(&[&flags, more].concat()));
+    }
+
+    fn kill(&mut self, at: usize) {
+        let mut server = self.servers[at].take().expect("it runs");
+        server.process.kill().unwrap();
+        server.process.wait().unwrap();
+    }
+
+    fn store(&self) -> Store {
+        self.etcd.store("main")
+    }
+
+    fn config(&self) -> Config {
+        self.store().read().unwrap().config().expect("the cluster exists").clone()
+    }
+
+    /// Waits until this many servers are up, all have a right for the latest epoch, and that is whole.
+    fn is_up(&self, count: usize) {
+        soon("that all servers are up", || {
+            let config = self.config();
+            let are_up = config.servers().iter().all(|server| server.state == State::Up);
+            config.servers().len() == count && are_up && config.is_whole() && self.serve(config.epoch())
+        });
+    }
+
+    /// Returns whether all running servers have a right for this epoch.
+    fn serve(&self, epoch: Epoch) -> bool {
+        self.servers.iter().flatten().all(|server| {
+            let stats = server.stats("cluster");
+            stats["epoch"] == epoch.0.to_string() && stats["right"] == "1"
+        })
+    }
+
+    /// Returns the place of the server with this number.
+    fn at(&self, id: ServerId) -> usize {
+        let config = self.config();
+        let address = &config.server(id).expect("it is in the configuration").addresses[0];
+        self.ports.iter().position(|port| address.ends_with(&format!(":{port}"))).unwrap()
+    }
+
+    fn server(&self, id: ServerId) -> &Server {
+        self.servers[self.at(id)].as_ref().expect("it runs")
+    }
+
+    /// Returns the members of a key now, its primary first.
+    fn target(&self, key: &str) -> Target {
+        let config = self.config();
+        let group = Placement::of(&config).group(key.as_bytes(), config.policy(key.as_bytes()).group_size());
+        Target { cluster: config.uuid(), epoch: config.epoch(), members: group.all().collect() }
+    }
+
+    fn call(&self, to: ServerId, key: &str, frame: &RequestFrame, piece: &[u8]) -> (ReplyFrame, Vec<u8>) {
+        let answer = exchange(&self.server(to).address("tcp"), key, frame, piece);
+        answer.unwrap_or_else(|line| panic!("{:?}: {line}", frame.request.call))
+    }
+
+    /// Calls a server without a piece.
+    fn ask(&self, to: ServerId, key: &str, target: &Target, call: Call) -> Answer {
+        let request = Request { cluster: target.cluster, epoch: target.epoch, call };
+        self.call(to, key, &RequestFrame::new(request), b"").0.reply.answer
+    }
+
+    /// Reads a value at the key's primary, and waits for its fences.
+    fn read(&self, key: &str) -> Option<Vec<u8>> {
+        let mut value = None;
+        soon("an answer of the primary", || {
+            let target = self.target(key);
+            let request = Request { cluster: target.cluster, epoch: target.epoch, call: Call::Read };
+            let Ok((frame, bytes)) =
+                exchange(&self.server(target.members[0]).address("tcp"), key, &RequestFrame::new(request), b"")
+            else {
+                return false;
+            };
+            let Answer::Value(stored) = frame.reply.answer else { return false };
+            value = stored.map(|_| bytes);
+            true
+        });
+        value
+    }
+
+    /// Does a write, under later numbers as long as it never happens, and returns how it ended.
+    fn write(&self, key: &str, write: &Order<'_>) -> Outcome {
+        let again =
+            (0..100).map(|again| self.try_write(key, &Order { sequence: write.sequence * 1000 + again, ..*write }));
+        again.into_iter().find(|outcome| *outcome != Outcome::Again).expect("it happens")
+    }
+
+    /// Does a write, and returns how it ended.
+    fn try_write(&self, key: &str, write: &Order<'_>) -> Outcome {
+        let target = self.target(key);
+        let piece = copy(write.value);
+        let bytes = match (write.arguments, write.is_staged) {
+            (Some(_), _) => Bytes::Computed(0),
+            (None, false) => Bytes::Carried(piece),
+            (None, true) => Bytes::Staged(vec![piece; target.members.len()]),
+        };
+        let id = WriteId { client: 5, sequence: write.sequence };
+        let (mut writer, calls) = Writer::begin(target, (id, id.sequence), write.condition, bytes);
+        // The bytes that the primary computed, or that another write has.
+        let until = Instant::now() + PATIENCE;
+        let (mut computed, mut waiting) = (Vec::new(), VecDeque::from(calls));
+        while let Some((to, request)) = waiting.pop_front() {
+            let frame = RequestFrame {
+                attributes: Attributes { flags: write.flags, expiry: write.expiry },
+                arguments: matches!(request.call, Call::Order { .. }).then_some(write.arguments).flatten(),
+                request,
+            };
+            let bytes = match &frame.request.call {
+                Call::Order { .. } => write.value,
+                call if carries_piece(call) && write.arguments.is_some() => &computed,
+                call if carries_piece(call) => write.value,
+                _ => b"",
+            };
+            let bytes = if carries_piece(&frame.request.call) || frame.arguments.is_some() { bytes } else { b"" };
+            let frame = if carries_piece(&frame.request.call) {
+                frame
+            } else {
+                RequestFrame { attributes: Attributes::default(), ..frame }
+            };
+            let (answer, with) = self.call(to, key, &frame, bytes);
+            if let Answer::Ordered { computed: Some(_), .. } = answer.reply.answer {
+                computed = with;
+            }
+            // A new primary waits for its fences, a server for its right. The writer asks then what became of its write.
+            let more: Calls = match answer.reply.answer {
+                Answer::Fenced | Answer::NotServing | Answer::OtherEpoch => {
+                    assert!(until > Instant::now(), "{key}: {answer:?}");
+                    std::thread::sleep(Duration::from_millis(20));
+                    let target = self.target(key);
+                    waiting.clear();
+                    if target.epoch > writer.target().epoch { writer.adopt(target) } else { writer.lost() }
+                }
+                _ => writer.take(to, &answer.reply),
+            };
+            waiting.extend(more);
+        }
+        writer.outcome().expect("it ended")
+    }
+}
+
+/// A write of a test.
+#[derive(Clone, Copy)]
+struct Order<'a> {
+    sequence: u64,
+    condition: Condition,
+    value: &'a [u8],
+    is_staged: bool,
+    arguments: Option<Arguments>,
+    flags: u32,
+    expiry: u64,
+}
+
+fn set(sequence: u64, value: &[u8]) -> Order<'_> {
+    let condition = Condition::Always;
+    Order { sequence, condition, value, is_staged: false, arguments: None, flags: 0, expiry: 0 }
+}
+
+fn copy(value: &[u8]) -> Piece {
+    let sum = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, value) as u32;
+    Piece { chunk: Chunk(0), form: Form::Copy, length: value.len() as u64, sum }
+}
+
+/// Sends a call and returns the reply with its bytes, or the line that came in place of one.
+fn exchange(address: &str, key: &str, frame: &RequestFrame, piece: &[u8]) -> Result<(ReplyFrame, Vec<u8>), String> {
+    let mut call = Vec::new();
+    frame.encode(&mut call);
+    raw(address, key, &call, piece)
+}
+
+fn raw(address: &str, key: &str, call: &[u8], piece: &[u8]) -> Result<(ReplyFrame, Vec<u8>), String> {
+    let mut stream = BufReader::new(to(address));
+    let line = format!("mx {key} {} {}\r\n", call.len() + piece.len(), call.len());
+    let request = [line.as_bytes(), call, piece, b"\r\n"].concat();
+    stream.get_mut().write_all(&request).unwrap();
+    let mut line = String::new();
+    stream.read_line(&mut line).unwrap();
+    let mut words = line.trim_end().split(' ');
+    if words.next() != Some("MX") {
+        return Err(line);
+    }
+    let (body, reply): (usize, usize) =
+        (words.next().unwrap().parse().unwrap(), words.next().unwrap().parse().unwrap());
+    let mut bytes = vec![0; body + 2];
+    stream.read_exact(&mut bytes).unwrap();
+    assert_eq!(bytes.split_off(body), b"\r\n");
+    let piece = bytes.split_off(reply);
+    Ok((ReplyFrame::decode(&bytes).unwrap(), piece))
+}
+
+#[test]
+fn servers_join_fail_and_return() {
+    let Some(mut cluster) = Cluster::start(3, &[], &[]) else { return };
+    let (before, id) = (cluster.config(), cluster.config().servers()[1].id);
+    let at = cluster.at(id);
+    let run = before.server(id).unwrap().incarnation;
+    cluster.kill(at);
+    soon("that the others remove it", || {
+        let config = cluster.config();
+        config.servers().len() == 2 && cluster.serve(config.epoch())
+    });
+    cluster.run(at, &[]);
+    cluster.is_up(3);
+    let config = cluster.config();
+    let back = config.server(id).expect("a server returns under its number");
+    assert!(back.incarnation != run && config.epoch() > before.epoch());
+}
+
+#[test]
+fn an_outage_of_etcd_ends_rights_and_no_epoch() {
+    let Some(mut cluster) = Cluster::start(3, &[], &[("", Policy::Copies(3))]) else { return };
+    assert!(matches!(cluster.write("key", &set(1, b"value")), Outcome::Known(Verdict::Stored(_))));
+    let epoch = cluster.config().epoch();
+    cluster.etcd.list[0].kill();
+    let has_right = |server: &Server| server.stats("cluster")["right"] == "1";
+    soon("that all rights end", || !cluster.servers.iter().flatten().any(has_right));
+    let server = cluster.servers[0].as_ref().unwrap();
+    ask(&mut server.connect(), b"get key\r\n", RESILIENT.as_bytes());
+    cluster.etcd.list[0].start();
+    soon("that rights are back", || cluster.servers.iter().flatten().all(has_right));
+    assert_eq!(cluster.config().epoch(), epoch);
+    assert_eq!(cluster.read("key").as_deref(), Some(&b"value"[..]));
+}
+
+#[test]
+fn a_write_outlives_its_primary() {
+    let Some(mut cluster) = Cluster::start(3, &[], &[("r:", Policy::Copies(3))]) else { return };
+    let key = "r:key";
+    let large = vec![b'x'; 300_000];
+    assert!(matches!(cluster.write(key, &set(1, b"first")), Outcome::Known(Verdict::Stored(_))));
+    let staged = Order { is_staged: true, flags: 9, ..set(2, &large) };
+    assert!(matches!(cluster.write(key, &staged), Outcome::Known(Verdict::Stored(_))));
+    assert_eq!(cluster.read(key).as_deref(), Some(&large[..]));
+
+    let primary = cluster.target(key).members[0];
+    let expected = [format!("VALUE {key} 9 {}\r\n", large.len()).as_bytes(), &large, b"\r\nEND\r\n"].concat();
+    ask(&mut cluster.server(primary).connect(), format!("get {key}\r\n").as_bytes(), &expected);
+    let at = cluster.at(primary);
+    cluster.kill(at);
+    soon("that the others remove it", || cluster.config().server(primary).is_none());
+    assert_eq!(cluster.read(key).as_deref(), Some(&large[..]));
+    assert!(matches!(cluster.write(key, &set(3, b"third")), Outcome::Known(Verdict::Stored(_))));
+    assert_eq!(cluster.read(key).as_deref(), Some(&b"third"[..]));
+}
+
+#[test]
+fn writes_have_conditions_and_are_computed() {
+    let Some(cluster) = Cluster::start(2, &[], &[("", Policy::Copies(2))]) else { return };
+    let declined = |refusal| Outcome::Known(Verdict::Declined(refusal));
+    let stored = |outcome| matches!(outcome, Outcome::Known(Verdict::Stored(_)));
+    let on = |sequence, condition, value| Order { condition, ..set(sequence, value) };
+    assert_eq!(cluster.write("k", &on(1, Condition::Present, b"1")), declined(Refusal::NotStored));
+    assert!(stored(cluster.write("k", &on(2, Condition::Absent, b"41"))));
+    assert_eq!(cluster.write("k", &on(3, Condition::Absent, b"2")), declined(Refusal::NotStored));
+    let compute = |sequence, arguments, value| Order { arguments: Some(arguments), ..set(sequence, value) };
+    let up = Arguments::Increment { by: 1, initial: None };
+    assert!(stored(cluster.write("k", &compute(4, up, b""))));
+    assert_eq!(cluster.read("k").as_deref(), Some(&b"42"[..]));
+    assert!(stored(cluster.write("k", &compute(5, Arguments::Append, b" is it"))));
+    assert!(stored(cluster.write("k", &compute(6, Arguments::Prepend, b"so "))));
+    assert_eq!(cluster.read("k").as_deref(), Some(&b"so 42 is it"[..]));
+    assert_eq!(cluster.write("k", &compute(7, up, b"")), declined(Refusal::Invalid));
+    assert_eq!(cluster.write("none", &compute(8, up, b"")), declined(Refusal::NotStored));
+    // All members have it.
+    let target = cluster.target("k");
+    let version = match cluster.ask(target.members[0], "k", &target, Call::Survey) {
+        Answer::Value(Some(stored)) => stored.version,
+        other => panic!("{other:?}"),
+    };
+    let listed = cluster.ask(target.members[1], "k", &target, Call::List { version });
+    assert_eq!(listed, Answer::Has(Some(0)));
+    // An expired value is none.
+    assert!(stored(cluster.write("k", &Order { expiry: 1, ..set(9, b"over") })));
+    assert_eq!(cluster.read("k"), None);
+    assert!(stored(cluster.write("k", &on(10, Condition::Absent, b"new"))));
+    // No piece is left but those of the one key.
+    for server in cluster.servers.iter().flatten() {
+        let stats = server.stats("cluster");
+        assert_eq!((&*stats["keys"], &*stats["staged"]), ("1", "0"));
+        assert!(stats["pieces"].parse::<u64>().unwrap() <= 2, "{stats:?}");
+    }
+}
+
+#[test]
+fn an_order_behind_another_is_told_to_help() {
+    let Some(cluster) = Cluster::start(2, &[], &[("", Policy::Copies(2))]) else { return };
+    // Fences are over then.
+    assert_eq!(cluster.read("k"), None);
+    let target = cluster.target("k");
+    let order = |sequence| Request {
+        cluster: target.cluster,
+        epoch: target.epoch,
+        call: Call::Order {
+            id: WriteId { client: 5, sequence },
+            lowest: 1,
+            condition: Condition::Always,
+            change: rdmakv_cluster::messages::Change::Put(copy(b"value")),
+        },
+    };
+    let answer = |sequence| cluster.call(target.members[0], "k", &RequestFrame::new(order(sequence)), b"value");
+    assert!(matches!(answer(1).0.reply.answer, Answer::Ordered { .. }));
+    let (help, bytes) = answer(2);
+    let Answer::Help(pending) = help.reply.answer else { panic!("{help:?}") };
+    assert_eq!((pending.stored.id.sequence, &*bytes), (1, &b"value"[..]));
+    assert_eq!(cluster.server(target.members[0]).stats("cluster")["pieces"], "1");
+    assert!(matches!(cluster.write("k", &set(3, b"value")), Outcome::Known(Verdict::Stored(_))));
+}
+
+#[test]
+fn plain_commands_leave_resilient_keys_alone() {
+    let Some(cluster) = Cluster::start(2, &[], &[("r:", Policy::Copies(2))]) else { return };
+    assert!(matches!(cluster.write("r:k", &set(1, b"value")), Outcome::Known(Verdict::Stored(_))));
+    // The primary of another key may wait for its fences yet.
+    assert_eq!(cluster.read("r:none"), None);
+    let target = cluster.target("r:k");
+    let (mut primary, mut backup) =
+        (cluster.server(target.members[0]).connect(), cluster.server(target.members[1]).connect());
+    ask(&mut primary, b"get r:k\r\n", b"VALUE r:k 0 5\r\nvalue\r\nEND\r\n");
+    let other = cluster.target("r:none").members[0];
+    ask(&mut cluster.server(other).connect(), b"get r:none\r\n", b"END\r\n");
+    ask(&mut backup, b"get r:k\r\n", RESILIENT.as_bytes());
+    for command in [
+        "set r:k 0 0 3\r\nget\r\n",
+        "add r:k 0 0 1\r\nx\r\n",
+        "delete r:k\r\n",
+        "incr r:k 1\r\n",
+        "touch r:k 0\r\n",
+        "gat 0 r:k\r\n",
+        "mg r:k v\r\n",
+        "ms r:k 1\r\nx\r\n",
+        "md r:k\r\n",
+        "ma r:k\r\n",
+        // In base64.
+        "mg cjpr b\r\n",
+    ] {
+        ask(&mut primary, command.as_bytes(), RESILIENT.as_bytes());
+    }
+    let mixed = b"SERVER_ERROR plain and resilient keys in one command: ask for them apart\r\n";
+    ask(&mut primary, b"get r:k plain\r\n", mixed);
+    ask(&mut primary, b"set plain 0 0 1\r\nx\r\nget plain\r\n", b"STORED\r\nVALUE plain 0 1\r\nx\r\nEND\r\n");
+    // A binary GET of "r:k": status 0x83.
+    let mut binary = cluster.server(target.members[0]).connect();
+    let mut request = vec![0x80, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 3];
+    request.resize(24, 0);
+    request.extend(b"r:k");
+    binary.write_all(&request).unwrap();
+    let mut header = [0; 24];
+    binary.read_exact(&mut header).unwrap();
+    assert_eq!(header[6..8], [0, 0x83]);
+}
+
+#[test]
+fn refuses_what_is_no_call() {
+    let Some(cluster) = Cluster::start(1, &[], &[("", Policy::Copies(2))]) else { return };
+    let server = cluster.servers[0].as_ref().unwrap();
+    let address = server.address("tcp");
+    let target = cluster.target("k");
+    let frame = |call| {
+        let mut bytes = Vec::new();
+        RequestFrame::new(Request { cluster: target.cluster, epoch: target.epoch, call }).encode(&mut bytes);
+        bytes
+    };
+    let id = WriteId { client: 1, sequence: 1 };
+    let stage = frame(Call::Stage { id, piece: copy(b"value") });
+    let refused = |call: &[u8], piece: &[u8]| raw(&address, "k", call, piece).unwrap_err();
+    assert_eq!(refused(b"", b""), "CLIENT_ERROR bad call\r\n");
+    assert_eq!(refused(&[2, 0, 0], b"x"), "CLIENT_ERROR call of another version\r\n");
+    assert_eq!(refused(&frame(Call::Read), b"x"), "CLIENT_ERROR bytes without a piece\r\n");
+    assert_eq!(refused(&stage, b"other"), "CLIENT_ERROR bytes that are not the piece\r\n");
+    assert_eq!(refused(&vec![0; 40_000], b""), "CLIENT_ERROR call too long\r\n");
+    assert_eq!(refused(&stage, &vec![0; 2 << 20]), "SERVER_ERROR object too large for cache\r\n");
+    assert_eq!(server.stats("cluster")["pieces"], "0");
+
+    let other = Request { cluster: 8, epoch: target.epoch, call: Call::Read };
+    let answer = |request| exchange(&address, "k", &RequestFrame::new(request), b"").unwrap().0.reply;
+    assert_eq!(answer(other).answer, Answer::NotServing);
+    let late = Request { cluster: target.cluster, epoch: Epoch(target.epoch.0 + 1), call: Call::Read };
+    let Reply { epoch, answer, .. } = answer(late);
+    assert_eq!((epoch, answer), (target.epoch, Answer::OtherEpoch));
+    // A server without a cluster knows neither command, and takes no body for commands.
+    let plain = Server::on_a_free_port(&[]);
+    ask(&mut plain.connect(), b"mx k 8 0\r\nversion\n\r\nmp\r\nmn\r\n", b"ERROR\r\nERROR\r\nMN\r\n");
+}
+
+#[test]
+fn staged_bytes_without_room_are_declined() {
+    let Some(cluster) = Cluster::start(1, &["-m", "8", "-I", "1m"], &[("", Policy::Copies(2))]) else { return };
+    let (target, value) = (cluster.target("k"), vec![b'x'; 500_000]);
+    let mut staged = 0;
+    let refused = (1..100).find_map(|sequence| {
+        let call = Call::Stage { id: WriteId { client: 1, sequence }, piece: copy(&value) };
+        let request = Request { cluster: target.cluster, epoch: target.epoch, call };
+        match cluster.call(target.members[0], "k", &RequestFrame::new(request), &value).0.reply.answer {
+            Answer::Staged => {
+                staged += 1;
+                None
+            }
+            other => Some(other),
+        }
+    });
+    assert_eq!(refused, Some(Answer::Done(Verdict::Declined(Refusal::NoMemory))));
+    assert!(staged > 4, "{staged} pieces of half a megabyte in 8");
+}
