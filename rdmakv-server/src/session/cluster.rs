@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use crc_fast::{CrcAlgorithm, checksum};
 use rdmakv_cluster::config::{Config, Epoch, Incarnation, Members, Policy, ServerId, State};
-use rdmakv_cluster::member::{Chunks, Member, Replica, Role, Standing, Ticket};
+use rdmakv_cluster::member::{CallId, Chunks, Member, Replica, Role, Standing};
 use rdmakv_cluster::membership::{Action, Identity, Membership, Part};
 use rdmakv_cluster::messages::{
     Answer, Call, Change, Chunk, Condition, Form, Piece, Refusal, Reply, Request, Stored, Verdict,
@@ -118,6 +118,7 @@ impl Cluster {
         drop(membership);
         match &action {
             Action::Adopt => self.adopt(shards),
+            Action::Hold => self.hold(),
             Action::Empty | Action::Leave => self.empty(shards),
             _ => {}
         }
@@ -257,16 +258,19 @@ impl Cluster {
             };
         }
         let is_read = matches!(request.call, Call::Read);
-        let ticket = Ticket(0);
+        let call_id = CallId(0);
         let mut chunks = Lent { pieces, shards, at, key, now, arguments, is_over };
-        let mut replies = member.take(replica, &standing, (ticket, request), boot, &mut chunks);
+        let mut replies = member.take(replica, &standing, (call_id, request), boot, &mut chunks);
         if replies.is_empty() {
             // An order never waits here, or it would block its connection: its client completes the write before it.
-            replies = member.overdue(replica, &standing, u64::MAX);
+            replies = member.dismiss(replica, &standing, &mut chunks);
+        }
+        if member.needs_epoch(standing.epoch) {
+            self.membership().needs_epoch(standing.epoch);
         }
         let mut reply = replies
             .into_iter()
-            .find(|(of, _)| *of == ticket)
+            .find(|(of, _)| *of == call_id)
             .map_or(Reply { epoch: standing.epoch, id, answer: Answer::Busy }, |(_, reply)| reply);
         if is_read && is_over && matches!(reply.answer, Answer::Value(_)) {
             reply.answer = Answer::Value(None);
@@ -350,6 +354,7 @@ impl Cluster {
                     has_right: false,
                     is_fenced: true,
                     is_whole: config.is_whole(),
+                    flushed: config.flushed(),
                 };
                 let gaps = (history.stayed_primary(key), history.was_outside(key, size));
                 let mut chunks = Lent { pieces, shards, at, key, now: 0, arguments: None, is_over: false };
@@ -358,7 +363,7 @@ impl Cluster {
                 tally.change((false, false), unsettled(replica));
                 replica.current().is_some() || !replica.is_idle()
             });
-            has_nothing &= keys.is_empty() && member.staged().next().is_none() && member.fates().all().is_empty();
+            has_nothing &= keys.is_empty() && member.fates().is_empty();
         }
         if replaced.as_deref().is_none_or(|replaced| replaced.policies() != config.policies()) {
             drop_moved(shards, replaced.as_deref(), &config);
@@ -370,6 +375,12 @@ impl Cluster {
             // Without keys and fates there is nothing to repair: no agent is needed for that.
             membership.repaired(config.epoch());
         }
+    }
+
+    /// Waits until no call is answered that began under a right. There are no tags, so no value is read after that.
+    fn hold(&self) {
+        (0..self.shards.len()).for_each(|shard| drop(self.shard(shard)));
+        self.membership().held();
     }
 
     /// Drops all values of resilient keys, and what is known of their writes.
@@ -407,7 +418,7 @@ impl Cluster {
             gauges.keys += shard.keys.len() as u64;
             gauges.pending += shard.unsettled.pending;
             gauges.ambiguous += shard.unsettled.ambiguous;
-            gauges.staged += shard.member.as_ref().map_or(0, |member| member.staged().count() as u64);
+            gauges.staged += shard.keys.values().map(|replica| replica.staged().count() as u64).sum::<u64>();
             let (pieces, bytes) = shard.pieces.size();
             gauges.pieces = (gauges.pieces.0 + pieces as u64, gauges.pieces.1 + bytes);
         }

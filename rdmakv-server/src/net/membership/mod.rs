@@ -168,8 +168,8 @@ impl Driver {
                 log::print("cluster: this server has drained: it ends");
                 self.shared.stop.store(true, Relaxed);
             }
-            // The keys are in the epoch already.
-            Action::Adopt => {}
+            // The keys are in the epoch already, or held.
+            Action::Adopt | Action::Hold => {}
         }
     }
 
@@ -178,7 +178,7 @@ impl Driver {
             let mut membership = self.cluster.membership();
             match write {
                 Write::Facts { .. } => membership.written(None),
-                Write::Config(_) => membership.proposed(clock::boot()),
+                Write::Config(_) => membership.proposed(clock::boot(), false),
             }
         }
     }
@@ -205,7 +205,7 @@ impl Driver {
                 self.print_failure(&why);
             }
             Event::Proposed(result) => {
-                membership.proposed(clock::boot());
+                membership.proposed(clock::boot(), result.is_ok());
                 if let Err(why) = result {
                     self.print_failure(&why);
                 }
@@ -233,7 +233,12 @@ impl Driver {
             Part::Member(state) => log::print(format_args!("cluster: this server is {state} in epoch {epoch}")),
             Part::Unknown if self.part.is_none() => {}
             Part::Unknown => log::print("cluster: it does not exist: make it by `rdmakv cluster init`"),
-            Part::Outside | Part::Over | Part::Drained => {}
+            Part::Outside => {
+                if let Some(why) = membership.obstacle() {
+                    log::print(format_args!("cluster: {why}"));
+                }
+            }
+            Part::Over | Part::Drained => {}
         }
         self.part = Some(part);
     }
