@@ -25,6 +25,12 @@ pub(super) const CARRIED: usize = 64 << 10;
 /// Nanoseconds before a call is repeated, at first and at most.
 const PAUSE: (u64, u64) = (2_000_000, 100_000_000);
 
+/// Nanoseconds before an order is repeated that came behind another write, at first and at most.
+const TURN: (u64, u64) = (250_000, 4_000_000);
+
+/// Nanoseconds for which the client of a write may complete it before one that comes behind it does, and for which an order stands back.
+const STANDS_BACK: (u64, u64) = (5_000_000, 50_000_000);
+
 /// The number of bytes that came with a reply; 0 are the operation's own.
 const CAME: Chunk = Chunk(1);
 
@@ -225,9 +231,23 @@ pub(super) struct Operation {
     deadline: u64,
     /// A primary may have ordered the write.
     is_ordered: bool,
+    /// The order, as it was sent last.
+    order: Option<(ServerId, Request)>,
+    /// The write that the order came behind.
+    behind: Option<Behind>,
     /// The value that a primary computed.
     computed: Option<u64>,
     obstacle: Obstacle,
+}
+
+/// A write that an order came behind: its client is given time to complete it.
+#[derive(Clone, Copy, Debug)]
+struct Behind {
+    id: WriteId,
+    since: u64,
+    /// When the order came behind the first of several writes.
+    first: u64,
+    turns: u32,
 }
 
 #[derive(Debug)]
@@ -256,6 +276,8 @@ impl Operation {
             pauses: 0,
             deadline: now.saturating_add(patience.min(GIVE_UP_AFTER)),
             is_ordered: false,
+            order: None,
+            behind: None,
             computed: None,
             obstacle: Obstacle { server: None, why: "no server was asked" },
         }
@@ -304,12 +326,17 @@ impl Operation {
             return Vec::new();
         }
         if is_later {
-            self.pauses = 0;
+            (self.pauses, self.behind) = (0, None);
+        }
+        let stands_back = self.behind.is_some_and(|behind| behind.turns > 0);
+        if !stands_back {
+            self.order = None;
         }
         (self.round, self.waiting, self.retry_at) = (self.round.wrapping_add(1), 0, None);
         let calls = match &mut self.step {
             Step::Due(_) => return self.begin(now),
             Step::Writing(writer) if is_later => writer.adopt(now.layout.target(&self.key)),
+            Step::Writing(_) if stands_back => self.order.iter().cloned().collect(),
             Step::Writing(writer) => writer.lost(),
             Step::Reading(_, after) | Step::Completing(.., after) => {
                 let after = *after;
@@ -329,6 +356,9 @@ impl Operation {
         self.meet(from, &reply.answer);
         name_bytes(&mut reply.answer);
         let came = (Arc::new(bytes), attributes);
+        if self.stands_back(from, &reply, now.time) {
+            return Vec::new();
+        }
         let parcels = match &mut self.step {
             Step::Writing(writer) => {
                 if has_computed(&reply, writer.id()) {
@@ -378,12 +408,50 @@ impl Operation {
     pub(super) fn failed(&mut self, to: ServerId, round: Option<u32>, now: &mut Now<'_>) {
         self.answered(round);
         self.obstacle = Obstacle { server: Some(to), why: "does not answer" };
+        self.stop_standing_back();
         self.settle(now);
     }
 
     fn answered(&mut self, round: Option<u32>) {
         if round == Some(self.round) {
             self.waiting = self.waiting.saturating_sub(1);
+        }
+    }
+
+    /// Returns whether an order that came behind another write is to be repeated, so that this write's client completes it.
+    ///
+    /// All that came behind it would complete it otherwise, each with as many calls.
+    fn stands_back(&mut self, from: ServerId, reply: &Reply, now: u64) -> bool {
+        let (Step::Writing(writer), Answer::Help(pending)) = (&self.step, &reply.answer) else {
+            self.stop_standing_back();
+            return false;
+        };
+        let (id, target) = (pending.stored.id, writer.target());
+        let is_order = reply.id == Some(writer.id()) && reply.epoch == target.epoch && self.order.is_some();
+        if id == writer.id() || !is_order || !target.is_primary(from) || self.waiting > 0 {
+            return false;
+        }
+        let new = Behind { id, since: now, first: now, turns: 0 };
+        let mut behind = self.behind.unwrap_or(new);
+        if behind.id != id {
+            (behind.id, behind.since) = (id, now);
+        }
+        let is_over = now - behind.since >= STANDS_BACK.0 || now - behind.first >= STANDS_BACK.1;
+        if is_over {
+            self.stop_standing_back();
+            return false;
+        }
+        self.retry_at = Some(now + (TURN.0 << behind.turns.min(16)).min(TURN.1));
+        behind.turns += 1;
+        self.behind = Some(behind);
+        true
+    }
+
+    /// Lets later repetitions ask what became of the write.
+    fn stop_standing_back(&mut self) {
+        self.order = None;
+        if let Some(behind) = &mut self.behind {
+            behind.turns = 0;
         }
     }
 
@@ -425,7 +493,7 @@ impl Operation {
             Work::Read | Work::Compute(_) => (Condition::Present, Bytes::Computed(0)),
         };
         let (writer, calls) = Writer::begin(target, now.ids.begin(), condition, bytes);
-        (self.step, self.is_ordered) = (Step::Writing(writer), false);
+        (self.step, self.is_ordered, self.order) = (Step::Writing(writer), false, None);
         let parcels = self.parcels(calls, None);
         self.settle(now);
         parcels
@@ -490,7 +558,9 @@ impl Operation {
         {
             (body, frame.arguments) = (Body::Own, Some(arguments));
         }
-        self.is_ordered |= matches!(frame.request.call, Call::Order { .. });
+        if matches!(frame.request.call, Call::Order { .. }) {
+            (self.is_ordered, self.order) = (true, Some((to, frame.request.clone())));
+        }
         if self.obstacle.server.is_none() {
             self.obstacle = Obstacle { server: Some(to), why: "has not answered" };
         }

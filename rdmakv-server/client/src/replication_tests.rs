@@ -7,9 +7,12 @@ use super::replication::{Arrived, Body, CARRIED, End, Ids, Now, Operation, Own, 
 use members::{Kept, Sent};
 use proptest::prelude::*;
 use rdmakv_cluster::config::{Config, Incarnation, Policy, ServerId};
-use rdmakv_cluster::member::{Role, Standing, Ticket};
-use rdmakv_cluster::messages::{Condition, Refusal, Verdict, Version};
-use rdmakv_cluster::wire::{Arguments, Attributes, ReplyFrame};
+use rdmakv_cluster::member::{CallId, Role, Standing};
+use rdmakv_cluster::messages::{
+    Answer, Call, Chunk, Condition, Form, Pending, Piece, Refusal, Reply, Request, Stored, Verdict, Version, WriteId,
+};
+use rdmakv_cluster::wire::{Arguments, Attributes, ReplyFrame, RequestFrame};
+use rdmakv_proto::item::value_sum;
 use stateright::semantics::{ConsistencyTester, LinearizabilityTester, SequentialSpec};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -96,7 +99,7 @@ struct Node {
     has_right: bool,
     epoch: usize,
     kept: Kept,
-    calls: BTreeMap<Ticket, Sender>,
+    calls: BTreeMap<CallId, Sender>,
 }
 
 /// The client that a reply is for, and the attempt of its operation.
@@ -162,7 +165,7 @@ impl World {
             is_alive: true,
             has_right: true,
             epoch: 0,
-            kept: Kept::new(7),
+            kept: Kept::new(7, seed % 2 == 0),
             calls: BTreeMap::new(),
         };
         let client = |at: usize| Client {
@@ -278,6 +281,7 @@ impl World {
             has_right: node.has_right && node.is_alive,
             is_fenced: role == Role::Primary && self.nodes.iter().enumerate().any(may_answer),
             is_whole: self.epochs[node.epoch].config().is_whole(),
+            flushed: self.epochs[node.epoch].config().flushed(),
         }
     }
 
@@ -326,15 +330,15 @@ impl World {
         let standing = self.standing(at, key);
         let node = &mut self.nodes[at];
         if node.is_alive {
-            let (ticket, sent) = node.kept.serve(key, (bytes, call), &standing, self.time);
-            node.calls.insert(ticket, sender);
+            let (call_id, sent) = node.kept.serve(key, (bytes, call), &standing, self.time);
+            node.calls.insert(call_id, sender);
             self.reply(at, sent);
         }
     }
 
     fn reply(&mut self, at: usize, all: Vec<Sent>) {
-        for Sent { ticket, reply, bytes } in all {
-            let (from, sender) = (self.nodes[at].id, self.nodes[at].calls.remove(&ticket));
+        for Sent { call_id, reply, bytes } in all {
+            let (from, sender) = (self.nodes[at].id, self.nodes[at].calls.remove(&call_id));
             if let Some(sender) = sender {
                 self.post(Packet::Reply { from, reply, bytes, sender });
             }
@@ -422,7 +426,8 @@ impl World {
             Work::Put(_) => Own::of(&value, Attributes { flags: self.values as u32, expiry: 0 }),
             _ => Own::default(),
         };
-        let operation = Operation::new(KEYS[key], work, own, self.time, PATIENCE);
+        let patience = if self.loss > 0 && self.below(3) == 0 { self.below(500 * MS) } else { PATIENCE };
+        let operation = Operation::new(KEYS[key], work, own, self.time, patience);
         let client = &mut self.clients[at];
         client.left -= 1;
         client.operations += 1;
@@ -484,6 +489,81 @@ fn a_cluster_that_is_gone_is_no_endless_wait() {
     world.run();
     let ended: u32 = world.ends.values().sum();
     assert!(ended == 6 && !world.ends.contains_key("stored"), "{:?}", world.ends);
+}
+
+/// Returns an increment that was ordered, and whose answers were lost until it is known to be stored as the third version.
+fn stored_increment(layout: &Layout, ids: &mut Ids) -> (Operation, ServerId, WriteId) {
+    let work = Work::Compute(Arguments::Increment { by: 1, initial: None });
+    let mut operation = Operation::new(b"a", work, Own::default(), 0, PATIENCE);
+    let order = operation.progress(&mut Now { layout, ids, time: 0 });
+    let (to, id) = (order[0].to, order[0].frame.request.call.id().unwrap());
+    operation.failed(to, order[0].round, &mut Now { layout, ids, time: ANSWER });
+    let resolve = operation.progress(&mut Now { layout, ids, time: 2 * ANSWER });
+    assert_eq!(resolve[0].frame.request.call, Call::Resolve { id });
+    let read =
+        answer(&mut operation, &resolve[0], Answer::Done(Verdict::Stored(Version(3))), b"", (layout, ids, 2 * ANSWER));
+    assert!(matches!(read[..], [Parcel { ref frame, .. }] if frame.request.call == Call::Read));
+    (operation, to, id)
+}
+
+fn answer(
+    operation: &mut Operation,
+    parcel: &Parcel,
+    answer: Answer,
+    bytes: &[u8],
+    (layout, ids, time): (&Layout, &mut Ids, u64),
+) -> Vec<Parcel> {
+    let request = &parcel.frame.request;
+    let frame = ReplyFrame::new(Reply { epoch: request.epoch, id: request.call.id(), answer });
+    let arrived = Arrived { from: parcel.to, round: parcel.round, frame, bytes: bytes.to_vec() };
+    operation.take(arrived, &mut Now { layout, ids, time })
+}
+
+#[test]
+fn a_lost_number_is_read_if_it_is_the_last_one() {
+    let world = World::new(1, (1, 1), 0);
+    let layout = &world.epochs[0];
+    for (version, end) in [(3, Some(End::Number(42))), (4, None)] {
+        let mut ids = Ids::new(5);
+        let (mut operation, to, id) = stored_increment(layout, &mut ids);
+        let piece = Piece { chunk: Chunk(0), form: Form::Copy, length: 2, sum: value_sum(b"42") };
+        let (version, confirmed) = (Version(version), layout.epoch());
+        let stored = Stored { id, version, confirmed, piece, is_staged: false };
+        let request = Request { cluster: 7, epoch: layout.epoch(), call: Call::Read };
+        let read = Parcel { to, frame: RequestFrame::new(request), body: Body::None, round: None };
+        answer(&mut operation, &read, Answer::Value(Some(stored)), b"42", (layout, &mut ids, 3 * ANSWER));
+        match (operation.take_end(), end) {
+            (Some(End::Unknown(why)), None) => assert!(why.to_string().starts_with("it was done, and another")),
+            (got, end) => assert_eq!(got, end),
+        }
+    }
+}
+
+#[test]
+fn orders_leave_the_write_before_to_its_client() {
+    let world = World::new(1, (1, 1), 0);
+    let (layout, mut ids) = (&world.epochs[0], Ids::new(5));
+    let own = Own::of(b"1", Attributes::default());
+    let mut operation = Operation::new(b"a", Work::Put(Condition::Always), own, 0, PATIENCE);
+    let order = operation.progress(&mut Now { layout, ids: &mut ids, time: 0 });
+    let id = WriteId { client: 9, sequence: 1 };
+    let piece = Piece { chunk: Chunk(0), form: Form::Copy, length: 1, sum: value_sum(b"2") };
+    let (version, confirmed) = (Version(3), layout.epoch());
+    let stored = Stored { id, version, confirmed, piece, is_staged: false };
+    let help = Answer::Help(Pending { stored, base: Version::ABSENT });
+    let (mut orders, mut time) = (order, 3 * ANSWER);
+    for turn in 0.. {
+        let calls = answer(&mut operation, &orders[0], help.clone(), b"2", (layout, &mut ids, time));
+        if !calls.is_empty() {
+            // Its client had its time.
+            assert!(turn > 2 && calls.iter().all(|call| matches!(call.frame.request.call, Call::Seal { .. })));
+            break;
+        }
+        time = operation.wakes_at();
+        orders = operation.progress(&mut Now { layout, ids: &mut ids, time });
+        assert!(matches!(orders[0].frame.request.call, Call::Order { .. }) && orders.len() == 1);
+    }
+    assert!(time < 3 * ANSWER + 20 * MS);
 }
 
 proptest! {

@@ -17,7 +17,7 @@ use members::{Kept, Sent};
 use rdmakv_client::future::AsyncClient;
 use rdmakv_client::{Client, Cluster, Error, Options, Stored};
 use rdmakv_cluster::config::{Config, Incarnation, Policy, ServerId};
-use rdmakv_cluster::member::{Role, Standing, Ticket};
+use rdmakv_cluster::member::{CallId, Role, Standing};
 use rdmakv_cluster::placement::Placement;
 
 /// A server that answers `mx` and nothing else.
@@ -30,7 +30,7 @@ struct Server {
 struct State {
     kept: Kept,
     config: Option<Config>,
-    waiting: HashMap<Ticket, Sender<Sent>>,
+    waiting: HashMap<CallId, Sender<Sent>>,
     connections: Vec<TcpStream>,
     calls: u64,
     begun: Instant,
@@ -49,12 +49,13 @@ impl State {
     fn standing(&self, id: ServerId, key: &[u8]) -> Option<Standing> {
         let config = self.config.as_ref()?;
         let (epoch, is_whole) = (config.epoch(), config.is_whole());
-        Some(Standing { epoch, role: Self::role(config, id, key), has_right: true, is_fenced: false, is_whole })
+        let (role, flushed) = (Self::role(config, id, key), config.flushed());
+        Some(Standing { epoch, role, has_right: true, is_fenced: false, is_whole, flushed })
     }
 
     fn tell(&mut self, all: Vec<Sent>) {
         for sent in all {
-            let waiting = self.waiting.remove(&sent.ticket);
+            let waiting = self.waiting.remove(&sent.call_id);
             waiting.map(|waiting| waiting.send(sent));
         }
     }
@@ -64,7 +65,7 @@ impl Server {
     fn start(id: u8) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("tcp:{}", listener.local_addr().unwrap());
-        let (kept, waiting, connections) = (Kept::new(CLUSTER), HashMap::new(), Vec::new());
+        let (kept, waiting, connections) = (Kept::new(CLUSTER, id % 2 == 0), HashMap::new(), Vec::new());
         let state = State { kept, config: None, waiting, connections, calls: 0, begun: Instant::now() };
         let server = Self { id: ServerId(id), address, state: Arc::new(Mutex::new(state)) };
         let (id, state) = (server.id, Arc::clone(&server.state));
@@ -133,8 +134,8 @@ fn serve(id: ServerId, stream: TcpStream, state: &Mutex<State>) -> Option<()> {
             state.calls += 1;
             let standing = state.standing(id, key.as_bytes())?;
             let now = state.begun.elapsed().as_nanos() as u64;
-            let (ticket, sent) = state.kept.serve(key.as_bytes(), (&body[..length], call), &standing, now);
-            state.waiting.insert(ticket, tell);
+            let (call_id, sent) = state.kept.serve(key.as_bytes(), (&body[..length], call), &standing, now);
+            state.waiting.insert(call_id, tell);
             state.tell(sent);
         }
         let Sent { reply, bytes, .. } = told.recv().ok()?;

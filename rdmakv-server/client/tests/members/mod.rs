@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rdmakv_cluster::member::{Chunks, Member, Replica, Role, Standing, Ticket};
+use rdmakv_cluster::member::{CallId, Chunks, Member, Replica, Role, Standing};
 use rdmakv_cluster::messages::{Answer, Call, Change, Chunk, Form, Piece, Refusal, Reply, Stored};
 use rdmakv_cluster::wire::{Arguments, Attributes, ReplyFrame, RequestFrame};
 use rdmakv_proto::item::value_sum;
@@ -48,7 +48,7 @@ impl Chunks for Memory {
 
 /// A reply as it travels, and the call that it is for.
 pub(crate) struct Sent {
-    pub(crate) ticket: Ticket,
+    pub(crate) call_id: CallId,
     pub(crate) reply: Vec<u8>,
     /// The bytes that follow it.
     pub(crate) bytes: Vec<u8>,
@@ -59,12 +59,14 @@ pub(crate) struct Kept {
     member: Member,
     replicas: BTreeMap<Vec<u8>, Replica>,
     memory: Memory,
-    tickets: u64,
+    call_ids: u64,
+    /// Orders wait behind others. Servers tell their clients to help at once.
+    waits: bool,
 }
 
 impl Kept {
-    pub(crate) fn new(cluster: u128) -> Self {
-        Self { member: Member::new(cluster), replicas: BTreeMap::new(), memory: Memory::default(), tickets: 0 }
+    pub(crate) fn new(cluster: u128, waits: bool) -> Self {
+        Self { member: Member::new(cluster), replicas: BTreeMap::new(), memory: Memory::default(), call_ids: 0, waits }
     }
 
     #[allow(dead_code, reason = "one of two users knows its keys")]
@@ -79,7 +81,7 @@ impl Kept {
         (body, call): (&[u8], usize),
         standing: &Standing,
         now: u64,
-    ) -> (Ticket, Vec<Sent>) {
+    ) -> (CallId, Vec<Sent>) {
         let (call, bytes) = body.split_at(call);
         let RequestFrame { mut request, attributes, arguments } = RequestFrame::decode(call).unwrap();
         match &mut request.call {
@@ -92,11 +94,14 @@ impl Kept {
             }
             _ => {}
         }
-        self.tickets += 1;
-        let ticket = Ticket(self.tickets);
+        self.call_ids += 1;
+        let call_id = CallId(self.call_ids);
         let replica = self.replicas.entry(key.to_vec()).or_default();
-        let replies = self.member.take(replica, standing, (ticket, request), now, &mut self.memory);
-        (ticket, self.sent(replies))
+        let mut replies = self.member.take(replica, standing, (call_id, request), now, &mut self.memory);
+        if replies.is_empty() && !self.waits {
+            replies = self.member.dismiss(replica, standing, &mut self.memory);
+        }
+        (call_id, self.sent(replies))
     }
 
     /// Takes a key into a later epoch; see [`Member::adopt`].
@@ -109,12 +114,12 @@ impl Kept {
     /// Answers orders of a key that wait for long.
     pub(crate) fn overdue(&mut self, key: &[u8], standing: &Standing, now: u64) -> Vec<Sent> {
         let Some(replica) = self.replicas.get_mut(key) else { return Vec::new() };
-        let replies = self.member.overdue(replica, standing, now);
+        let replies = self.member.overdue(replica, standing, now, &mut self.memory);
         self.sent(replies)
     }
 
-    fn sent(&self, replies: Vec<(Ticket, Reply)>) -> Vec<Sent> {
-        let sent = |(ticket, reply): (Ticket, Reply)| {
+    fn sent(&self, replies: Vec<(CallId, Reply)>) -> Vec<Sent> {
+        let sent = |(call_id, reply): (CallId, Reply)| {
             let piece = match &reply.answer {
                 Answer::Ordered { computed, .. } => *computed,
                 Answer::Help(pending) if !pending.stored.is_staged => Some(pending.stored.piece),
@@ -129,7 +134,7 @@ impl Kept {
                 frame.attributes = Attributes::default();
             }
             frame.encode(&mut reply);
-            Sent { ticket, reply, bytes }
+            Sent { call_id, reply, bytes }
         };
         replies.into_iter().map(sent).collect()
     }
