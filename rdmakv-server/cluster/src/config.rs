@@ -634,8 +634,12 @@ impl Members {
 
     /// Returns the ring of the servers that served in this epoch.
     pub fn ring(&self) -> Ring {
-        let serving = self.servers.iter().filter(|member| member.state != State::Joining);
-        Ring::of(serving.map(Member::share))
+        Ring::of(self.serving())
+    }
+
+    /// Returns the servers that served in this epoch: number, name and weight.
+    pub(crate) fn serving(&self) -> impl Iterator<Item = (ServerId, &str, u16)> {
+        self.servers.iter().filter(|member| member.state != State::Joining).map(Member::share)
     }
 
     /// Returns the run of the server with this number.

@@ -3,8 +3,13 @@
 //! Times are nanoseconds of the server's own clock, which runs on while the machine sleeps. The clocks of two servers may differ; how
 //! fast they run may differ by an eighth.
 
+use std::sync::Arc;
+
 use crate::config::{Config, Epoch, Incarnation, Members};
 use crate::ring::Ring;
+
+/// Points of rings of earlier epochs that fences keep, beyond the ring of the epoch that was adopted before: 16 MiB.
+const MAX_POINTS: usize = 1 << 20;
 
 /// A server's permission to answer, for one lease from when it *sent* the read that showed it in the configuration.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -87,6 +92,7 @@ pub struct Fences {
     incarnation: Incarnation,
     adopted: Vec<Adopted>,
     last: Option<Members>,
+    most_points: usize,
 }
 
 /// An epoch that this server adopted.
@@ -95,15 +101,15 @@ struct Adopted {
     epoch: Epoch,
     at: u64,
     /// The rings of the epochs since the one adopted before, that one included.
-    before: Vec<(Members, Ring)>,
-    /// Some epoch since then is not known. Another server may have been primary in it.
+    before: Vec<(Members, Arc<Ring>)>,
+    /// Some epoch since then is not known, or has a ring too many. Another server may have been primary in it.
     has_gap: bool,
 }
 
 impl Fences {
     /// Returns the fences of a run that has adopted no epoch.
     pub fn new(lease: u64, incarnation: Incarnation) -> Self {
-        Self { lease, incarnation, adopted: Vec::new(), last: None }
+        Self { lease, incarnation, adopted: Vec::new(), last: None, most_points: MAX_POINTS }
     }
 
     /// Notes that this server adopts a configuration now. One that is not later than the last changes nothing.
@@ -116,12 +122,43 @@ impl Fences {
         let skipped = config.past().iter().filter(since).cloned();
         let before: Vec<Members> = self.last.take().into_iter().chain(skipped).collect();
         let skips = |pair: &[Members]| pair[1].epoch.0 > pair[0].epoch.0 + 1;
-        let has_gap =
+        let mut has_gap =
             before.windows(2).any(skips) || before.last().is_some_and(|last| config.epoch().0 > last.epoch.0 + 1);
-        let before: Vec<_> = before.into_iter().map(|members| (members.ring(), members)).map(|(r, m)| (m, r)).collect();
         self.adopted.retain(|adopted| now < adopted.at.saturating_add(fence_time(self.lease)));
+        let before = if has_gap { Vec::new() } else { self.rings(before) };
+        has_gap |= before.is_empty() && config.epoch().0 > 1;
         self.adopted.push(Adopted { epoch: config.epoch(), at: now, before, has_gap });
         self.last = Some(config.members());
+    }
+
+    /// Returns the rings of epochs; none if they have too many points.
+    ///
+    /// Epochs with the same serving servers have one ring. That of one epoch is always kept, so that a change from one to the next needs no
+    /// fence where the primary stays.
+    fn rings(&self, epochs: Vec<Members>) -> Vec<(Members, Arc<Ring>)> {
+        let mut points: usize =
+            self.adopted.iter().flat_map(|adopted| adopted.before.get(1..)).flatten().map(|(_, ring)| ring.len()).sum();
+        let mut rings: Vec<(Members, Arc<Ring>)> = Vec::with_capacity(epochs.len());
+        for members in epochs {
+            let same =
+                rings.last().filter(|(last, _)| last.serving().eq(members.serving())).map(|(_, ring)| ring.clone());
+            let ring = same.unwrap_or_else(|| Arc::new(members.ring()));
+            if rings.last().is_some_and(|(_, last)| !Arc::ptr_eq(last, &ring)) {
+                points += ring.len();
+            }
+            if points > self.most_points {
+                return Vec::new();
+            }
+            rings.push((members, ring));
+        }
+        rings
+    }
+
+    /// Keeps at most so many points.
+    #[cfg(test)]
+    pub(crate) fn keep(mut self, points: usize) -> Self {
+        self.most_points = points;
+        self
     }
 
     /// Returns until when this server, the primary of a key, must not answer for it; None if it may.

@@ -214,6 +214,34 @@ fn a_server_that_was_primary_throughout_has_no_fence() {
     assert_eq!(fences.until(KEY, 11, nothing), None);
 }
 
+#[test]
+fn too_many_rings_are_a_gap() {
+    let config = whole(&["a", "b", "c", "d", "e", "f"]);
+    let first = Placement::of(&config).primary(KEY).unwrap();
+    let others = config.servers().iter().map(|server| server.id).filter(|&id| id != first);
+    let epochs: Vec<Config> = others
+        .scan(config.clone(), |last, id| {
+            *last = last.without_server(id).unwrap();
+            Some(last.clone())
+        })
+        .collect();
+    let fences = |points| {
+        let mut fences = Fences::new(LEASE, config.server(first).unwrap().incarnation).keep(points);
+        fences.adopt(&config, 0);
+        fences
+    };
+    // It was primary throughout, and knows it only if it keeps all rings.
+    for (points, is_fenced) in [(1 << 20, false), (100, true)] {
+        let mut skips = fences(points);
+        skips.adopt(epochs.last().unwrap(), 4 * LEASE);
+        assert_eq!(skips.until(KEY, 4 * LEASE + 1, |_, _| false).is_some(), is_fenced, "{points} points");
+    }
+    // One ring is always kept.
+    let mut follows = fences(0);
+    follows.adopt(&epochs[0], 4 * LEASE);
+    assert_eq!(follows.until(KEY, 4 * LEASE + 1, |_, _| false), None);
+}
+
 proptest! {
     /// A new primary waits a lease, unless all that were primary wrote that they adopted its epoch.
     #[test]

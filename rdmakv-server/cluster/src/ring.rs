@@ -28,6 +28,11 @@ impl Ring {
         Self { points }
     }
 
+    /// Returns how many points it has.
+    pub(crate) fn len(&self) -> usize {
+        self.points.len()
+    }
+
     /// Returns the first servers clockwise from a key, each once, at most `size`.
     pub fn group(&self, key: &[u8], size: usize) -> Vec<ServerId> {
         let mut group = Vec::with_capacity(size.min(MAX_SERVERS));
