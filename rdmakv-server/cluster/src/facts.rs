@@ -20,6 +20,7 @@ use thiserror::Error;
 
 use crate::config::Config;
 use crate::ids::{Epoch, Incarnation, MAX_EPOCH, MAX_SERVERS, ServerId};
+use crate::text::hexadecimal;
 
 /// The keys of one cluster.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -127,11 +128,7 @@ fn decimal(text: &str) -> Option<u32> {
 }
 
 fn incarnation(text: &str) -> Option<Incarnation> {
-    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    (text.len() == 16 && text.bytes().all(is_digit))
-        .then(|| u64::from_str_radix(text, 16).ok())
-        .flatten()
-        .map(Incarnation)
+    hexadecimal(text, 16).map(|run| Incarnation(run as u64))
 }
 
 /// All facts of a cluster at one moment.

@@ -19,6 +19,7 @@ use thiserror::Error;
 
 use crate::config::{Config, Epoch, Incarnation, MAX_PAST, Member, Members, Parts, Policy, Server, State};
 use crate::ids::{MAX_SERVERS, ServerId};
+use crate::text::{hexadecimal, percent_decoded};
 
 /// The version of the form that this code writes and reads.
 const VERSION: u32 = 1;
@@ -148,7 +149,7 @@ impl Form {
             return Err(DecodeError::Rule("earlier epochs have at most 320 runs"));
         }
         Ok(Parts {
-            uuid: hexadecimal(&self.uuid, 32)?,
+            uuid: number(&self.uuid, 32)?,
             epoch: Epoch(self.epoch),
             lease_ms: self.lease_ms,
             servers: self.servers.into_iter().map(ServerForm::server).collect::<Result<_, _>>()?,
@@ -243,14 +244,11 @@ impl Past {
 }
 
 fn incarnation(text: &str) -> Result<Incarnation, DecodeError> {
-    Ok(Incarnation(hexadecimal(text, 16)? as u64))
+    Ok(Incarnation(number(text, 16)? as u64))
 }
 
-/// Returns the number that exactly so many lower-case hexadecimal digits are.
-fn hexadecimal(text: &str, digits: usize) -> Result<u128, DecodeError> {
-    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    let number = (text.len() == digits && text.bytes().all(is_digit)).then(|| u128::from_str_radix(text, 16).ok());
-    number.flatten().ok_or(DecodeError::Rule("a uuid has 32 and an incarnation 16 hexadecimal digits"))
+fn number(text: &str, digits: usize) -> Result<u128, DecodeError> {
+    hexadecimal(text, digits).ok_or(DecodeError::Rule("a uuid has 32 and an incarnation 16 hexadecimal digits"))
 }
 
 /// Returns a prefix as text, for people and JSON: `%` and all bytes but visible ASCII as `%` and two digits.
@@ -267,18 +265,7 @@ pub fn prefix_text(prefix: &[u8]) -> String {
 
 /// Returns the prefix that [`prefix_text`] writes so, or None if it writes none so.
 pub fn prefix_bytes(text: &str) -> Option<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, after)) = rest.split_first() {
-        if first == b'%' {
-            let digits = std::str::from_utf8(after.get(..2)?).ok()?;
-            bytes.push(u8::from_str_radix(digits, 16).ok()?);
-            rest = &after[2..];
-        } else {
-            bytes.push(first);
-            rest = after;
-        }
-    }
+    let bytes = percent_decoded(text)?;
     (prefix_text(&bytes) == text).then_some(bytes)
 }
 

@@ -18,7 +18,7 @@
 //! * [`writer`] and [`helper`]: a client's part in a write, and the completion of another's. [`reader`]: its part in a read.
 //! * [`repair`]: an agent's part, which brings each member what it lacks.
 //!
-//! Nothing uses it yet. It is public for rdmakv's own crates, and may change with any release.
+//! It is public for rdmakv's own crates, and may change with any release.
 
 pub mod codec;
 pub mod config;
@@ -55,5 +55,6 @@ mod rights_tests;
 mod ring;
 #[cfg(test)]
 mod schedules;
+mod text;
 pub mod wire;
 pub mod writer;

@@ -4,6 +4,8 @@ use std::fmt;
 
 use thiserror::Error;
 
+use crate::text::percent_decoded;
+
 /// The most endpoints of a client.
 pub const MAX_ENDPOINTS: usize = 16;
 
@@ -94,25 +96,10 @@ impl Login {
     /// Returns the user of `NAME:PASSWORD`, in which `%` and two hexadecimal digits are a byte.
     fn parse(text: &str) -> Option<Self> {
         let (name, password) = text.split_once(':')?;
+        let plain = |text| String::from_utf8(percent_decoded(text)?).ok();
         let login = Self { name: plain(name)?, password: plain(password)? };
         (!login.name.is_empty()).then_some(login)
     }
-}
-
-/// Returns a text without percent signs.
-fn plain(text: &str) -> Option<String> {
-    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
-    while let Some((&first, after)) = rest.split_first() {
-        if first == b'%' {
-            let digits = after.get(..2).filter(|digits| digits.iter().all(u8::is_ascii_hexdigit))?;
-            bytes.push(u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?);
-            rest = &after[2..];
-        } else {
-            bytes.push(first);
-            rest = after;
-        }
-    }
-    String::from_utf8(bytes).ok()
 }
 
 impl fmt::Display for Endpoint {
