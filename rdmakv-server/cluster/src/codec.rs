@@ -92,6 +92,18 @@ impl Code {
         Ok(Self { k, products: products(&parity), parity })
     }
 
+    /// Makes the code of `k` data fragments and all parity fragments that a cluster may have.
+    ///
+    /// A fragment is the same in each code of `k`. While servers join or drain, more members than k + m have one. One that is made for repair
+    /// has the lowest number that no member has. So a number may be above those of the key's policy.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub fn widest(k: usize) -> Result<Self, CodecError> {
+        Self::new(k, MAX_FRAGMENTS.saturating_sub(k))
+    }
+
     /// Returns the number of data fragments.
     pub fn k(&self) -> usize {
         self.k

@@ -81,7 +81,7 @@ impl Reader {
 
     fn ask(&mut self) -> Reading {
         self.seen.clear();
-        self.attempts += 1;
+        self.attempts = self.attempts.saturating_add(1);
         if self.attempts >= MAX_ATTEMPTS { Reading::TakeTurn } else { Reading::Ask }
     }
 

@@ -47,7 +47,8 @@ impl Repair {
 
     /// Returns what the driver has to fetch: the value, and the servers that lack it, each with the form of the piece it gets.
     ///
-    /// A copy is read from the primary. A fragment is rebuilt from k others, all of the value's version. A driver that finds fewer, because
+    /// A copy is read from the primary. A fragment is rebuilt from k others, all of the value's version, by
+    /// [`Code::widest`](crate::codec::Code::widest). A driver that finds fewer, because
     /// a later write took their place, begins again.
     pub fn wants(&self) -> Option<(&Stored, &[(ServerId, Form)])> {
         if let Step::Fetching { value, lacking } = &self.step { Some((value, lacking)) } else { None }
@@ -146,6 +147,48 @@ fn forms(value: &Stored, found: &[(ServerId, Option<u8>)], count: usize) -> Vec<
         Form::Fragment { k, index: own } => {
             let has = |index: u8| index == own || found.iter().any(|&(_, found)| found == Some(index));
             (0..u8::MAX).filter(|&index| !has(index)).take(count).map(|index| Form::Fragment { k, index }).collect()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::codec::{Code, MAX_FRAGMENTS, data_fragments, fragment_length};
+    use crate::ids::{Epoch, WriteId};
+    use crate::messages::Chunk;
+
+    proptest! {
+        /// Whichever fragments members have of larger groups before, those that are lacking can be made, and any k make the value.
+        #[test]
+        fn lacking_fragments_are_of_the_code(k in 2_u8..6, indices in prop::collection::btree_set(0_u8..64, 6..12), lacking in 1_usize..50, whole in prop::collection::vec(any::<u8>(), 1..500)) {
+            let indices: Vec<u8> = indices.into_iter().collect();
+            let piece = Piece { chunk: Chunk(0), form: Form::Fragment { k, index: indices[0] }, length: whole.len() as u64, sum: 0 };
+            let id = WriteId { client: 1, sequence: 1 };
+            let value = Stored { id, version: Version(1), confirmed: Epoch(1), piece, is_staged: true };
+            let found: Vec<_> = indices[1..].iter().map(|&index| (ServerId(index), Some(index))).collect();
+            let forms = forms(&value, &found, lacking);
+            prop_assert_eq!(forms.len(), lacking);
+
+            let code = Code::widest(usize::from(k)).unwrap();
+            let length = fragment_length(whole.len(), usize::from(k));
+            let mut data: Vec<Vec<u8>> = data_fragments(&whole, usize::from(k)).into_iter().map(<[u8]>::to_vec).collect();
+            data.iter_mut().for_each(|fragment| fragment.resize(length, 0));
+            let mut parity = vec![vec![0; length]; MAX_FRAGMENTS - usize::from(k)];
+            let slices: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
+            code.encode(&slices, &mut parity.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>()).unwrap();
+            let all: Vec<&[u8]> = data.iter().chain(&parity).map(Vec::as_slice).collect();
+            let present: Vec<(usize, &[u8])> =
+                indices[..usize::from(k)].iter().map(|&index| (usize::from(index), all[usize::from(index)])).collect();
+            for form in forms {
+                let Form::Fragment { index, .. } = form else { panic!("{form:?}") };
+                prop_assert!(!indices.contains(&index));
+                let mut made = vec![0; length];
+                code.rebuild(length, &present, &mut [(usize::from(index), &mut made)]).unwrap();
+                prop_assert_eq!(&made[..], all[usize::from(index)]);
+            }
         }
     }
 }
