@@ -4,12 +4,14 @@ mod etcd_server;
 
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use etcd_server::{Members, PATIENCE};
 use rdmakv_cluster::config::{Config, Epoch, Incarnation, Policy, ServerId};
 use rdmakv_cluster::etcd::gateway::LeaseId;
+use rdmakv_cluster::etcd::http::Answer;
 use rdmakv_cluster::etcd::{Endpoint, Error, Etcd, Store, Watch, WatchEvent, Written};
 use rdmakv_cluster::facts::{Fact, View};
 
@@ -212,6 +214,86 @@ fn another_program_is_told_apart() {
     serve.join().unwrap();
 }
 
+/// Passes requests on to etcd, one for each connection. Answers those whose path is wanted, and closes the connection of others.
+fn proxy(etcd: u16, is_answered: impl Fn(&str) -> bool + Send + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, mut request, mut bytes) = (stream.unwrap(), Vec::new(), [0; 65536]);
+            // Bodies are objects of JSON.
+            while !request.ends_with(b"}") {
+                match stream.read(&mut bytes).unwrap_or(0) {
+                    0 => break,
+                    count => request.extend(&bytes[..count]),
+                }
+            }
+            let path = String::from_utf8_lossy(&request).split(' ').nth(1).unwrap_or_default().to_owned();
+            let mut to = TcpStream::connect(("127.0.0.1", etcd)).unwrap();
+            to.write_all(&request).unwrap();
+            let mut answer = Answer::default();
+            while !answer.is_done() {
+                let count = to.read(&mut bytes).unwrap();
+                answer.push(&bytes[..count]).unwrap();
+            }
+            if is_answered(&path) {
+                let body = answer.body();
+                let _ =
+                    write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+                let _ = stream.write_all(body);
+            }
+        }
+    });
+    address
+}
+
+fn store_at(address: &str, timeout: Duration) -> Store {
+    Store::new(Etcd::new(Endpoint::list(address).unwrap(), timeout), "c").unwrap()
+}
+
+#[test]
+fn a_change_with_a_lost_answer_is_found() {
+    let Some(members) = Members::start(1) else { return };
+    members.store("c").create(&Config::new(7)).unwrap();
+    let lost = AtomicBool::new(false);
+    let address = proxy(members.list[0].port, move |path| !path.ends_with("txn") || lost.swap(true, Ordering::Relaxed));
+    let changed = store_at(&address, PATIENCE).update(|_, config| config.flush().map(Some)).unwrap();
+    assert_eq!((changed.epoch(), members.store("c").read().unwrap().config()), (Epoch(2), Some(&changed)));
+}
+
+#[test]
+fn an_unknown_outcome_stays_unknown() {
+    let Some(members) = Members::start(1) else { return };
+    members.store("c").create(&Config::new(7)).unwrap();
+    let is_cut = AtomicBool::new(false);
+    let address = proxy(members.list[0].port, move |path| {
+        is_cut.fetch_or(path.ends_with("txn"), Ordering::Relaxed);
+        !is_cut.load(Ordering::Relaxed)
+    });
+    let error = store_at(&address, Duration::from_secs(3)).update(|_, config| config.flush().map(Some)).unwrap_err();
+    assert!(matches!(error, Error::OutcomeUnknown { .. }), "{error}");
+}
+
+#[test]
+fn another_program_is_passed_over() {
+    let Some(members) = Members::start(1) else { return };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let urls = format!("{},{}", listener.local_addr().unwrap(), members.urls());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream.write_all(b"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n");
+        }
+    });
+    assert_eq!(store_at(&urls, PATIENCE).read().unwrap().config(), None);
+    // A proxy may have passed a write on. The next try is at another endpoint.
+    let mut store = store_at(&urls, PATIENCE);
+    let error = store.write(&View::default(), &Config::new(7)).unwrap_err();
+    assert!(matches!(error, Error::OutcomeUnknown { .. }), "{error}");
+    assert!(store.create(&Config::new(7)).unwrap());
+}
+
 #[test]
 fn users_log_in_and_their_tokens_are_renewed() {
     let Some(members) = Members::start(1) else { return };
@@ -230,7 +312,10 @@ fn users_log_in_and_their_tokens_are_renewed() {
     };
     for login in ["", "root:wrong@"] {
         let error = store(login).read().unwrap_err().to_string();
-        assert!(error.contains("give the user in --etcd http://USER:PASSWORD@HOST:PORT"), "{error}");
+        assert!(
+            error.contains("give the user in the variable RDMAKV_ETCD, as http://USER:PASSWORD@HOST:PORT"),
+            "{error}"
+        );
         assert!(!error.contains("wrong"), "{error}");
     }
     let mut store = store("root:pass%3aword@");

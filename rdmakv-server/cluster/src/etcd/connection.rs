@@ -51,14 +51,24 @@ impl Connection {
         blocked && self.stream.set_nonblocking(false).is_ok()
     }
 
-    /// Sends a request.
+    /// Sends a request. Without its end the server does nothing.
     pub(super) fn send(&mut self, head: &str, body: &str, deadline: Instant) -> Result<(), Failed> {
         let not_sent = |error: io::Error| Failed::NotSent(cause(&error));
-        let left = left(deadline).ok_or_else(|| Failed::NotSent("no time is left".to_owned()))?;
-        self.stream.set_write_timeout(Some(left)).map_err(not_sent)?;
         let request = [head.as_bytes(), body.as_bytes()].concat();
-        // Part of it may have gone out; without its end the server does nothing, but the end may have gone out, too.
-        self.stream.write_all(&request).map_err(|error| Failed::Lost(cause(&error)))
+        let mut rest = &request[..];
+        while !rest.is_empty() {
+            let Some(left) = left(deadline) else { return Err(Failed::NotSent("no time is left to send".to_owned())) };
+            self.stream.set_write_timeout(Some(left)).map_err(not_sent)?;
+            match self.stream.write(rest) {
+                Ok(count) => rest = &rest[count..],
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted => {}
+                    // The end may have gone out with the part that failed.
+                    _ => return Err(Failed::Lost(cause(&error))),
+                },
+            }
+        }
+        Ok(())
     }
 
     /// Reads until the answer is done.

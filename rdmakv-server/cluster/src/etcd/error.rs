@@ -23,8 +23,6 @@ pub enum Operation {
     Lease,
     /// Watches for changes.
     Watch,
-    /// Logs in.
-    Login,
 }
 
 impl fmt::Display for Operation {
@@ -35,7 +33,6 @@ impl fmt::Display for Operation {
             Self::Fact => "write fact",
             Self::Lease => "hold etcd's lease",
             Self::Watch => "watch configuration",
-            Self::Login => "log in to etcd",
         })
     }
 }
@@ -105,7 +102,7 @@ pub enum Error {
     #[error(transparent)]
     Change(#[from] ChangeError),
     /// Others changed the configuration each time.
-    #[error("write configuration of cluster {0}: other changes came first 64 times: try again")]
+    #[error("write configuration of cluster {0}: other changes came first each time: try again")]
     Contended(String),
 }
 
@@ -115,7 +112,7 @@ fn remedy(refusal: &Refusal) -> &'static str {
         code::UNAUTHENTICATED | code::INVALID
             if refusal.message.contains("auth") || refusal.message.contains("user") =>
         {
-            "give the user in --etcd http://USER:PASSWORD@HOST:PORT"
+            "give the user in the variable RDMAKV_ETCD, as http://USER:PASSWORD@HOST:PORT"
         }
         code::PERMISSION => "let the user read and write keys below /rdmakv/",
         code::EXHAUSTED if refusal.message.contains("space") => "compact and defragment etcd, and disarm its alarm",

@@ -41,6 +41,8 @@ pub struct Etcd {
     /// The endpoint to ask next: the last that answered.
     at: usize,
     timeout: Duration,
+    /// When an operation of several calls ends.
+    deadline: Option<Instant>,
     connection: Option<Connection>,
     token: Option<String>,
 }
@@ -69,7 +71,17 @@ impl Etcd {
     /// There is no endpoint.
     pub fn new(endpoints: Vec<Endpoint>, timeout: Duration) -> Self {
         assert!(!endpoints.is_empty(), "a client of etcd has an endpoint");
-        Self { endpoints, at: 0, timeout, connection: None, token: None }
+        Self { endpoints, at: 0, timeout, deadline: None, connection: None, token: None }
+    }
+
+    /// Begins an operation of several calls that share the time of one, and returns its end.
+    fn begin(&mut self) -> Instant {
+        *self.deadline.insert(Instant::now() + self.timeout)
+    }
+
+    /// Ends an operation of several calls.
+    fn end(&mut self) {
+        self.deadline = None;
     }
 
     /// Reads all keys with a prefix: the revision that they show, and the keys.
@@ -149,9 +161,11 @@ impl Etcd {
     /// If none takes a connection, that is the answer at once: the caller knows better how long to try.
     fn call<T>(&mut self, request: &Request<'_>, read: impl Fn(&[u8]) -> Result<T, NotAnAnswer>) -> Result<T, Error> {
         let (begun, operation) = (Instant::now(), request.operation);
-        let deadline = begun + self.timeout;
+        let deadline = self.deadline.unwrap_or(begun + self.timeout);
         let (mut pause, mut logged_in, mut tried) = (Duration::from_millis(10), false, 0);
         let (mut reached, mut last) = (false, "no answer in time".to_owned());
+        // An endpoint at which another program answers. Others may be etcd.
+        let mut foreign = None;
         loop {
             let endpoint = self.endpoints[self.at].clone();
             let left = deadline.saturating_duration_since(Instant::now());
@@ -167,8 +181,16 @@ impl Etcd {
                 Ok(answer) => return Ok(answer),
                 Err(Attempt::NotSent(cause)) => last = cause,
                 Err(Attempt::Lost(cause)) if request.repeatable => (reached, last) = (true, cause),
-                Err(Attempt::Lost(cause)) => return Err(Error::OutcomeUnknown { operation, endpoint, cause }),
-                Err(Attempt::NotEtcd(cause)) => return Err(Error::NotEtcd { operation, endpoint, cause }),
+                Err(Attempt::Lost(cause)) => {
+                    self.pass_over();
+                    return Err(Error::OutcomeUnknown { operation, endpoint, cause });
+                }
+                Err(Attempt::NotEtcd(cause)) if request.repeatable => foreign = Some((endpoint.clone(), cause)),
+                // A proxy that answers may have passed the write on.
+                Err(Attempt::NotEtcd(cause)) => {
+                    self.pass_over();
+                    return Err(Error::OutcomeUnknown { operation, endpoint, cause });
+                }
                 Err(Attempt::Refused(refusal)) => match refusal.code {
                     code::UNAUTHENTICATED if endpoint.login.is_some() && !logged_in => {
                         (logged_in, self.token) = (true, None);
@@ -180,15 +202,18 @@ impl Etcd {
                         (reached, last) = (true, refusal.message)
                     }
                     code::UNAVAILABLE | code::DEADLINE => {
+                        self.pass_over();
                         return Err(Error::OutcomeUnknown { operation, endpoint, cause: refusal.message });
                     }
                     _ => return Err(Error::Refused { operation, endpoint, refusal }),
                 },
             }
-            self.connection = None;
-            self.at = (self.at + 1) % self.endpoints.len();
+            self.pass_over();
             tried += 1;
             if tried == self.endpoints.len() {
+                if let Some((endpoint, cause)) = foreign.take().filter(|_| !reached) {
+                    return Err(Error::NotEtcd { operation, endpoint, cause });
+                }
                 if !reached {
                     return Err(Error::Unreachable { operation, endpoint, cause: last });
                 }
@@ -197,6 +222,12 @@ impl Etcd {
                 (tried, reached) = (0, false);
             }
         }
+    }
+
+    /// Leaves the next request to the next endpoint.
+    fn pass_over(&mut self) {
+        self.connection = None;
+        self.at = (self.at + 1) % self.endpoints.len();
     }
 
     /// Asks the endpoint whose turn it is.
@@ -218,9 +249,9 @@ impl Etcd {
 fn token(answer: Result<Vec<u8>, Attempt>) -> Result<String, Attempt> {
     match answer {
         // Nothing that matters was sent.
-        Err(Attempt::Lost(cause)) => Err(Attempt::NotSent(cause)),
+        Err(Attempt::Lost(cause) | Attempt::NotEtcd(cause)) => Err(Attempt::NotSent(cause)),
         Err(Attempt::Refused(refusal)) if refusal.message.contains("not enabled") => Ok(String::new()),
-        answer => gateway::read_token(&answer?).map_err(|NotAnAnswer| Attempt::NotEtcd("no token".to_owned())),
+        answer => gateway::read_token(&answer?).map_err(|NotAnAnswer| Attempt::NotSent("no token".to_owned())),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The configuration and the facts of one cluster, in etcd.
 
 use std::hash::{BuildHasher as _, RandomState};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::Etcd;
 use super::error::{Error, Operation};
@@ -76,28 +76,51 @@ impl Store {
     /// change.
     ///
     /// `change` gets what is there and returns the next configuration, or None if nothing is to be done. If the answer to a write is lost, the
-    /// configuration is read again: either it is the one written, or the change is made anew.
+    /// configuration is read again: either it is the one written, or the change is made anew. All of it has the time of one operation.
     ///
     /// # Errors
     ///
-    /// etcd does not answer, there is no such cluster, the change cannot be made, or others came first each time.
+    /// etcd does not answer, there is no such cluster, the change cannot be made, others came first each time, or the outcome is unknown.
     pub fn update(
         &mut self,
+        change: impl FnMut(&View, &Config) -> Result<Option<Config>, ChangeError>,
+    ) -> Result<Config, Error> {
+        let deadline = self.etcd.begin();
+        // A write whose answer was lost, while it may be done yet.
+        let mut unknown = None;
+        let result = self.update_until(deadline, &mut unknown, change);
+        self.etcd.end();
+        result.map_err(|error| unknown.unwrap_or(error))
+    }
+
+    fn update_until(
+        &mut self,
+        deadline: Instant,
+        unknown: &mut Option<Error>,
         mut change: impl FnMut(&View, &Config) -> Result<Option<Config>, ChangeError>,
     ) -> Result<Config, Error> {
-        let mut sent: Option<Config> = None;
+        let mut sent: Option<(Config, i64)> = None;
         for tried in 0..TRIES {
             let view = self.read()?;
             let config = view.config().ok_or_else(|| Error::NoCluster(self.name.clone()))?;
-            if sent.as_ref() == Some(config) {
-                return Ok(config.clone());
+            if let Some((sent, revision)) = &sent {
+                if sent == config {
+                    return Ok(config.clone());
+                }
+                // A write that compares an earlier revision is not done any more.
+                unknown.take_if(|_| *revision != view.config_revision());
             }
             let Some(next) = change(&view, config)? else { return Ok(config.clone()) };
             match self.write(&view, &next) {
                 Ok(Written::Yes(_)) => return Ok(next),
                 Ok(Written::Overtaken) => std::thread::sleep(pause(tried)),
-                Err(Error::OutcomeUnknown { .. }) => sent = Some(next),
+                Err(error @ Error::OutcomeUnknown { .. }) => {
+                    (*unknown, sent) = (Some(error), Some((next, view.config_revision())));
+                }
                 Err(error) => return Err(error),
+            }
+            if Instant::now() >= deadline {
+                break;
             }
         }
         Err(Error::Contended(self.name.clone()))

@@ -46,7 +46,7 @@ impl Watch {
         self.next
     }
 
-    /// Waits for changes, at most `wait` once the watch stands.
+    /// Waits for changes, at most `wait`, or until the watch stands: at most the time that the client's operations have.
     ///
     /// A broken connection is made anew, at the next endpoint. A silent one may be broken, too: read the keys now and then, and call
     /// [`renew`](Self::renew) if the read shows what the watch did not.
@@ -56,10 +56,11 @@ impl Watch {
     /// No endpoint takes the watch, or etcd refuses it. The watch can be used again.
     pub fn wait(&mut self, wait: Duration) -> Result<WatchEvent, Error> {
         let deadline = Instant::now() + wait;
+        let stands_by = Instant::now() + self.timeout;
         // One more than there are endpoints: the first may have been lost.
         for _ in 0..=self.endpoints.len() {
             if self.open.is_none() {
-                self.begin()?;
+                self.begin(stands_by)?;
             }
             let cause = match self.take(deadline) {
                 Ok(event) => return Ok(event),
@@ -90,14 +91,14 @@ impl Watch {
         self.at = (self.at + 1) % self.endpoints.len();
     }
 
-    /// Begins the watch at the first endpoint that takes it.
-    fn begin(&mut self) -> Result<(), Error> {
-        let begun = Instant::now();
-        let mut last = String::new();
+    /// Begins the watch at the first endpoint that takes it in time.
+    fn begin(&mut self, deadline: Instant) -> Result<(), Error> {
+        let mut last = "no answer in time".to_owned();
         let (mut tries, mut logged_in) = (0, false);
         while tries < self.endpoints.len() {
-            let share = self.timeout / self.endpoints.len() as u32;
-            match self.try_begin(begun + share * (tries as u32 + 1)) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let share = left / (self.endpoints.len() - tries) as u32;
+            match self.try_begin(Instant::now() + share) {
                 Ok(()) => return Ok(()),
                 Err(Attempt::Refused(refusal)) if refusal.code == code::UNAUTHENTICATED && !logged_in => {
                     (logged_in, self.token) = (true, None);
