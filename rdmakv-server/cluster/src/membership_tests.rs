@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::config::{Config, Epoch, Incarnation, ServerId, State};
+use crate::config::{ChangeError, Config, Epoch, Incarnation, ServerId, State};
 use crate::detector::Clocks;
 use crate::dice::Dice;
 use crate::facts::{Change, Fact, View};
@@ -554,4 +554,54 @@ fn a_cluster_made_anew_has_its_own_lease() {
     assert_eq!(membership.next(1_000 * MS), Some(Action::Adopt));
     membership.adopted();
     assert!(membership.has_right(1_999 * MS) && !membership.has_right(2_000 * MS));
+}
+
+/// Returns a run of this name that is in no cluster, and sees an empty one.
+fn outside(name: &str) -> Membership {
+    let identity = Identity { name: name.to_owned(), addresses: Vec::new(), weight: 1, clock_skew: 1_000 * MS };
+    let mut membership = Membership::new(identity, Incarnation(1));
+    let renewal = begin_read(&mut membership, 0);
+    membership.read(renewal, shown(3, &Config::new(7)));
+    membership
+}
+
+fn proposes(membership: &mut Membership, now: u64) -> bool {
+    std::iter::from_fn(|| membership.next(now)).any(|action| matches!(action, Action::Propose(_)))
+}
+
+#[test]
+fn a_run_that_cannot_join_knows_why() {
+    let mut membership = outside("12");
+    assert_eq!(membership.obstacle(), Some(ChangeError::Name));
+    assert!(!proposes(&mut membership, 0));
+    assert_eq!(outside("s12").obstacle(), None);
+}
+
+#[test]
+fn a_refused_proposal_waits() {
+    for is_answered in [true, false] {
+        let mut membership = outside("s0");
+        assert!(proposes(&mut membership, 0));
+        membership.proposed(1, is_answered);
+        let renewal = begin_read(&mut membership, 1);
+        membership.read(renewal, shown(3, &Config::new(7)));
+        assert_eq!(proposes(&mut membership, 2), is_answered);
+        membership.proposed(2, is_answered);
+        let renewal = begin_read(&mut membership, 600 * MS);
+        membership.read(renewal, shown(3, &Config::new(7)));
+        assert!(proposes(&mut membership, 600 * MS));
+    }
+}
+
+#[test]
+fn an_epoch_that_runs_out_is_followed() {
+    let (mut membership, config) = member();
+    membership.needs_epoch(Epoch(config.epoch().0 - 1));
+    assert!(!proposes(&mut membership, 1));
+    membership.needs_epoch(config.epoch());
+    let proposal = std::iter::from_fn(|| membership.next(1)).find_map(|action| match action {
+        Action::Propose(config) => Some(config),
+        _ => None,
+    });
+    assert_eq!(proposal, config.renewed().ok());
 }
