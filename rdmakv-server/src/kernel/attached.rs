@@ -195,16 +195,21 @@ impl KernelReported for State {
 
     fn look(&self) {
         for one in self.interfaces.iter().filter(|one| !one.is_gone.load(Relaxed)) {
-            let Some(name) = interface::name(one.index) else {
-                // It may be in another namespace, with the programs.
-                one.take_off();
-                one.is_gone.store(true, Relaxed);
-                log::print(format_args!("--xdp {}: the interface is gone: the socket answers its GETs", one.at.name));
-                continue;
+            let found = match interface::name(one.index) {
+                Ok(Some(name)) => Interface::find(&name),
+                Err(error) => Err(error),
+                Ok(None) => {
+                    // It may be in another namespace, with the programs.
+                    one.take_off();
+                    one.is_gone.store(true, Relaxed);
+                    log::print(format_args!(
+                        "--xdp {}: the interface is gone: the socket answers its GETs",
+                        one.at.name
+                    ));
+                    continue;
+                }
             };
-            if let Ok(found) = Interface::find(&name) {
-                one.follow(&found, &self.plan, &self.sockets);
-            }
+            one.follow(found, &self.plan, &self.sockets);
         }
     }
 }
@@ -214,23 +219,26 @@ impl Attached {
         self.links.lock().unwrap_or_else(PoisonError::into_inner).0 = None;
     }
 
-    /// Has the programs know the interface as it is now.
-    fn follow(&self, found: &Interface, plan: &Plan, sockets: &[SocketAddr]) {
+    /// Has the programs know the interface as it is now. One that cannot be read may have lost its addresses: nothing is answered there.
+    fn follow(&self, found: io::Result<Interface>, plan: &Plan, sockets: &[SocketAddr]) {
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         let (Some(links), known) = &mut *links else { return };
-        let now = of_interface(&self.at, found, plan, sockets, known);
+        let now = match &found {
+            Ok(found) => of_interface(&self.at, found, plan, sockets, known),
+            Err(_) => without_addresses(known),
+        };
         if now == *known {
             return;
         }
         if let Err(error) = links.follow(&now) {
             log::print(format_args!("--xdp {}: {error}: the socket answers its GETs", self.at.name));
             // The next look does not report it again unless something has changed.
-            let none = Settings { addresses: Vec::new(), sources: Vec::new(), ..now.clone() };
-            let _ = links.follow(&none);
+            let _ = links.follow(&without_addresses(&now));
         } else if now.addresses != known.addresses {
-            let line = match &now.addresses[..] {
-                [] => "no address is left: the socket answers its GETs".to_owned(),
-                all => format!("GETs over UDP at {} are answered in the kernel now", list(all)),
+            let line = match (&now.addresses[..], found) {
+                ([], Err(error)) => format!("reading its addresses: {error}: the socket answers its GETs"),
+                ([], _) => "no address is left: the socket answers its GETs".to_owned(),
+                (all, _) => format!("GETs over UDP at {} are answered in the kernel now", list(all)),
             };
             log::print(format_args!("--xdp {}: {line}", self.at.name));
         }
@@ -269,6 +277,11 @@ fn of_interface(at: &At, found: &Interface, plan: &Plan, sockets: &[SocketAddr],
     };
     let (mac, mtu, only_tcx) = (found.mac, found.mtu, at.generic);
     Settings { mac, mtu, only_tcx, addresses, sources, ..common.clone() }
+}
+
+/// Returns the settings of a program that answers nothing.
+fn without_addresses(settings: &Settings) -> Settings {
+    Settings { addresses: Vec::new(), sources: Vec::new(), ..settings.clone() }
 }
 
 /// Adds the start-up lines of an interface.

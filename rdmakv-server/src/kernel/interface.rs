@@ -31,15 +31,20 @@ pub(super) fn index(name: &str) -> Option<u32> {
 }
 
 /// Returns the name that the interface of this number has now, if it is there.
-pub(super) fn name(index: u32) -> Option<String> {
+///
+/// # Errors
+///
+/// The system does not tell.
+pub(super) fn name(index: u32) -> io::Result<Option<String>> {
     let mut name = [0_u8; libc::IF_NAMESIZE];
     #[expect(unsafe_code, reason = "if_indextoname")]
     // SAFETY: `if_indextoname` writes at most `IF_NAMESIZE` bytes, as many as the array has.
     let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr().cast()) };
     if found.is_null() {
-        return None;
+        let error = io::Error::last_os_error();
+        return if matches!(error.raw_os_error(), Some(libc::ENXIO | libc::ENODEV)) { Ok(None) } else { Err(error) };
     }
-    Some(CStr::from_bytes_until_nul(&name).ok()?.to_string_lossy().into_owned())
+    Ok(CStr::from_bytes_until_nul(&name).ok().map(|name| name.to_string_lossy().into_owned()))
 }
 
 impl Interface {
@@ -190,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn public_addresses_are_told_apart() {
+    fn public_addresses_are_recognised() {
         for (address, public) in [
             ("10.1.2.3", false),
             ("192.168.0.1", false),
@@ -210,8 +215,8 @@ mod tests {
     fn loopback_is_found() {
         let lo = Interface::find("lo").unwrap();
         assert!(lo.is_loopback && !lo.is_veth && lo.mtu >= 1280);
-        assert_eq!((index("lo"), name(lo.index).as_deref()), (Some(lo.index), Some("lo")));
-        assert_eq!(name(u32::MAX), None);
+        assert_eq!((index("lo"), name(lo.index).unwrap().as_deref()), (Some(lo.index), Some("lo")));
+        assert_eq!(name(u32::MAX).unwrap(), None);
         assert!(!lo.is_ethernet);
         assert!(Interface::find("no-such-one").is_err());
     }

@@ -261,6 +261,47 @@ fn programs_follow_their_interface() {
 }
 
 #[test]
+fn interface_that_cannot_be_read_is_left() {
+    Wire::run(|wire| {
+        let mut command = Command::new(SERVER);
+        command.args(["-l", ADDRESS, "-p", "11211", "-U", "11211", &format!("--xdp={HERE}")]).stderr(Stdio::piped());
+        let mut server = Server::run(&mut command);
+        let mut client = wire.client();
+        tcp(&server, b"set k 0 0 1\r\nx\r\n");
+        let warm = Some("VALUE k 0 1\r\nx\r\nEND\r\n".to_owned());
+        // Descriptors are needed to ask about an interface, and here to ask for a count: this connection has one.
+        let mut stream = server.connect();
+        let mut kernel_answers = || {
+            let mut gets = || {
+                std::io::Write::write_all(&mut stream, b"stats\r\n").unwrap();
+                let mut text = Vec::new();
+                while !text.ends_with(b"END\r\n") {
+                    let mut piece = [0; 16 << 10];
+                    let read = stream.read(&mut piece).unwrap();
+                    assert!(read > 0);
+                    text.extend_from_slice(&piece[..read]);
+                }
+                let text = String::from_utf8(text).unwrap();
+                text.lines().find_map(|line| line.strip_prefix("STAT kernel_gets ")?.parse::<u64>().ok()).unwrap()
+            };
+            let before = gets();
+            (client.ask_once("get k\r\n") == warm).then(|| gets() > before)
+        };
+        soon("an answer of the kernel", || kernel_answers() == Some(true));
+        let limit = |number: u32| run(&format!("prlimit --pid {} --nofile={number}:4096", server.process.id()));
+        limit(3);
+        soon("an answer of the socket", || kernel_answers() == Some(false));
+        limit(1024);
+        soon("an answer of the kernel", || kernel_answers() == Some(true));
+        server.signal("-TERM");
+        assert!(server.process.wait().unwrap().success());
+        let mut said = String::new();
+        server.process.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert_eq!(said.matches(&format!("--xdp {HERE}: reading its addresses: ")).count(), 1, "{said}");
+    });
+}
+
+#[test]
 fn interface_that_moves_away_is_left() {
     Wire::run(|_| {
         let server = Server::start(&["-p", "11211", "-U", "11211", &format!("--xdp={HERE}")]);
