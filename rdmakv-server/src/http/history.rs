@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use serde::Serialize;
 
-use crate::metrics::{Asked, FlashCounts, Measured, Transferred};
+use crate::metrics::{Asked, FlashCounts, KernelCounts, Measured, Transferred};
 use crate::session::{Shared, Snapshot, measured};
 use rdmakv_proto::clock;
 
@@ -33,6 +33,8 @@ pub(super) struct Point {
     connections: u64,
     fabric_connections: u64,
     one_sided: f64,
+    /// None without `--xdp`.
+    kernel: Option<KernelPoint>,
     /// None without flash.
     flash: Option<FlashPoint>,
     items: u64,
@@ -44,6 +46,15 @@ pub(super) struct Point {
     p50: Option<f64>,
     p99: Option<f64>,
     p999: Option<f64>,
+}
+
+/// The programs in the kernel in a second.
+#[derive(Clone, Debug, Default, Serialize)]
+struct KernelPoint {
+    /// Hits that they answered.
+    gets: f64,
+    /// GETs that they left to the socket.
+    passed: f64,
 }
 
 /// The second tier in a second.
@@ -127,6 +138,10 @@ impl History {
             connections: snapshot.connections,
             fabric_connections: snapshot.fabric_connections,
             one_sided: rate(&|of| of.one_sided),
+            kernel: snapshot.kernel.as_ref().map(|_| {
+                let of_kernel = |count: fn(&KernelCounts) -> u64| rate(&|of| of.kernel.as_ref().map_or(0, count));
+                KernelPoint { gets: of_kernel(|kernel| kernel.gets), passed: of_kernel(KernelCounts::passed) }
+            }),
             flash,
             items: snapshot.items,
             bytes: snapshot.bytes,
@@ -199,8 +214,11 @@ fn all_measured(shared: &Shared) -> [Measured; 3] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::KernelReported;
     use crate::session::{Settings, Shards};
     use crate::store::Config;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
     use std::time::Duration;
 
     fn shared() -> Shared {
@@ -231,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn points_tell_of_flash_where_there_is_some() {
+    fn points_have_flash_where_there_is_some() {
         let shared = shared();
         let mut history = History::begin(&shared);
         history.note(&shared);
@@ -248,6 +266,44 @@ mod tests {
         let of = |number: usize| points[number].flash.clone().unwrap();
         assert!(of(1).read_p99.is_some_and(|seconds| (100e-6..113e-6).contains(&seconds)) && of(1).write_p99.is_none());
         assert!(of(WINDOW).read_p50.is_some() && of(WINDOW + 1).read_p50.is_none(), "ten seconds are over");
+    }
+
+    /// Programs in the kernel that have answered this number of GETs, and passed as many.
+    #[derive(Debug, Default)]
+    struct Programs(AtomicU64);
+
+    impl KernelReported for Programs {
+        fn counts(&self) -> KernelCounts {
+            let gets = self.0.load(Relaxed);
+            KernelCounts { gets, passed_unknown: gets, ..KernelCounts::default() }
+        }
+        fn reset(&self) {
+            self.0.store(0, Relaxed);
+        }
+        fn interfaces(&self) -> String {
+            String::new()
+        }
+        fn look(&self) {}
+    }
+
+    #[test]
+    fn points_have_gets_of_the_kernel() {
+        let shared = shared();
+        let mut history = History::begin(&shared);
+        history.note(&shared);
+        let programs = Arc::new(Programs::default());
+        shared.kernel.set(programs.clone()).unwrap();
+        for gets in [30, 30, 0] {
+            programs.0.store(gets, Relaxed);
+            history.note(&shared);
+        }
+        let points = history.since(0);
+        let rates = |point: &&Point| point.kernel.as_ref().map(|kernel| (kernel.gets, kernel.passed));
+        assert!(rates(&points[0]).is_none());
+        let first = rates(&points[1]).unwrap();
+        assert!(first.0 > 0.0 && first == (points[1].hits, first.0));
+        // A reset is no negative rate.
+        assert_eq!([rates(&points[2]), rates(&points[3])], [Some((0.0, 0.0)); 2]);
     }
 
     #[test]

@@ -87,6 +87,7 @@ struct Totals {
     registered_limit: u64,
     accepted: u64,
     rejected: u64,
+    kernel: Option<Kernel>,
     flash: Option<Flash>,
     cluster: Option<Cluster>,
 }
@@ -102,6 +103,13 @@ struct Cluster {
     keys: u64,
     bytes: u64,
     pending: u64,
+}
+
+/// The GETs that the programs in the kernel answered, and those that they passed to the socket.
+#[derive(Serialize)]
+struct Kernel {
+    gets: u64,
+    passed: u64,
 }
 
 /// The second tier.
@@ -191,6 +199,7 @@ pub(super) fn data(query: &str, scene: &Scene) -> Answer {
             registered_limit: snapshot.registered_limit,
             accepted: snapshot.accepted,
             rejected: snapshot.rejected,
+            kernel: snapshot.kernel.as_ref().map(|kernel| Kernel { gets: kernel.gets, passed: kernel.passed() }),
             flash: flash(&snapshot),
             cluster: scene.shared.cluster.as_ref().map(|cluster| {
                 let gauges = cluster.gauges();

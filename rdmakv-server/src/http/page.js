@@ -337,6 +337,11 @@ const words = () => {
   tile("Hit ratio", percent(gets ? sum(p => p.hits) / gets : null), `${percent(all ? totals.hits / all : null)} since start`);
   tile("Operations", count(at.hits + at.misses + at.sets + at.others) + "/s", `${count(all + totals.sets + totals.others)} since start`);
   if (fabrics) tile("One-sided gets", count(one_sided(at)) + "/s", gets ? `${percent(sum(one_sided) / gets)} of gets` : `${count(totals.one_sided)} since start`);
+  if (totals.kernel) {
+    const of = name => p => p.kernel?.[name] ?? 0, { gets: here, passed } = totals.kernel;
+    tile("Gets in the kernel", count(of("gets")(at)) + "/s", gets ? `${percent(Math.min(1, sum(of("gets")) / gets))} of gets` : `${count(here)} since start`);
+    tile("Passed to the socket", count(of("passed")(at)) + "/s", `gets over UDP; ${count(passed)} since start`);
+  }
   tile("p99 of gets", time(at.p99), at.p50 == null ? unmeasured(10) : `half take ${time(at.p50)}`);
   const { flash, cluster } = totals;
   tile("Items", count(totals.items), flash ? `${count(totals.here)} in memory: ${bytes(totals.bytes)}` : `${bytes(totals.bytes)} with keys`);

@@ -71,6 +71,12 @@ impl KernelCounts {
         self
     }
 
+    /// Returns how many GETs were passed to the socket.
+    #[must_use]
+    pub fn passed(&self) -> u64 {
+        self.passed_unknown + self.passed_changed + self.passed_over + self.passed_room
+    }
+
     /// Returns the lines of `stats`.
     pub fn list(&self) -> [(&'static str, u64); 6] {
         [

@@ -229,6 +229,48 @@ fn flash_has_tiles_and_plots() {
     }
 }
 
+#[test]
+#[ignore = "starts a browser; `.ci/run browser` has it done"]
+fn gets_in_the_kernel_have_tiles() {
+    let Some(mut browser) = Browser::start() else {
+        eprintln!("the overview in a browser: not run: there is no Chromium here");
+        return;
+    };
+    // A server with programs in the kernel takes privileges: the page is told that this one has some.
+    let with_programs = r##"(() => {
+const fetch = window.fetch;
+window.fetch = async (...how) => {
+  const answer = await fetch(...how), data = await answer.json();
+  const points = data.points.map(point => ({ ...point, hits: 1500, misses: 500, kernel: { gets: 1200, passed: 34 } }));
+  return { ok: true, json: async () => ({ ...data, points, totals: { ...data.totals, kernel: { gets: 123456, passed: 7890 } } }) };
+};
+})()"##;
+    for (fabric, tiles) in [("none", 10), ("iwarp:127.0.0.1:0", 12)] {
+        let server = Server::on_a_free_port(&["-m", "24", "-t", "2", "--http", "127.0.0.1:0", "--fabric", fabric]);
+        browser.window((1280, 900), "light");
+        browser.open(&format!("http://{}/", server.address("http")));
+        browser.wait_for(r##"document.querySelectorAll("#tiles > div").length > 0"##);
+        assert_eq!(browser.evaluate(LOOK)["tiles"]["Gets in the kernel"], Value::Null, "there is no --xdp");
+        browser.evaluate(with_programs);
+        browser.wait_for(r##"document.querySelector("#tiles").textContent.includes("60.0\u00a0% of gets")"##);
+        for width in [400, 1000, 1280] {
+            browser.window((width, 900), "light");
+            browser.wait_for(r##"[...document.querySelectorAll("svg.plot")].every(s => Math.abs(s.viewBox.baseVal.width - s.clientWidth) < 2)"##);
+            let found = browser.evaluate(LOOK);
+            assert_readable(&found);
+            let of = |name: &str| found["tiles"][name].clone();
+            assert_eq!([of("Gets in the kernel"), of("Passed to the socket")], ["1.2k/s", "34/s"]);
+            assert_eq!(found["tiles"].as_object().unwrap().len(), tiles);
+            if let Some(folder) = std::env::var_os("PICTURES") {
+                let file = std::path::Path::new(&folder).join(format!("kernel-{tiles}-{width}.png"));
+                std::fs::write(file, browser.picture()).unwrap();
+            }
+        }
+        assert_eq!(browser.complaints, Vec::<String>::new());
+        browser.open("about:blank");
+    }
+}
+
 /// From now on the page is told this in place of what the server says, and what is made of it waits for nothing: `show(n)`
 /// is another server whose every number is `n`.
 const SHOW: &str = r#"(async () => {
