@@ -49,8 +49,8 @@ pub(super) struct Flags {
     /// Become this user (only if started as root)
     #[arg(short = 'u', long = "user")]
     user: Option<String>,
-    /// Memory for items, in megabytes
-    #[arg(short = 'm', long = "memory-limit", default_value_t = 64, value_parser = within::<u64, 2, 16_777_216>)]
+    /// Memory for items, in MiB: -m 1024 is 1 GiB
+    #[arg(short = 'm', long = "memory-limit", value_name = "MIB", default_value_t = 64, value_parser = memory)]
     memory: u64,
     /// Refuse new items when memory is full, evict none
     #[arg(short = 'M', long = "disable-evictions")]
@@ -203,6 +203,10 @@ fn within<T: TryFrom<i64>, const LOW: i64, const HIGH: i64>(text: &str) -> Resul
     let number =
         text.parse().ok().filter(|number| (LOW..=HIGH).contains(number)).and_then(|number| number.try_into().ok());
     number.ok_or_else(|| format!("a whole number is needed, {LOW} to {HIGH}"))
+}
+
+fn memory(text: &str) -> Result<u64, String> {
+    within::<u64, 2, 16_777_216>(text).map_err(|why| format!("memory for items in MiB: {why}, as in -m 1024 for 1 GiB"))
 }
 
 fn factor(text: &str) -> Result<f64, String> {
@@ -526,6 +530,8 @@ mod tests {
             ("-o temporary_ttl=61", "S3-FIFO"),
             ("-I 40m", "half of the memory"),
             ("-I 12", "between 1k and 1024m"),
+            ("-m 1", "in MiB: a whole number is needed, 2 to 16777216, as in -m 1024 for 1 GiB"),
+            ("-m 64m", "in MiB: a whole number"),
             ("-f 1", "more than 1"),
             ("-f x", "such as 1.25"),
             ("-l 1.2.3.4:x", "an address and a port"),
