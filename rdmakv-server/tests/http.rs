@@ -213,7 +213,7 @@ fn one_sided_reads_are_rates_on_the_overview() {
 }
 
 #[test]
-fn health_is_told_until_the_end_has_begun() {
+fn health_is_good_until_the_end_begins() {
     let mut server = server(&[]);
     assert_eq!(server.http("/health"), (200, "ok\n".into()));
     let mut busy = server.connect();

@@ -156,7 +156,7 @@ static INLINE u64 sum_pseudo(const u8 *packet, u32 is6)
     return sum;
 }
 
-/* Returns the sum of so many bytes of a packet from the UDP header on; up to three more bytes are made zero. */
+/* Returns the sum of this number of bytes of a packet from the UDP header on; up to three more bytes are made zero. */
 FUNCTION u32 sum_request(struct scratch *s, u32 bytes)
 {
     if (!s || bytes > REQUEST_MAX) return 0;
@@ -205,7 +205,7 @@ FUNCTION int take_key(struct scratch *s, u32 at, u32 length)
     return 0;
 }
 
-/* Returns where the text has its next space, or its end, at most so many bytes on; 0 if a byte before that ends a line. */
+/* Returns where the text has its next space, or its end, at most `most` bytes on; 0 if a byte before that ends a line. */
 FUNCTION u32 word_end(struct scratch *s, u32 at, u32 end, u32 most)
 {
     if (!s || at > AT_TEXT + TEXT_MAX || at > end) return 0;
@@ -322,7 +322,7 @@ FUNCTION int allowed6(struct scratch *s)
     return 0;
 }
 
-/* Reads the packet of so many bytes in `in`; 0 if it is a request. */
+/* Reads the packet of this number of bytes in `in`; 0 if it is a request. */
 FUNCTION int parse(struct scratch *s, u32 bytes)
 {
     struct interface *at = this_interface();

@@ -53,7 +53,7 @@ impl StubMemory {
         Self { base, len, keeper: Some(keeper) }
     }
 
-    /// Maps so many bytes, unless the system refuses. Pages come with their first use.
+    /// Maps `len` bytes, unless the system refuses. Pages come with their first use.
     pub(crate) fn mapped(len: usize) -> Option<Self> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         #[expect(unsafe_code, reason = "mmap")]

@@ -203,7 +203,7 @@ pub(crate) const SLOT: usize = 12;
 const TAIL: usize = 24;
 const DIRECTORY_MAGIC: u32 = u32::from_le_bytes(*b"kvdr");
 
-/// Returns the bytes that a directory of so many records takes at the end of its segment.
+/// Returns the bytes that a directory of this number of records takes at the end of its segment.
 #[must_use]
 pub fn directory_len(count: usize) -> usize {
     (count * SLOT + TAIL).next_multiple_of(BLOCK as usize)

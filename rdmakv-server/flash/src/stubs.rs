@@ -120,7 +120,7 @@ fn size(key: usize) -> usize {
 }
 
 impl Stubs {
-    /// Makes room for stubs of so many bytes at most, in memory of so many bytes at a time.
+    /// Makes room for stubs of `limit` bytes at most, in memory of `together` bytes at a time.
     pub(crate) fn new(limit: u64, together: usize) -> Self {
         let mut stubs = Self {
             blocks: Vec::new(),

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_none_is_told_so() {
+    fn bad_requests_are_refused() {
         for (text, status) in [
             ("GET / HTTP/1.1\r\n\r\n", "400"),
             ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "400"),

@@ -41,7 +41,7 @@ pub struct Crawled {
 }
 
 impl Flash {
-    /// Shows the items of the next so many stubs that are on flash only; returns whether that was the end. An item that comes
+    /// Shows the items on flash only among the next `stubs` stubs; returns whether that was the end. An item that comes
     /// or moves meanwhile may be missed or seen twice.
     pub fn walk(&self, from: &mut Position, stubs: usize, now: u32, mut see: impl FnMut(Listed<'_>)) -> bool {
         for _ in 0..stubs {
@@ -68,7 +68,7 @@ impl Flash {
         stub.marks = (stub.marks | stubs::FETCHED) + u8::from(stub.marks & stubs::FREQUENCY < 7);
         self.stubs.set(id, stub);
     }
-    /// Takes out items that are over, among the next so many stubs, and shows each that it looked at; returns whether that was the
+    /// Takes out items that are over, among the next `stubs` stubs, and shows each that it looked at; returns whether that was the
     /// end. The next step goes on after them.
     pub fn crawl(&mut self, stubs: usize, now: u32, mut see: impl FnMut(Crawled)) -> bool {
         for _ in 0..stubs {
