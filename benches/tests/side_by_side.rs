@@ -183,6 +183,9 @@ fn handshake_covers_both_fabrics_and_all_states() {
         assert_eq!(listed, measured);
         assert_eq!(listed.len(), 2 * (4 * 2 + 3), "{listed:?}");
     }
+    let (listed, measured) = listed_and_measured(&["handshake", "--only", "copies/shm/nic/64KiB"]);
+    assert_eq!(listed, measured);
+    assert_eq!(listed.len(), 4 * 2 + 3, "{listed:?}");
 }
 
 #[test]

@@ -139,6 +139,56 @@ fn opening_writer_uses_keys_once_registered() {
     assert_eq!(placed, registered + 5_000, "at once, and one way");
 }
 
+/// A buffer of 200 pages for each of three peers. Returns how late the last peer was asked, and when the buffer was registered here.
+fn asked_of_three(open: impl Fn(&mut [Engine<'_, SimEndpoint>], *const u8, usize) -> Vec<Tag>) -> (u64, u64) {
+    let network = Network::new(1, Costs { latency: 5_000, ..Costs::default() }, Faults::default());
+    let nodes: [Node; 4] = std::array::from_fn(|_| network.node());
+    let caches = nodes.each_ref().map(|node| {
+        let builder = Cache::builder(node.domain()).ignore_environment().monitor(Explicit).background(false);
+        builder.capacity_pages(10_000).build().unwrap()
+    });
+    let source = vec![7_u8; 200 * PAGE];
+    let mut sinks: [_; 3] = std::array::from_fn(|_| vec![0_u8; 200 * PAGE]);
+    let (mut near, mut far) = (Vec::new(), Vec::new());
+    for peer in 1..4 {
+        let [one, other] = network.connect(&nodes[0], &nodes[peer], RECEIVES);
+        near.push(Engine::new(&caches[0], one, Side::Connecting, Limits::default()));
+        far.push(Engine::new(&caches[peer], other, Side::Accepting, Limits::default()));
+    }
+    let tags = open(&mut near, source.as_ptr(), source.len());
+    let registered = nodes[0].now();
+    let asked = far.iter_mut().map(asked).collect::<Vec<_>>();
+    let last = nodes[1..].iter().map(Node::now).max().unwrap();
+    assert_eq!(asked, tags);
+    for ((far, sink), &tag) in far.iter_mut().zip(&mut sinks).zip(&tags) {
+        // SAFETY: the buffer lives to the end of this function, and only the transfer uses it.
+        unsafe { far.accept_write(tag, sink.as_mut_ptr(), sink.len()) }.unwrap();
+    }
+    for ((near, far), &tag) in near.iter_mut().zip(&mut far).zip(&tags) {
+        assert_eq!((near.finish(tag).unwrap(), far.finish(tag).unwrap()), (source.len() as u64, source.len() as u64));
+    }
+    drop((near, far));
+    assert_eq!(nodes[0].registrations(), 1, "one for all three");
+    assert!(sinks.iter().all(|sink| *sink == source));
+    assert_eq!(network.violations(), []);
+    (last, registered)
+}
+
+#[test]
+fn peers_of_one_buffer_are_asked_at_once() {
+    // SAFETY: the buffer lives longer than the engines, and has no other user.
+    let (last, registered) = asked_of_three(|engines, memory, length| unsafe {
+        Engine::open_writes(engines, memory, length, b"").into_iter().map(Result::unwrap).collect()
+    });
+    assert!(last < 10_000 && last + 100_000 < registered, "{last}, {registered}");
+
+    // SAFETY: the buffer lives longer than the engines, and has no other user.
+    let (last, registered) = asked_of_three(|engines, memory, length| unsafe {
+        engines.iter_mut().map(|engine| engine.open_write(memory, length, b"").unwrap()).collect()
+    });
+    assert!(last >= registered, "one after the other: {last}, {registered}");
+}
+
 #[test]
 fn blocking_call_returns_its_end_and_keeps_events() {
     let place = Place::new();

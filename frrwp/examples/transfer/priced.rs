@@ -27,6 +27,8 @@ pub(crate) struct Priced<D>(Arc<Inner<D>>);
 struct Inner<D> {
     domain: D,
     cost: Linear,
+    /// Others may use the CPU meanwhile.
+    yields: bool,
     /// Nanoseconds.
     registering: AtomicU64,
 }
@@ -40,7 +42,18 @@ impl<D> Clone for Priced<D> {
 impl<D: Domain> Priced<D> {
     /// Registrations of this domain, at this cost.
     pub(crate) fn new(domain: D, cost: Linear) -> Self {
-        Self(Arc::new(Inner { domain, cost, registering: AtomicU64::new(0) }))
+        Self(Arc::new(Inner { domain, cost, yields: false, registering: AtomicU64::new(0) }))
+    }
+
+    /// The same, but the CPU is left to others meanwhile: several processes on one CPU register at once, as machines would.
+    #[allow(dead_code, reason = "the example has one peer")]
+    pub(crate) fn yielding(domain: D, cost: Linear) -> Self {
+        Self(Arc::new(Inner { domain, cost, yields: true, registering: AtomicU64::new(0) }))
+    }
+
+    /// Passes the time of a registration or a deregistration that began then.
+    fn spend(&self, since: Instant, micros: f64) {
+        spend(since, micros, if self.0.yields { std::thread::yield_now } else { std::hint::spin_loop });
     }
 
     /// How long registrations took until now, all together.
@@ -59,11 +72,11 @@ impl<D: Domain> Priced<D> {
     }
 }
 
-/// Computes until so much time has passed. A cost that is no time is none.
-fn spend(since: Instant, micros: f64) {
+/// Does this until so much time has passed. A cost that is no time is none.
+fn spend(since: Instant, micros: f64, pass: fn()) {
     let until = Duration::try_from_secs_f64(micros * 1e-6).unwrap_or_default();
     while since.elapsed() < until {
-        std::hint::spin_loop();
+        pass();
     }
 }
 
@@ -74,7 +87,7 @@ unsafe impl<D: Domain> Registrar for Priced<D> {
     fn register(&self, range: PageRange, access: Access) -> io::Result<D::Registration> {
         let start = Instant::now();
         let registration = self.0.domain.register(range, access);
-        spend(start, self.0.cost.register(range.pages()));
+        self.spend(start, self.0.cost.register(range.pages()));
         let nanos = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.0.registering.fetch_add(nanos, Ordering::Relaxed);
         registration
@@ -92,7 +105,7 @@ unsafe impl<D: Domain> Registrar for Priced<D> {
         let start = Instant::now();
         let pages = batch.iter().map(|registered| registered.range.pages()).sum();
         let deregistered = self.0.domain.deregister(batch);
-        spend(start, self.0.cost.deregister(pages));
+        self.spend(start, self.0.cost.deregister(pages));
         deregistered
     }
 

@@ -185,6 +185,38 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
         unsafe { self.open(memory, length, header, true) }
     }
 
+    /// Opens a transfer of this memory to the peer of each engine. All peers are asked before the memory is registered here, so all
+    /// register at once. The answers are in the order of the engines.
+    ///
+    /// Engines of one cache register the memory once. Each transfer ends by itself, and the memory is lent until the last has ended.
+    ///
+    /// # Errors
+    /// As [`Engine::open_write`]. An engine that refuses keeps no other from its transfer.
+    ///
+    /// # Safety
+    /// As [`Engine::open_write`].
+    pub unsafe fn open_writes(
+        engines: &mut [Self],
+        memory: *const u8,
+        length: usize,
+        header: &[u8],
+    ) -> Vec<Result<Tag, OpenError>> {
+        let ask = |engine: &mut Self| {
+            // SAFETY: `Transfers::prepare` requires the contract about memory, which the caller promises.
+            let buffer = unsafe { engine.transfers.prepare(memory.cast_mut(), length, Access::LOCAL_READ) }?;
+            let tag = engine.handshake.write(engine.queue.now(), length as u64, header)?;
+            engine.drive();
+            Ok((tag, buffer))
+        };
+        let asked: Vec<Result<_, OpenError>> = engines.iter_mut().map(ask).collect();
+        let lend = |(engine, asked): (&mut Self, Result<_, _>)| {
+            let (tag, buffer) = asked?;
+            engine.answer(tag, buffer);
+            Ok(tag)
+        };
+        engines.iter_mut().zip(asked).map(lend).collect()
+    }
+
     /// # Safety
     /// As [`Engine::open_write`].
     unsafe fn open(&mut self, memory: *mut u8, length: usize, header: &[u8], read: bool) -> Result<Tag, OpenError> {
@@ -232,7 +264,7 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
         Ok(())
     }
 
-    /// Lends the buffer to a transfer of the peer's, unless it does not fit and has ended the transfer.
+    /// Lends the buffer to a transfer that was asked for, unless that has ended, as it does where the buffer does not fit.
     fn answer(&mut self, tag: Tag, buffer: Buffer<'cache, E::Domain>) {
         if self.handshake.length(tag).is_some() {
             self.register(tag, buffer);

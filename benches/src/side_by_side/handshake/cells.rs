@@ -19,7 +19,7 @@ pub(super) struct Cell {
     pub(super) state: State,
     /// From the opener's call to its end, in nanoseconds.
     pub(super) times: [Vec<f64>; 2],
-    /// The time that both ends spent registering.
+    /// The time that all ends spent registering.
     pub(super) registering: [Vec<f64>; 2],
 }
 
@@ -75,7 +75,7 @@ fn hidden(longer: Figure) -> Figure {
 }
 
 /// Returns the rows of all states, each called `name`, its state and what it says.
-pub(super) fn rows(name: &str, cells: &[Cell]) -> Vec<Row> {
+pub(super) fn rows(name: &str, cells: &[Cell], ends: &str) -> Vec<Row> {
     let warm = cells.iter().find(|cell| cell.state == State::Warm);
     let mut rows = Vec::new();
     for cell in cells {
@@ -86,7 +86,7 @@ pub(super) fn rows(name: &str, cells: &[Cell]) -> Vec<Row> {
         rows.push(row("p99", &|process| cell.quantile(process, 99), Unit::Nanos));
         let Some(warm) = warm.filter(|_| cell.state != State::Warm) else { continue };
         let longer = [0, 1].map(|process| cell.longer(warm, process));
-        let mut note = format!("of {:.1} us of registering at both ends", mean(&cell.registering[0]) / 1e3);
+        let mut note = format!("of {:.1} us of registering at {ends} ends", mean(&cell.registering[0]) / 1e3);
         // Cells without a figure are explained here.
         if longer.iter().any(|longer| longer.best.is_finite() && hidden(*longer).best.is_nan()) {
             let [ours, peers] = longer.map(|it| if it.best.is_nan() { "-".into() } else { format!("{:.2}", it.best) });
@@ -108,7 +108,7 @@ mod tests {
         let cell = |state, times: [Vec<f64>; 2]| Cell { state, times, registering: [vec![100.0; 10], vec![100.0; 10]] };
         let times = longer.map(|longer| longer.map(|by| 1000.0 + by).to_vec());
         let cells = [cell(State::Warm, [vec![1000.0; 10], vec![1000.0; 10]]), cell(State::Cold, times)];
-        rows("x", &cells).pop().unwrap()
+        rows("x", &cells, "both").pop().unwrap()
     }
 
     /// Two of these, two of those.

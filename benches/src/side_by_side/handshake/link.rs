@@ -50,11 +50,24 @@ pub(super) trait Use {
     ) -> Outcome<Self::Output>;
 }
 
-fn shm(cost: Linear) -> Outcome<(Priced<ShmDomain>, ShmArena)> {
+/// The cost of registrations, and whether they leave the CPU to others.
+#[derive(Clone, Copy)]
+pub(super) struct Price {
+    pub(super) cost: Linear,
+    pub(super) yields: bool,
+}
+
+impl Price {
+    fn of<D: Domain>(self, domain: D) -> Priced<D> {
+        if self.yields { Priced::yielding(domain, self.cost) } else { Priced::new(domain, self.cost) }
+    }
+}
+
+fn shm(price: Price) -> Outcome<(Priced<ShmDomain>, ShmArena)> {
     let domain = ShmDomain::new(ShmOptions::default())?;
     let arena = domain.arena(ROOM, Sharing::Writable)?;
     (0..ROOM).step_by(PAGE as usize).try_for_each(|at| arena.write_at(at, &[1]))?;
-    Ok((Priced::new(domain, cost), arena))
+    Ok((price.of(domain), arena))
 }
 
 /// Memory of whole pages.
@@ -63,10 +76,10 @@ struct Pages {
     ahead: usize,
 }
 
-fn iwarp(cost: Linear) -> Outcome<(Priced<IwarpDomain>, Pages)> {
+fn iwarp(price: Price) -> Outcome<(Priced<IwarpDomain>, Pages)> {
     let memory = vec![1_u8; ROOM + PAGE as usize];
     let ahead = memory.as_ptr().align_offset(PAGE as usize);
-    Ok((Priced::new(IwarpDomain::new(IwarpOptions::default())?, cost), Pages { memory, ahead }))
+    Ok((price.of(IwarpDomain::new(IwarpOptions::default())?), Pages { memory, ahead }))
 }
 
 impl Pages {
@@ -78,17 +91,17 @@ impl Pages {
 /// Runs the connecting end: `address` is that of each connection in turn.
 pub(super) fn connecting<U: Use>(
     fabric: &str,
-    cost: Linear,
+    price: Price,
     mut address: impl FnMut() -> Outcome<String>,
     work: U,
 ) -> Outcome<U::Output> {
     if fabric == "shm" {
-        let (domain, arena) = shm(cost)?;
+        let (domain, arena) = shm(price)?;
         work.with::<PricedEndpoint<ShmEndpoint>, _>(domain.clone(), arena.as_ptr(), || {
             Ok(domain.endpoint(connect(domain.inner(), &address()?.parse()?, RECEIVES, WITHIN)?))
         })
     } else {
-        let (domain, mut pages) = iwarp(cost)?;
+        let (domain, mut pages) = iwarp(price)?;
         work.with::<PricedEndpoint<IwarpEndpoint>, _>(domain.clone(), pages.start(), || {
             Ok(domain.endpoint(iwarp::connect(domain.inner(), &address()?, RECEIVES)?))
         })
@@ -96,9 +109,9 @@ pub(super) fn connecting<U: Use>(
 }
 
 /// Runs the listening end, and prints its address in a line.
-pub(super) fn listening<U: Use>(fabric: &str, process: Process, cost: Linear, work: U) -> Outcome<U::Output> {
+pub(super) fn listening<U: Use>(fabric: &str, process: Process, price: Price, work: U) -> Outcome<U::Output> {
     if fabric == "shm" {
-        let (domain, arena) = shm(cost)?;
+        let (domain, arena) = shm(price)?;
         let address = format!("shm:@side-by-side-{}-{}", process_name(process), std::process::id());
         let listener = ShmListener::bind(domain.inner(), &address.parse()?)?;
         println!("{address}");
@@ -106,7 +119,7 @@ pub(super) fn listening<U: Use>(fabric: &str, process: Process, cost: Linear, wo
             Ok(domain.endpoint(listener.accept(RECEIVES, WITHIN)?))
         })
     } else {
-        let (domain, mut pages) = iwarp(cost)?;
+        let (domain, mut pages) = iwarp(price)?;
         let mut listener = IwarpListener::bind(domain.inner(), "iwarp:127.0.0.1:0")?;
         println!("iwarp:{}", listener.address()?);
         work.with::<PricedEndpoint<IwarpEndpoint>, _>(domain.clone(), pages.start(), || {

@@ -9,6 +9,10 @@
 //! Before each transfer the caches of both sides are brought into a [state](State); that is not timed. All states of a size
 //! take turns too.
 //!
+//! `copies/…` write one buffer to three peers, each a process of its own, and end when the last one has it. Registrations of the peers
+//! leave their CPU to each other, as they would be on machines of their own. FRRWP asks all peers before it registers the buffer here
+//! ([`Engine::open_writes`](frrwp::engine::Engine::open_writes)); the traditional process registers it first.
+//!
 //! * `…/p50`, `…/p99`: from the opener's call to its end.
 //! * `…/hidden`: which share of what both sides spent registering did *not* make the transfer longer than one that has all
 //!   registered (`…/warm`), by medians. It is not told where registrations take less than a twentieth of the transfer; nor
@@ -30,6 +34,12 @@ use mrrc::cost::Linear;
 /// Above the tables.
 pub const TITLE: &str =
     "A transfer by FRRWP (ours) and by the traditional process (peer); hidden: of the time spent registering";
+
+/// Above the tables of one buffer for several peers.
+const COPIES_TITLE: &str = "One buffer written to three peers by FRRWP (ours) and by the traditional process (peer)";
+
+/// The peers of one buffer.
+const COPIES: usize = 3;
 
 /// The buffers that are registered before a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -107,21 +117,31 @@ pub fn parts(write: bool) -> Vec<Part> {
         for (cost_name, cost) in COSTS {
             for bytes in SIZES {
                 let name = format!("{fabric}/{cost_name}/{}", size_name(bytes));
-                let rows: Vec<_> = states(bytes)
-                    .flat_map(|state| {
-                        let hidden = (state != State::Warm).then_some("hidden");
-                        ["p50", "p99"].into_iter().chain(hidden).map(move |what| format!("{}/{what}", state.name()))
-                    })
-                    .collect();
-                let prefix = name.clone();
-                parts.push(Part::new(name, TITLE, &rows, move |setting| {
-                    let ask = near::Ask { fabric, cost, bytes, write, name: &prefix };
-                    near::measure(setting, &ask).map_err(|error| error.to_string())
-                }));
+                parts.push(part(name, TITLE, near::Ask { fabric, cost, bytes, write, peers: 1 }));
             }
         }
     }
+    let (cost_name, cost) = COSTS[0];
+    for fabric in FABRICS {
+        for bytes in [64 << 10, 1 << 20] {
+            let name = format!("copies/{fabric}/{cost_name}/{}", size_name(bytes));
+            parts.push(part(name, COPIES_TITLE, near::Ask { fabric, cost, bytes, write: true, peers: COPIES }));
+        }
+    }
     parts
+}
+
+fn part(name: String, title: &'static str, ask: near::Ask) -> Part {
+    let rows: Vec<_> = states(ask.bytes)
+        .flat_map(|state| {
+            let hidden = (state != State::Warm).then_some("hidden");
+            ["p50", "p99"].into_iter().chain(hidden).map(move |what| format!("{}/{what}", state.name()))
+        })
+        .collect();
+    let prefix = name.clone();
+    Part::new(name, title, &rows, move |setting| {
+        near::measure(setting, &ask, &prefix).map_err(|error| error.to_string())
+    })
 }
 
 /// Returns what ours and the peer are, and the costs of the two models' registrations, a line each.
@@ -129,5 +149,7 @@ pub fn about() -> Vec<String> {
     let contestants =
         ["ours: FRRWP: both ends register at once", "peer: the traditional process: one end registers after the other"];
     let costs = COSTS.iter().map(|(name, cost)| format!("{name}: {cost}, spent computing, at the side that registers"));
-    contestants.map(String::from).into_iter().chain(costs).collect()
+    let copies =
+        format!("copies: to {COPIES} peers at once; their registrations leave the CPU that they share to each other");
+    contestants.map(String::from).into_iter().chain(costs).chain([copies]).collect()
 }

@@ -6,7 +6,7 @@
 //! is of as many bytes as were said last.
 #![expect(unsafe_code, reason = "buffers are lent to engines by address")]
 
-use super::link::{FIGURES, ROOM, Use, cache, engine, listening};
+use super::link::{FIGURES, Price, ROOM, Use, cache, engine, listening};
 use super::priced::Priced;
 use super::{State, process_name};
 use crate::side_by_side::remote::Outcome;
@@ -21,10 +21,11 @@ pub(super) const WRITER: &str = "writer";
 
 /// Is the other end, until the connection ends.
 pub(in crate::side_by_side) fn run(arguments: &[&str]) -> Outcome<()> {
-    let [fabric, process, cost] = arguments else { return Err("fabric, process and cost".into()) };
+    let [fabric, process, cost, yields] = arguments else { return Err("fabric, process, cost, yields".into()) };
     let process = [Process::Frrwp, Process::Traditional].into_iter().find(|&p| process_name(p) == *process);
     let process = process.ok_or("no such process")?;
-    listening(fabric, process, cost.parse()?, Answer { process })
+    let price = Price { cost: cost.parse()?, yields: yields.parse()? };
+    listening(fabric, process, price, Answer { process })
 }
 
 /// Nanoseconds in each state, in the order of [`State::ALL`], as this machine writes them.
