@@ -72,6 +72,16 @@ fn no_time_keeps_requests_from_being_read() {
 }
 
 #[test]
+fn the_unit_is_known_where_first_times_are_none() {
+    let lines: String = (0..9).map(|at| format!("{},{},4096\n", 1_700_000_000_000_u64 + at, at * 4096)).collect();
+    let table = format!("timestamp,offset,size\n-,0,4096\n-,4096,4096\n{lines}");
+    let reader = traces::read("t.csv", Cursor::new(table.into_bytes()), &ReadOptions::default()).unwrap();
+    let summary = Trace::load("t.csv", reader, false).unwrap().summary;
+    let understood = "column 1 is the time in units of 1000000 ns, by the first one";
+    assert!(summary.understood.contains(understood) && summary.untimed == 2, "{summary}");
+}
+
+#[test]
 fn sharing_needs_times_only_of_several_processes() {
     let load = |table: &str| {
         let reader = traces::read("t.csv", Cursor::new(table.as_bytes().to_vec()), &ReadOptions::default()).unwrap();

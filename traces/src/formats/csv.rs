@@ -185,6 +185,10 @@ impl Parser for Csv {
     fn requests(&mut self, mut lines: &[u8], steps: &mut Vec<Step>) -> Taken {
         let mut taken = Taken::default();
         let Some(plan) = &self.plan else { return taken };
+        // The first time that can be read decides on the unit, and this reads none.
+        if plan.time.is_some() && self.times.unit().is_none() {
+            return taken;
+        }
         let mut plain = Plain::new(plan, self.is_hex);
         while let Some((step, length)) = plain.line(lines) {
             steps.push(step);
