@@ -83,11 +83,91 @@ fn hears(child: &Child) -> bool {
     u64::from_str_radix(caught.trim(), 16).is_ok_and(|caught| caught & (1 << 1) != 0)
 }
 
+/// Waits with much patience until something holds. Returns whether it does.
+#[cfg(target_os = "linux")]
+fn wait_until(mut holds: impl FnMut() -> bool) -> bool {
+    use std::time::{Duration, Instant};
+    let begun = Instant::now();
+    while !holds() {
+        if begun.elapsed() > Duration::from_secs(300) {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    true
+}
+
+/// Interrupts a process once that holds. Returns its exit status; it is killed if it does not end.
+#[cfg(target_os = "linux")]
+fn interrupted_once(child: &mut Child, mut holds: impl FnMut(&Child) -> bool) -> Option<i32> {
+    assert!(wait_until(|| holds(child)), "it does not come so far");
+    interrupt(child);
+    let mut status = None;
+    let ended = wait_until(|| {
+        status = child.try_wait().unwrap();
+        status.is_some()
+    });
+    if !ended {
+        child.kill().unwrap();
+    }
+    status.and_then(|status| status.code())
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn the_first_one_removes_a_file_of_a_stalled_pipe() {
+    let folder = folder();
+    let pipe = path(&folder, "pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for (to, name) in [("pages", "out.csv"), ("registrations-binary", "out.reg.zst")] {
+        let out = path(&folder, name);
+        let mut child = command(&["convert", "--format", "pages", "--to", to, &pipe, &out]);
+        let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut writer = File::options().write(true).open(&pipe).unwrap();
+        writer.write_all(b"start_page,pages\n").unwrap();
+        writer.write_all(&b"1,1\n".repeat(1 << 18)).unwrap();
+        // The file is being made, and the rest does not come.
+        let code = interrupted_once(&mut child, |_| names(&folder).iter().any(|name| name.starts_with(".out")));
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(code, Some(130), "{output:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "tracesim: interrupted\n");
+        assert_eq!(names(&folder), ["pipe"]);
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn full_standard_error_keeps_no_interruption() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    let folder = folder();
+    let pipe = path(&folder, "pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let error = writer.try_clone().unwrap();
+    let written = AtomicUsize::new(0);
+    std::thread::scope(|threads| {
+        // It writes on as long as there is room, and ends with the reader.
+        threads.spawn(|| {
+            while writer.write_all(b"x").is_ok() {
+                written.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let mut before = 0;
+        let is_full = || {
+            let now = written.load(Ordering::Relaxed);
+            now > 0 && std::mem::replace(&mut before, now) == now
+        };
+        assert!(wait_until(is_full));
+        let mut child = command(&["info", &pipe]).stdout(Stdio::null()).stderr(error).spawn().unwrap();
+        assert_eq!(interrupted_once(&mut child, hears), Some(130));
+        child.wait().unwrap();
+        drop(reader);
+    });
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn the_first_one_ends_a_wait_for_a_pipe() {
-    use std::time::{Duration, Instant};
-    const PATIENCE: Duration = Duration::from_secs(300);
     let folder = folder();
     // It has no writer, so it cannot be opened.
     let pipe = path(&folder, "pipe");
@@ -95,25 +175,9 @@ fn the_first_one_ends_a_wait_for_a_pipe() {
     let results = path(&folder, "results");
     for arguments in [&["info", "-o", &results, &pipe][..], &["mrc", &pipe], &["bound", &pipe], &["convert", &pipe]] {
         let mut child = command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let begun = Instant::now();
-        let mut is_sent = false;
-        let mut wait = || loop {
-            if let Some(status) = child.try_wait().unwrap() {
-                break Some(status);
-            }
-            if !is_sent && hears(&child) {
-                interrupt(&child);
-                is_sent = true;
-            }
-            if begun.elapsed() > PATIENCE {
-                child.kill().unwrap();
-                break None;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        };
-        let status = wait().unwrap_or_else(|| panic!("{arguments:?} does not end"));
+        let code = interrupted_once(&mut child, hears);
         let output = child.wait_with_output().unwrap();
-        assert_eq!(status.code(), Some(130), "{arguments:?}");
+        assert_eq!(code, Some(130), "{arguments:?}");
         assert_eq!(String::from_utf8_lossy(&output.stderr), "tracesim: interrupted\n", "{arguments:?}");
         assert_eq!((output.stdout, names(&folder)), (Vec::new(), vec!["pipe".to_owned()]), "{arguments:?}");
     }

@@ -114,7 +114,14 @@ impl FromStr for Form {
 /// # Ok::<(), traces::TraceError>(())
 /// ```
 pub fn create(file: &Path, form: Form) -> Result<Box<dyn Writer>, TraceError> {
-    let output = Output::create(file)?;
+    create_in(Output::create(file)?, form)
+}
+
+/// Returns a writer for this output, as [`create`] does for a file.
+///
+/// # Errors
+/// [`TraceError::Io`] if the output cannot be written.
+pub fn create_in(output: Output, form: Form) -> Result<Box<dyn Writer>, TraceError> {
     Ok(match form {
         Form::Pages => Box::new(Pages::new(output)?),
         Form::Csv => Box::new(Csv::new(output)?),

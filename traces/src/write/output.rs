@@ -16,6 +16,7 @@ use tempfile::NamedTempFile;
 /// it is removed. A symbolic link stays and what it points at is replaced. Devices and pipes are written as they are.
 pub struct Output {
     file: PathBuf,
+    temporary: Option<PathBuf>,
     /// Writers write a few bytes at a time, and a coder is called with many.
     coder: BufWriter<Coder>,
 }
@@ -56,6 +57,10 @@ impl Output {
     pub fn create(file: &Path) -> Result<Self, TraceError> {
         let failed = |error| TraceError::Io { file: file.to_owned(), doing: "create", error };
         let target = Target::open(file).map_err(failed)?;
+        let temporary = match &target {
+            Target::Renamed { temporary, .. } => Some(temporary.path().to_owned()),
+            Target::Special(_) | Target::Stdout(_) => None,
+        };
         let sink = |target| BufWriter::with_capacity(BUFFER, target);
         let coder = match file.extension().and_then(|extension| extension.to_str()) {
             Some("gz") => Coder::Gzip(GzEncoder::new(sink(target), Compression::default())),
@@ -67,12 +72,17 @@ impl Output {
             Some("xz") => Coder::Xz(XzEncoder::new(sink(target), XZ_LEVEL)),
             _ => Coder::Plain(target),
         };
-        Ok(Self { file: file.to_owned(), coder: BufWriter::with_capacity(BUFFER, coder) })
+        Ok(Self { file: file.to_owned(), temporary, coder: BufWriter::with_capacity(BUFFER, coder) })
     }
 
     /// Returns the name as given.
     pub fn file(&self) -> &Path {
         &self.file
+    }
+
+    /// Returns the temporary name of a regular file, for a program that ends without dropping it.
+    pub fn temporary(&self) -> Option<&Path> {
+        self.temporary.as_deref()
     }
 
     /// Returns an error of this file.
@@ -85,7 +95,7 @@ impl Output {
     /// # Errors
     /// [`TraceError::Io`]; then there is no file, or still the one of before.
     pub fn finish(self) -> Result<(), TraceError> {
-        let Self { file, coder } = self;
+        let Self { file, coder, .. } = self;
         let coder = coder.into_inner().map_err(io::IntoInnerError::into_error);
         let target = coder.and_then(Coder::finish);
         target.and_then(Target::finish).map_err(|error| TraceError::Io { file, doing: "write", error })

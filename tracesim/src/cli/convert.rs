@@ -6,8 +6,8 @@ use super::interrupt;
 use super::output::refuse_input;
 use super::source::{ABOUT_TRACES, Reading, failed, tell};
 use std::path::{Path, PathBuf};
-use traces::write::{Form, Written, copy, create};
-use traces::{Format, Reader};
+use traces::write::{self, Form, Writer, Written, copy};
+use traces::{Event, Format, Reader, TraceError};
 
 /// Write a trace in another format
 #[derive(clap::Args, Debug)]
@@ -49,7 +49,6 @@ impl Convert {
         let file = self.output.as_ref().unwrap_or(&self.file);
         refuse_input(file, std::slice::from_ref(&self.trace))?;
         let mut reader = self.reading.open(&self.trace)?;
-        interrupt::only_ask();
         let writer = create(file, self.to).map_err(failed)?;
         let written = copy(&mut reader, writer).map_err(failed)?;
         tell(&self.trace, reader.summary());
@@ -64,4 +63,36 @@ pub(super) fn wrote(file: &Path, form: Form, written: Written) {
     let to = if file.as_os_str() == "-" { "standard output".into() } else { file.display().to_string() };
     let left = if left_out == 0 { String::new() } else { format!(", {left_out} left out that {form} cannot express") };
     note(&format!("{events} events to {to}{left}"));
+}
+
+/// A writer whose temporary file an interruption removes.
+struct Removable {
+    writer: Box<dyn Writer>,
+    temporary: Option<PathBuf>,
+}
+
+/// Returns a writer for this file, as [`write::create`] does. An interruption leaves nothing of it behind.
+pub(super) fn create(file: &Path, form: Form) -> Result<Box<dyn Writer>, TraceError> {
+    // A pipe may wait for a reader.
+    let is_special = file.as_os_str() == "-" || file.metadata().is_ok_and(|there| !there.is_file());
+    let output = if is_special {
+        write::Output::create(file)?
+    } else {
+        interrupt::begin(|| write::Output::create(file), write::Output::temporary)?
+    };
+    let temporary = output.temporary().map(Path::to_owned);
+    Ok(Box::new(Removable { writer: write::create_in(output, form)?, temporary }))
+}
+
+impl Writer for Removable {
+    fn write(&mut self, event: &Event) -> Result<(), TraceError> {
+        self.writer.write(event)
+    }
+
+    fn finish(self: Box<Self>) -> Result<Written, TraceError> {
+        let Self { writer, temporary } = *self;
+        let written = writer.finish();
+        temporary.iter().for_each(|path| interrupt::finished(path));
+        written
+    }
 }

@@ -1,16 +1,15 @@
 //! `generate`: workloads made from published figures.
 
-use super::convert::wrote;
+use super::convert::{create, wrote};
 use super::failure::Failure;
 use super::hanging::hanging;
-use super::interrupt;
 use super::progress::Progress;
 use super::source::failed;
 use std::io::Write as _;
 use std::path::PathBuf;
 use traces::TraceError;
 use traces::generate::{Generator, Workload, buffers};
-use traces::write::{Form, create};
+use traces::write::Form;
 
 /// Write a workload made from published figures
 #[derive(clap::Args, Debug)]
@@ -57,16 +56,12 @@ impl Generate {
     pub(crate) fn run(&self) -> Result<(), Failure> {
         let file = self.output.as_ref().unwrap_or(&self.file);
         let mut events = self.workload.generate().map_err(failed)?;
-        interrupt::only_ask();
         let mut writer = create(file, self.to).map_err(failed)?;
         let progress = Progress::of(&format!("generating {}", self.workload.name()), self.workload.requests());
         for (at, event) in events.by_ref().enumerate() {
             writer.write(&event.map_err(failed)?).map_err(failed)?;
             if at % REPORT == REPORT - 1 {
                 progress.step(REPORT as u64);
-                if interrupt::came() {
-                    return Err(Failure::Interrupted);
-                }
             }
         }
         let written = writer.finish().map_err(|error: TraceError| failed(error))?;

@@ -9,8 +9,9 @@ use std::collections::BTreeSet;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use tempfile::NamedTempFile;
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread;
+use std::time::Duration;
 
 /// Whether the first one came.
 pub(crate) static STOP: AtomicBool = AtomicBool::new(false);
@@ -37,16 +38,44 @@ pub(crate) fn listen() {
             for path in &state.unfinished {
                 let _ = std::fs::remove_file(path);
             }
-            let mut out = io::stderr();
-            if out.is_terminal() {
-                // A line of progress may stand there.
-                let _ = out.write_all(b"\r\x1b[K");
-            }
-            note("interrupted");
-            std::process::exit(130);
+            report();
+            end();
         }
     };
     let _ = ctrlc::set_handler(heard);
+}
+
+/// How long a report may take.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Reports the interruption, unless that takes too long. Standard error may be a pipe that nothing reads, or another thread may
+/// wait for that and have the lock.
+fn report() {
+    let (done, reported) = mpsc::channel();
+    let report = move || {
+        let mut out = io::stderr();
+        if out.is_terminal() {
+            // A line of progress may stand there.
+            let _ = out.write_all(b"\r\x1b[K");
+        }
+        note("interrupted");
+        let _ = done.send(());
+    };
+    if thread::Builder::new().spawn(report).is_ok() {
+        let _ = reported.recv_timeout(PATIENCE);
+    }
+}
+
+/// Ends the process, and waits for nothing: `exit` writes the rest of standard output, which nothing may read.
+fn end() -> ! {
+    #[cfg(target_os = "linux")]
+    #[expect(unsafe_code, reason = "the end without handlers")]
+    // SAFETY: `_exit` takes a number, runs no code of the process and does not return.
+    unsafe {
+        libc::_exit(130)
+    }
+    #[cfg(not(target_os = "linux"))]
+    std::process::exit(130)
 }
 
 /// From now on the first one only asks: the command looks for it soon, and prints what is finished or removes its own files.
@@ -59,12 +88,16 @@ pub(crate) fn came() -> bool {
     STOP.load(Ordering::Relaxed)
 }
 
-/// Makes a file that must not stay behind before it is [`finished`].
-pub(crate) fn begin(make: impl FnOnce() -> io::Result<NamedTempFile>) -> io::Result<NamedTempFile> {
+/// Makes a file that must not stay behind before it is [`finished`]. `path` returns its name, if it is such a file. Makes nothing
+/// that waits: a signal waits for it.
+pub(crate) fn begin<T, E>(
+    make: impl FnOnce() -> Result<T, E>,
+    path: impl for<'a> Fn(&'a T) -> Option<&'a Path>,
+) -> Result<T, E> {
     let mut state = state();
-    let file = make()?;
-    state.unfinished.insert(file.path().to_owned());
-    Ok(file)
+    let made = make()?;
+    state.unfinished.extend(path(&made).map(Path::to_owned));
+    Ok(made)
 }
 
 /// It is finished, or gone.

@@ -97,7 +97,7 @@ impl Output {
             };
             Failure::work(format_args!("{}: write: {why}", path.display()))
         };
-        let file = interrupt::begin(|| builder.tempfile_in(folder)).map_err(plain)?;
+        let file = interrupt::begin(|| builder.tempfile_in(folder), |file| Some(file.path())).map_err(plain)?;
         Ok(Self::Replace(to, BufWriter::new(file)))
     }
 
