@@ -45,6 +45,8 @@ pub const LEAST_REQUESTS: u64 = 300;
 const STEADY: f64 = 0.25;
 /// The default policy stands if it saves so nearly what the best does.
 const AS_GOOD: f64 = 0.01;
+/// Replays of the whole trace that those of its halves take: each without a cache and with the choice.
+const HALVES: u64 = 2;
 /// Widening pays from this share of the cost with the cache: it pins pages that nothing asked for.
 const WIDENING_PAYS: f64 = 0.05;
 
@@ -119,6 +121,12 @@ impl Advice {
     /// Returns the line that was chosen.
     pub fn choice(&self) -> Option<&Line> {
         self.chosen.and_then(|at| self.lines.get(at))
+    }
+
+    /// Returns how often [`Advice::of`] replays the trace, at most: each policy at each size, the lines, the halves and the widening.
+    pub fn replays(question: &Question, footprint: &Footprint) -> u64 {
+        let sizes = sizes(footprint.largest_process_pages);
+        sweep(question, &sizes).cells().len() as u64 + HALVES + 1
     }
 
     /// Compares, and decides.
@@ -292,7 +300,7 @@ fn halves(
 mod tests {
     use super::*;
     use mrrc_core::{Access, PageRange};
-    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use traces::{Kind, Step};
 
     fn step(kind: Kind, start: u64, pages: u64) -> Step {
@@ -307,8 +315,15 @@ mod tests {
             within: 0.05,
             worth: 0.1,
         };
-        let watch = Watch { stop: &AtomicBool::new(false), replayed: &|_| {} };
-        Advice::of(&question, &trace, &Footprint::of(&trace), &watch).unwrap()
+        let (replayed, footprint) = (AtomicU64::new(0), Footprint::of(&trace));
+        let count = |steps| _ = replayed.fetch_add(steps, Ordering::Relaxed);
+        let watch = Watch { stop: &AtomicBool::new(false), replayed: &count };
+        let advice = Advice::of(&question, &trace, &footprint, &watch).unwrap();
+        // All that is announced, if there is a choice.
+        let announced = Advice::replays(&question, &footprint) * trace.processes[0].steps.len() as u64;
+        let replayed = replayed.into_inner();
+        assert!(if advice.choice().is_some() { replayed == announced } else { replayed < announced }, "{replayed}");
+        advice
     }
 
     #[test]

@@ -97,6 +97,9 @@ impl<T: Copy> LastUse<T> {
 
     /// Shows how many pages of the range have which value, in address order; those without one are left out.
     pub(crate) fn visit(&self, range: PageRange, mut has: impl FnMut(u64, T)) {
+        if let Some(run) = self.runs.get(&range.start()).filter(|run| run.end >= range.end()) {
+            return has(range.pages(), run.value);
+        }
         for (start, run) in self.touched_by(range) {
             has(run.end.min(range.end()) - start.max(range.start()), run.value);
         }

@@ -145,30 +145,48 @@ pub struct Clairvoyant {
     list: Option<ListId>,
     len: usize,
     /// Regions of about one size, of which about as many pages are used next, the farthest next use on top. Entries whose region was used since, or left, are skipped.
-    sizes: Vec<Size>,
+    sizes: Vec<BinaryHeap<(u32, RegionId)>>,
+    /// The tops of these heaps, which all victims are chosen among.
+    tops: Vec<Top>,
     by_pages: FxHashMap<(u64, u64), usize>,
     entries: usize,
 }
 
-#[derive(Debug)]
-struct Size {
+/// The top of a heap.
+#[derive(Clone, Copy, Debug)]
+struct Top {
+    /// Its next use; infinite for [`NEVER`], and negative if the heap is empty.
+    next: f64,
     /// Room over worth, of a region of this size.
     room_for_worth: f64,
-    heap: BinaryHeap<(u32, RegionId)>,
+}
+
+impl Top {
+    const NONE: f64 = -1.0;
+
+    fn set(&mut self, heap: &BinaryHeap<(u32, RegionId)>) {
+        self.next = match heap.peek() {
+            Some(&(NEVER, _)) => f64::INFINITY,
+            Some(&(next, _)) => f64::from(next),
+            None => Self::NONE,
+        };
+    }
 }
 
 impl Clairvoyant {
     /// Evicts at least `batch_pages` at a time. The driver of the core calls [`Future::begin`] before each request and
     /// [`Future::advance`] after it.
     pub fn new(future: Rc<Future>, foresight: Foresight, costs: &Linear, batch_pages: u64) -> Self {
-        let (sizes, by_pages) = Default::default();
-        Self { future, foresight, costs: *costs, batch_pages, list: None, len: 0, sizes, by_pages, entries: 0 }
+        let (sizes, tops, by_pages) = Default::default();
+        Self { future, foresight, costs: *costs, batch_pages, list: None, len: 0, sizes, tops, by_pages, entries: 0 }
     }
 
-    fn next_use(&self, regions: &Regions, id: RegionId) -> u32 {
+    /// Returns when the region is used next, if it is used now, and how many of its pages then.
+    fn foresee(&self, regions: &Regions, id: RegionId) -> (u32, u64) {
+        let region = regions.get(id);
         match self.foresight {
-            Foresight::Requests => self.future.next_use(),
-            Foresight::Pages => self.future.next_of(regions.get(id).range()).0,
+            Foresight::Requests => (self.future.next_use(), region.pages()),
+            Foresight::Pages => self.future.next_of(region.range()),
         }
     }
 
@@ -178,19 +196,18 @@ impl Clairvoyant {
         pages >> dropped << dropped
     }
 
-    fn push(&mut self, regions: &Regions, id: RegionId) {
+    /// Enters a region of which so many pages are used next.
+    fn push(&mut self, regions: &Regions, id: RegionId, used: u64) {
         let region = regions.get(id);
-        let used = match self.foresight {
-            Foresight::Requests => region.pages(),
-            Foresight::Pages => self.future.next_of(region.range()).1.max(1),
-        };
-        let (pages, used) = (Self::size_of(region.pages()), Self::size_of(used));
+        let (pages, used) = (Self::size_of(region.pages()), Self::size_of(used.max(1)));
         let size = *self.by_pages.entry((pages, used)).or_insert_with(|| {
             let room_for_worth = pages as f64 / self.costs.reload(used).max(f64::MIN_POSITIVE);
-            self.sizes.push(Size { room_for_worth, heap: BinaryHeap::new() });
+            self.sizes.push(BinaryHeap::new());
+            self.tops.push(Top { next: Top::NONE, room_for_worth });
             self.sizes.len() - 1
         });
-        self.sizes[size].heap.push((region.order.get() as u32, id));
+        self.sizes[size].push((region.order.get() as u32, id));
+        self.tops[size].set(&self.sizes[size]);
         self.entries += 1;
         if self.entries > 2 * self.len + 1024 {
             self.rebuild(regions);
@@ -201,50 +218,74 @@ impl Clairvoyant {
     fn rebuild(&mut self, regions: &Regions) {
         let list = self.list;
         self.entries = 0;
-        for size in &mut self.sizes {
-            size.heap.retain(|&(next, id)| regions.list(id) == list && regions.get(id).order.get() == u64::from(next));
-            self.entries += size.heap.len();
+        for (heap, top) in self.sizes.iter_mut().zip(&mut self.tops) {
+            heap.retain(|&entry| is_current(regions, list, entry));
+            top.set(heap);
+            self.entries += heap.len();
         }
     }
 
-    fn enlist(&mut self, regions: &mut Regions, id: RegionId) {
+    fn enlist(&mut self, regions: &mut Regions, id: RegionId, used: u64) {
         let list = *self.list.get_or_insert_with(|| regions.new_list());
         regions.push_back(list, id);
         self.len += 1;
-        self.push(regions, id);
+        self.push(regions, id, used);
     }
 
     /// Returns the size whose top is the least worth keeping.
+    ///
+    /// A top that is skipped hides entries with an earlier next use. So no current one is worth less than the least of all tops: if
+    /// that is current, it is the one.
     fn worst(&mut self, regions: &Regions) -> Option<usize> {
-        let now = self.future.now.get();
-        let mut worst: Option<(f64, usize)> = None;
-        for (at, size) in self.sizes.iter_mut().enumerate() {
-            while let Some(&(next, id)) = size.heap.peek() {
-                if regions.list(id) == self.list && regions.get(id).order.get() == u64::from(next) {
-                    let wait = if next == NEVER { f64::INFINITY } else { f64::from(next.saturating_sub(now)) };
-                    let score = wait * size.room_for_worth;
-                    if worst.is_none_or(|(most, _)| score > most) {
-                        worst = Some((score, at));
-                    }
-                    break;
+        let now = f64::from(self.future.now.get());
+        loop {
+            let mut worst: Option<(f64, usize)> = None;
+            for (at, top) in self.tops.iter().enumerate().filter(|(_, top)| top.next >= 0.0) {
+                let score = (top.next - now).max(0.0) * top.room_for_worth;
+                if worst.is_none_or(|(most, _)| score > most) {
+                    worst = Some((score, at));
                 }
-                size.heap.pop();
-                self.entries -= 1;
+            }
+            let (_, at) = worst?;
+            if !self.skip(regions, at) {
+                return Some(at);
             }
         }
-        worst.map(|(_, at)| at)
     }
+
+    /// Takes entries that are not current from the top. Returns whether there were any.
+    fn skip(&mut self, regions: &Regions, size: usize) -> bool {
+        let before = self.entries;
+        while self.sizes[size].peek().is_some_and(|&entry| !is_current(regions, self.list, entry)) {
+            self.pop(size);
+        }
+        self.entries < before
+    }
+
+    fn pop(&mut self, size: usize) -> Option<RegionId> {
+        let (_, id) = self.sizes[size].pop()?;
+        self.entries -= 1;
+        self.tops[size].set(&self.sizes[size]);
+        Some(id)
+    }
+}
+
+/// Returns whether the region is there, and was not used since this was entered.
+fn is_current(regions: &Regions, list: Option<ListId>, (next, id): (u32, RegionId)) -> bool {
+    regions.list(id) == list && regions.get(id).order.get() == u64::from(next)
 }
 
 impl Policy for Clairvoyant {
     fn insert(&mut self, regions: &mut Regions, id: RegionId) {
-        regions.get(id).order.set(self.next_use(regions, id).into());
-        self.enlist(regions, id);
+        let (next, used) = self.foresee(regions, id);
+        regions.get(id).order.set(next.into());
+        self.enlist(regions, id, used);
     }
 
     fn touch(&mut self, regions: &mut Regions, id: RegionId) {
-        regions.get(id).order.set(self.next_use(regions, id).into());
-        self.push(regions, id);
+        let (next, used) = self.foresee(regions, id);
+        regions.get(id).order.set(next.into());
+        self.push(regions, id, used);
     }
 
     fn remove(&mut self, regions: &mut Regions, id: RegionId) {
@@ -255,8 +296,7 @@ impl Policy for Clairvoyant {
     fn victim(&mut self, regions: &mut Regions) -> Option<RegionId> {
         loop {
             let worst = self.worst(regions)?;
-            let (_, id) = self.sizes[worst].heap.pop()?;
-            self.entries -= 1;
+            let id = self.pop(worst)?;
             self.remove(regions, id);
             if !regions.get(id).in_use() {
                 return Some(id);
@@ -266,7 +306,9 @@ impl Policy for Clairvoyant {
     }
 
     fn put_back(&mut self, regions: &mut Regions, id: RegionId) {
-        self.enlist(regions, id);
+        // As it was entered: when it is used next does not change meanwhile.
+        let (_, used) = self.foresee(regions, id);
+        self.enlist(regions, id, used);
     }
 
     fn batch_size(&self, need: Need) -> Need {
@@ -274,6 +316,6 @@ impl Policy for Clairvoyant {
     }
 
     fn memory(&self) -> usize {
-        self.sizes.iter().map(|size| size.heap.capacity() * size_of::<(u32, RegionId)>()).sum()
+        self.sizes.iter().map(|heap| heap.capacity() * size_of::<(u32, RegionId)>()).sum()
     }
 }

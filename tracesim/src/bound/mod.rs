@@ -60,7 +60,7 @@ mod lower;
 mod upper;
 
 pub use lower::{lower, lower_until};
-pub use upper::{upper, upper_bypassing, upper_bypassing_until, upper_until};
+pub use upper::{upper, upper_bypassing, upper_bypassing_until, upper_replays, upper_until};
 
 use mrrc_core::policy::{Granule, Scheme};
 

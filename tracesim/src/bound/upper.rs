@@ -3,7 +3,7 @@
 use super::clairvoyant::{Clairvoyant, Foresight, Future};
 use super::holds_for;
 use super::lower::{Bound, NEVER};
-use crate::policies::builtin;
+use crate::policies::{PolicyEntry, builtin};
 use crate::row::DeregCost;
 use crate::simulate::{Recency, ReplayError, Watch};
 use mrrc_core::core::{NoHolders, Request};
@@ -12,7 +12,7 @@ use mrrc_core::policy::Overlap;
 use mrrc_core::{Config, ConfigError, Core, PageRange, Part, RegionId};
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use traces::{Kind, Process, Trace};
 
 /// One way to use the knowledge of the future; the cheapest of a few counts.
@@ -52,10 +52,10 @@ const BYPASSING: &[Schedule] =
 /// # Errors
 /// [`ConfigError`] for a capacity of no pages, and for costs that are no costs.
 pub fn upper(trace: &Trace, capacities_pages: &[u64], costs: &Linear) -> Result<Vec<f64>, ConfigError> {
-    upper_until(trace, capacities_pages, costs, &NEVER).map(Option::unwrap_or_default)
+    upper_until(trace, capacities_pages, costs, &UNWATCHED).map(Option::unwrap_or_default)
 }
 
-/// Returns the same as [`upper`], or none soon after `stop` was set.
+/// Returns the same as [`upper`], or none soon after `watch` was told to stop. It hears of the steps of [all replays](upper_replays).
 ///
 /// # Errors
 /// As [`upper`].
@@ -63,9 +63,9 @@ pub fn upper_until(
     trace: &Trace,
     capacities_pages: &[u64],
     costs: &Linear,
-    stop: &AtomicBool,
+    watch: &Watch<'_>,
 ) -> Result<Option<Vec<f64>>, ConfigError> {
-    cheapest(trace, capacities_pages, costs, WITHIN_THE_LIMIT, true, stop)
+    cheapest(trace, capacities_pages, costs, WITHIN_THE_LIMIT, true, watch)
 }
 
 /// As [`upper`], where any request may bypass the limit as one that does not fit does: what is not worth the room is
@@ -74,10 +74,10 @@ pub fn upper_until(
 /// # Errors
 /// As [`upper`].
 pub fn upper_bypassing(trace: &Trace, capacities_pages: &[u64], costs: &Linear) -> Result<Vec<f64>, ConfigError> {
-    upper_bypassing_until(trace, capacities_pages, costs, &NEVER).map(Option::unwrap_or_default)
+    upper_bypassing_until(trace, capacities_pages, costs, &UNWATCHED).map(Option::unwrap_or_default)
 }
 
-/// Returns the same as [`upper_bypassing`], or none soon after `stop` was set.
+/// Returns the same as [`upper_bypassing`], or none soon after `watch` was told to stop. It hears of the steps of [all replays](upper_replays).
 ///
 /// # Errors
 /// As [`upper`].
@@ -85,9 +85,9 @@ pub fn upper_bypassing_until(
     trace: &Trace,
     capacities_pages: &[u64],
     costs: &Linear,
-    stop: &AtomicBool,
+    watch: &Watch<'_>,
 ) -> Result<Option<Vec<f64>>, ConfigError> {
-    cheapest(trace, capacities_pages, costs, BYPASSING, false, stop)
+    cheapest(trace, capacities_pages, costs, BYPASSING, false, watch)
 }
 
 fn cheapest(
@@ -96,23 +96,23 @@ fn cheapest(
     costs: &Linear,
     tries: &[Schedule],
     with_online: bool,
-    stop: &AtomicBool,
+    watch: &Watch<'_>,
 ) -> Result<Option<Vec<f64>>, ConfigError> {
     let mut totals = vec![0.0; capacities.len()];
     for process in &trace.processes {
         let future = Future::of(process);
         let bypasses = tries.iter().any(|schedule| schedule.bypass_below > 0.0);
-        let prices = bypasses.then(|| Bound::until(process, costs, stop)).flatten();
+        let prices = bypasses.then(|| Bound::until(process, costs, watch.stop)).flatten();
         for (total, &capacity) in totals.iter_mut().zip(capacities) {
             let price = prices.as_ref().map_or(0.0, |bound| bound.price_at(capacity));
             let mut least = f64::INFINITY;
             for schedule in tries {
                 let config = Config { cost: *costs, overlap: Some(schedule.overlap), ..Config::new(capacity) };
-                let Some(us) = replay(process, &future, &config, schedule, price, stop)? else { return Ok(None) };
+                let Some(us) = replay(process, &future, &config, schedule, price, watch)? else { return Ok(None) };
                 least = least.min(us);
             }
             if with_online {
-                let Some(us) = best_online(process, capacity, costs, stop)? else { return Ok(None) };
+                let Some(us) = best_online(process, capacity, costs, watch)? else { return Ok(None) };
                 least = least.min(us);
             }
             *total += least;
@@ -121,18 +121,27 @@ fn cheapest(
     Ok(Some(totals))
 }
 
+/// The policies that do not know the future, and for which the lower bound holds.
+fn online(config: &Config) -> impl Iterator<Item = PolicyEntry> {
+    builtin().into_iter().filter(|policy| holds_for(&policy.scheme(&config.params())))
+}
+
+/// Returns how often [`upper_until`] and [`upper_bypassing_until`] replay a trace at each capacity.
+pub fn upper_replays() -> (u64, u64) {
+    ((WITHIN_THE_LIMIT.len() + online(&Config::new(1)).count()) as u64, BYPASSING.len() as u64)
+}
+
 /// Returns the cost of the best policy that does not know the future, of those for which the lower bound holds; none if stopped.
 fn best_online(
     process: &Process,
     capacity: u64,
     costs: &Linear,
-    stop: &AtomicBool,
+    watch: &Watch<'_>,
 ) -> Result<Option<f64>, ConfigError> {
     let mut least = f64::INFINITY;
-    let watch = Watch { stop, replayed: &|_| {} };
     let config = Config { cost: *costs, ..Config::new(capacity) };
-    for policy in builtin().iter().filter(|policy| holds_for(&policy.scheme(&config.params()))) {
-        match policy.replay_process(process, &config, Recency::Exact, Some(&watch)) {
+    for policy in online(&config) {
+        match policy.replay_process(process, &config, Recency::Exact, Some(watch)) {
             Ok(replayed) => least = least.min(replayed.cost(costs, DeregCost::Batch).total_us()),
             Err(ReplayError::Config(error)) => return Err(error),
             Err(ReplayError::Interrupted) => return Ok(None),
@@ -147,6 +156,10 @@ fn best_online(
 
 /// Steps that are replayed between two looks at whether it is to stop.
 const UNINTERRUPTED: usize = 1024;
+/// Steps between two reports.
+const REPORT: usize = 1 << 16;
+/// Is not told to stop, and hears nothing.
+const UNWATCHED: Watch<'_> = Watch { stop: &NEVER, replayed: &|_| {} };
 
 /// Returns the cost of a schedule; none if stopped.
 fn replay(
@@ -155,7 +168,7 @@ fn replay(
     config: &Config,
     schedule: &Schedule,
     price: f64,
-    stop: &AtomicBool,
+    watch: &Watch<'_>,
 ) -> Result<Option<f64>, ConfigError> {
     let price = schedule.bypass_below * price;
     let batch = config.params().pages_of(schedule.batch);
@@ -165,8 +178,11 @@ fn replay(
     future.rewind();
     let mut list = Vec::new();
     for (at, step) in process.steps.iter().enumerate() {
-        if at.is_multiple_of(UNINTERRUPTED) && stop.load(Ordering::Relaxed) {
+        if at.is_multiple_of(UNINTERRUPTED) && watch.stop.load(Ordering::Relaxed) {
             return Ok(None);
+        }
+        if at % REPORT == REPORT - 1 {
+            (watch.replayed)(REPORT as u64);
         }
         let range = step.range();
         let ask = Request::new(range);
@@ -204,6 +220,7 @@ fn replay(
             }
         }
     }
+    (watch.replayed)((process.steps.len() % REPORT) as u64);
     Ok(Some(replay.core.counters().cost(&config.cost).total_us() + replay.aside_us))
 }
 
@@ -257,6 +274,7 @@ impl Replay {
 mod tests {
     use super::*;
     use mrrc_core::Access;
+    use std::sync::atomic::{AtomicBool, AtomicU64};
     use traces::Step;
 
     #[test]
@@ -265,8 +283,15 @@ mod tests {
         let steps: Vec<Step> = (0..500).map(step).collect();
         let trace = Trace { processes: vec![Process { steps: steps.into() }], ..Trace::default() };
         let [go, stop] = [false, true].map(AtomicBool::new);
+        let replayed = AtomicU64::new(0);
+        let count = |steps| _ = replayed.fetch_add(steps, Ordering::Relaxed);
+        let (go, stop) = (Watch { stop: &go, replayed: &count }, Watch { stop: &stop, replayed: &|_| {} });
         let costs = Linear::PAPER;
         assert_eq!(upper_until(&trace, &[10], &costs, &go).unwrap(), Some(upper(&trace, &[10], &costs).unwrap()));
+        let (within, bypassing) = upper_replays();
+        assert_eq!(replayed.swap(0, Ordering::Relaxed), 500 * within);
+        assert!(upper_bypassing_until(&trace, &[10], &costs, &go).unwrap().is_some());
+        assert_eq!(replayed.into_inner(), 500 * bypassing);
         assert_eq!(upper_until(&trace, &[10], &costs, &stop).unwrap(), None);
         assert_eq!(upper_bypassing_until(&trace, &[10], &costs, &stop).unwrap(), None);
         assert_eq!(best_online(&trace.processes[0], 10, &costs, &stop).unwrap(), None);

@@ -111,7 +111,9 @@ impl Advise {
         let question =
             Question { policies: self.policies(), cost, within: self.within / 100.0, worth: self.worth / 100.0 };
         let advice = {
-            let progress = Progress::unknown(&format!("comparing on {}", trace.name));
+            let steps: usize = trace.processes.iter().map(|process| process.steps.len()).sum();
+            let replays = Advice::replays(&question, &footprint);
+            let progress = Progress::of(&format!("comparing on {}", trace.name), replays * steps as u64);
             let watch = Watch { stop: &interrupt::STOP, replayed: &|steps| progress.step(steps) };
             Advice::of(&question, &trace, &footprint, &watch)
         };

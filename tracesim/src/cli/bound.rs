@@ -8,12 +8,12 @@ use super::progress::Progress;
 use super::source::Source;
 use super::table::{Side, ms, or_dash, table};
 use crate::bound;
+use crate::simulate::Watch;
 use crate::sizes::Capacity;
 use mrrc_core::cost::Linear;
 use rayon::prelude::*;
 use serde::Serialize;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
 
 /// Show what no cache can do better than, and what one that knows the future does
 #[derive(clap::Args, Debug)]
@@ -49,7 +49,7 @@ less; the cheapest possible lies between them. Bypassing, any request may be reg
 itself alone beside a full cache, as those that do not fit are; what would leave for it stays.";
 
 /// One of the upper sides, or none if stopped.
-type Upper = fn(&traces::Trace, &[u64], &Linear, &AtomicBool) -> Result<Option<Vec<f64>>, mrrc_core::ConfigError>;
+type Upper = fn(&traces::Trace, &[u64], &Linear, &Watch<'_>) -> Result<Option<Vec<f64>>, mrrc_core::ConfigError>;
 
 /// The bounds at one capacity, of all processes together.
 #[derive(Serialize)]
@@ -69,16 +69,17 @@ impl Bound {
         let (trace, footprint) = self.source.load(&self.trace)?;
         let capacities: Vec<u64> =
             self.capacity.iter().map(|size| size.pages(footprint.largest_process_pages)).collect();
-        let Some(lower) = bound::lower_until(&trace, &capacities, &self.cost, &interrupt::STOP) else {
-            return Err(Failure::Interrupted);
-        };
-        let progress = Progress::of(&trace.name, capacities.len() as u64);
+        let lower = bound::lower(&trace, &capacities, &self.cost);
+        let steps: usize = trace.processes.iter().map(|process| process.steps.len()).sum();
+        let (within, bypassing) = if self.lower_only { (0, 0) } else { bound::upper_replays() };
+        let progress = Progress::of(&trace.name, (within + bypassing) * (steps * capacities.len()) as u64);
+        let watch = Watch { stop: &interrupt::STOP, replayed: &|steps| progress.step(steps) };
         let row = |(&capacity_pages, &lower_bound_us): (&u64, &f64)| {
             let upper = |upper: Upper| {
                 if self.lower_only {
                     return Ok(None);
                 }
-                let us = upper(&trace, &[capacity_pages], &self.cost, &interrupt::STOP).map_err(Failure::work)?;
+                let us = upper(&trace, &[capacity_pages], &self.cost, &watch).map_err(Failure::work)?;
                 Ok::<_, Failure>(us.and_then(|us| us.first().copied()))
             };
             let row = Row {
@@ -94,7 +95,6 @@ impl Bound {
             if interrupt::came() {
                 return Ok(None);
             }
-            progress.step(1);
             // From here on there is something to print.
             interrupt::only_ask();
             Ok(Some(row))

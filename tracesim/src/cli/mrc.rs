@@ -3,11 +3,10 @@
 use super::failure::Failure;
 use super::form::Form;
 use super::heading::heading;
-use super::interrupt;
 use super::source::Source;
 use super::table::{Side, bytes, percent, table};
 use super::whole::whole;
-use crate::mrc::{Sampling, Unit, curve_until};
+use crate::mrc::{Sampling, Unit, curve};
 use crate::sizes::Capacity;
 use clap::ValueEnum;
 use serde::Serialize;
@@ -98,9 +97,7 @@ impl Mrc {
         };
         let size = |most: NonZeroU64| Sampling::Size(usize::try_from(most.get()).unwrap_or(usize::MAX));
         let sampling = self.rate.map(Sampling::Rate).or(self.sample.map(size)).unwrap_or_default();
-        let Some(curve) = curve_until(&trace, &capacities, unit, sampling, &interrupt::STOP) else {
-            return Err(Failure::Interrupted);
-        };
+        let curve = curve(&trace, &capacities, unit, sampling);
         let ratios = curve.hit_ratios().zip(curve.page_hit_ratios());
         let row = |((capacity_pages, hit_ratio), (_, page_hit_ratio))| Row {
             trace: &trace.name,

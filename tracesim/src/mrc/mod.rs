@@ -32,7 +32,6 @@ use mrrc_core::PageRange;
 use rustc_hash::FxHashMap;
 use sample::Sampler;
 use stack::Stack;
-use std::sync::atomic::{AtomicBool, Ordering};
 use traces::{Kind, Process, Trace};
 
 /// Pages of the blocks that are sampled, where pages are.
@@ -40,9 +39,6 @@ const BLOCK: u64 = 64;
 
 /// The most blocks of one request that are looked at one by one.
 const MOST_BLOCKS: usize = 1 << 16;
-
-/// Steps between two looks at whether it is to stop.
-const UNINTERRUPTED: usize = 1024;
 
 /// The unit of use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -104,17 +100,6 @@ impl Curve {
 
 /// Returns the curve at these capacities, which need not be in order.
 pub fn curve(trace: &Trace, capacities_pages: &[u64], unit: Unit, sampling: Sampling) -> Curve {
-    curve_until(trace, capacities_pages, unit, sampling, &AtomicBool::new(false)).unwrap_or_default()
-}
-
-/// Returns the same as [`curve`], or none soon after `stop` was set.
-pub fn curve_until(
-    trace: &Trace,
-    capacities_pages: &[u64],
-    unit: Unit,
-    sampling: Sampling,
-    stop: &AtomicBool,
-) -> Option<Curve> {
     let mut capacities = capacities_pages.to_vec();
     capacities.sort_unstable();
     capacities.dedup();
@@ -122,10 +107,10 @@ pub fn curve_until(
     whole.points.extend(capacities.iter().map(|&capacity| Point { capacity, ..Point::default() }));
     for process in &trace.processes {
         let mut pass = Pass::new(&capacities, unit, sampling);
-        pass.run(process, stop)?;
+        pass.run(process);
         pass.add_to(&mut whole);
     }
-    Some(whole)
+    whole
 }
 
 /// The used ranges, and their slots in the stack.
@@ -168,12 +153,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Returns none where it was stopped.
-    fn run(&mut self, process: &Process, stop: &AtomicBool) -> Option<()> {
-        for (at, step) in process.steps.iter().enumerate() {
-            if at.is_multiple_of(UNINTERRUPTED) && stop.load(Ordering::Relaxed) {
-                return None;
-            }
+    fn run(&mut self, process: &Process) {
+        for step in process.steps.iter() {
             let range = step.range();
             match step.kind() {
                 Kind::Release => {}
@@ -189,7 +170,6 @@ impl<'a> Pass<'a> {
                 }
             }
         }
-        Some(())
     }
 
     /// Returns the first of the capacities that holds so many pages of all, of which the share shows so many.
@@ -338,23 +318,5 @@ impl<'a> Pass<'a> {
         curve.requests += self.requests;
         curve.pages = curve.pages.saturating_add(self.pages);
         curve.share = curve.share.min(self.sampler.share());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use mrrc_core::Access;
-    use traces::Step;
-
-    #[test]
-    fn a_stopped_curve_is_none() {
-        let step = |page: u64| Step::new(Kind::Request, PageRange::new(page % 30, 1).unwrap(), Access::LOCAL, false);
-        let steps: Vec<Step> = (0..500).map(step).collect();
-        let trace = Trace { processes: vec![Process { steps: steps.into() }], ..Trace::default() };
-        let [go, stop] = [false, true].map(AtomicBool::new);
-        let until = |stop| curve_until(&trace, &[10, 40], Unit::Page, Sampling::Exact, stop);
-        assert_eq!(until(&go), Some(curve(&trace, &[10, 40], Unit::Page, Sampling::Exact)));
-        assert_eq!(until(&stop), None);
     }
 }
