@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::cluster;
 use crate::faults::{self, Faults};
 use crate::record::Transport;
 use crate::torture::Plan;
@@ -31,6 +32,7 @@ const EXAMPLES: &str = "Examples:
   rdmakv-check --transports tcp,shm,iwarp            over fabrics too, on the same keys
   rdmakv-check --flash 64 --large --cold 150         more than memory holds: some values come from flash
   rdmakv-check --kernel --transports udp,tcp         GETs in the kernel, as root
+  rdmakv-check cluster -n 100000                     servers with copies, over a real etcd
   rdmakv-check faults                                are faults found that are put in on purpose?
   rdmakv-check --at 127.0.0.1:11211 --flush-every 0  a memcached that runs already
 
@@ -51,6 +53,11 @@ enum Command {
     ///
     /// Runs without any fault are between them. To be called in the repository: it runs cargo.
     Faults(Faults),
+    /// Tortures a cluster over a real etcd, and proves that no acknowledged write was lost
+    ///
+    /// Servers and an etcd of its own. Clients keep copies of each key on several servers; servers are killed, or stand still for longer
+    /// than their right, and etcd is killed. Every key is written first, and then each history has to be linearizable.
+    Cluster(cluster::Plan),
     /// A client process of a run
     #[command(hide = true)]
     Work(Work),
@@ -98,6 +105,10 @@ pub fn main() -> ExitCode {
         Some(Command::Faults(faults)) => {
             faults::run(&faults).map(|good| if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
+        Some(Command::Cluster(plan)) => cluster::run(&plan).map(|run| {
+            print!("{}", run.render());
+            if run.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }),
         None => torture::run(&cli.plan).map(|run| {
             print!("{}", report::render(&run, cli.plan.habits.keys));
             if run.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE }

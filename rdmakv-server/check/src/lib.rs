@@ -19,6 +19,7 @@ mod attribution;
 pub mod cli;
 pub mod client;
 pub mod clock;
+pub mod cluster;
 pub mod evidence;
 mod faults;
 pub mod history;

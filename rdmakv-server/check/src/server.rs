@@ -95,6 +95,18 @@ impl Server {
         let _ = self.process.wait();
     }
 
+    /// Lets it stand still for so long.
+    ///
+    /// # Errors
+    ///
+    /// It has ended.
+    pub fn pause(&mut self, time: Duration) -> io::Result<()> {
+        let process = rustix::process::Pid::from_child(&self.process);
+        rustix::process::kill_process(process, rustix::process::Signal::STOP)?;
+        std::thread::sleep(time);
+        Ok(rustix::process::kill_process(process, rustix::process::Signal::CONT)?)
+    }
+
     /// Has it end in order, and waits for that; but kills it after so long, if it is given.
     ///
     /// # Errors

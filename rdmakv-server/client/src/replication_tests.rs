@@ -165,7 +165,7 @@ impl World {
             is_alive: true,
             has_right: true,
             epoch: 0,
-            kept: Kept::new(7, seed % 2 == 0),
+            kept: Kept::new(7, seed.is_multiple_of(2)),
             calls: BTreeMap::new(),
         };
         let client = |at: usize| Client {

@@ -65,7 +65,7 @@ impl Server {
     fn start(id: u8) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("tcp:{}", listener.local_addr().unwrap());
-        let (kept, waiting, connections) = (Kept::new(CLUSTER, id % 2 == 0), HashMap::new(), Vec::new());
+        let (kept, waiting, connections) = (Kept::new(CLUSTER, id.is_multiple_of(2)), HashMap::new(), Vec::new());
         let state = State { kept, config: None, waiting, connections, calls: 0, begun: Instant::now() };
         let server = Self { id: ServerId(id), address, state: Arc::new(Mutex::new(state)) };
         let (id, state) = (server.id, Arc::clone(&server.state));

@@ -187,7 +187,7 @@ pub(super) enum Command {
         #[arg(short, long, value_name = "N", value_parser = within::<u64, 0, { u64::MAX }>)]
         count: Option<u64>,
     },
-    /// Shows and changes the configuration of a cluster in etcd; servers do not read it yet
+    /// Shows and changes the configuration of a cluster in etcd
     #[command(
         after_help = "Examples:\n  rdmakv --etcd http://10.0.0.1:2379,http://10.0.0.2:2379 cluster init\n  rdmakv cluster policy user: copies:3            etcd's addresses are in RDMAKV_ETCD\n  rdmakv cluster status --json"
     )]
