@@ -15,16 +15,16 @@ const CLOCK_SKEW: u64 = 1_000_000_000;
 /// The flags.
 #[derive(Debug, Args)]
 pub(super) struct ClusterFlags {
-    /// Join a cluster: keys with a policy (rdmakv cluster policy) survive their servers. The servers of etcd, with commas:
-    /// http://[USER:PASSWORD@]HOST[:PORT]
+    /// Join a cluster: keys with a policy (rdmakv cluster policy) survive their servers. The servers of etcd, with commas: http://HOST[:PORT].
+    /// Without it there is RDMAKV_ETCD, which may have http://USER:PASSWORD@HOST: a command line is public
     #[arg(long = "etcd", value_name = "URL", requires = "advertise")]
     etcd: Option<String>,
     /// The cluster's name in etcd
-    #[arg(long = "cluster", value_name = "NAME", default_value = "main", requires = "etcd")]
+    #[arg(long = "cluster", value_name = "NAME", default_value = "main", requires = "advertise")]
     cluster: String,
     /// Addresses at which clients and the other servers reach this one, best first, with commas: tcp:10.0.0.1:11211. One is over TCP.
     /// The first is the server's name, too: keep it, and its keys stay its own
-    #[arg(long = "advertise", value_name = "ADDR", value_delimiter = ',', requires = "etcd")]
+    #[arg(long = "advertise", value_name = "ADDR", value_delimiter = ',')]
     advertise: Vec<String>,
 }
 
@@ -42,8 +42,13 @@ impl ClusterFlags {
     ///
     /// The fault and the right form.
     pub(super) fn plan(&self) -> Result<Option<ClusterPlan>, String> {
-        let Some(etcd) = &self.etcd else { return Ok(None) };
-        let endpoints = Endpoint::list(etcd).map_err(|error| format!("--etcd: {error}"))?;
+        if self.etcd.is_none() && self.advertise.is_empty() {
+            return Ok(None);
+        }
+        let from_environment = || std::env::var("RDMAKV_ETCD").ok().filter(|etcd| !etcd.trim().is_empty());
+        let etcd = self.etcd.clone().or_else(from_environment);
+        let etcd = etcd.ok_or("--advertise: no etcd is given: use --etcd or the variable RDMAKV_ETCD")?;
+        let endpoints = Endpoint::list(&etcd).map_err(|error| format!("--etcd: {error}"))?;
         Keys::of(&self.cluster).map_err(|error| format!("--cluster: {error}"))?;
         let addresses = self.advertise.clone();
         let is_plain = |address: &String| {

@@ -43,7 +43,7 @@ pub(super) struct Flags {
     /// Say on standard error how it went
     #[arg(short, long, global = true)]
     pub(super) verbose: bool,
-    /// The etcd of a cluster, in place of -s: http://[USER:PASSWORD@]HOST[:PORT], with commas between several
+    /// The etcd of a cluster, in place of -s: http://HOST[:PORT], with commas between several. With users, better in RDMAKV_ETCD: http://USER:PASSWORD@HOST
     #[arg(long, value_name = "URL,...", global = true)]
     pub(super) etcd: Option<String>,
     /// The name of the cluster in etcd
