@@ -225,6 +225,11 @@ pub enum ChangeError {
     /// The policy makes no sense.
     #[error("set policy: no such policy: use none, copies:2 to copies:64, or code:2+1 up to 64 servers in all")]
     Policy,
+    /// Values in fragments, of which a smaller group would keep too few.
+    #[error(
+        "set policy: its values are in fragments, and too few would be left: use as many data fragments, or set none first, which drops them"
+    )]
+    Fragments,
     /// A prefix that no key has.
     #[error("set policy: the prefix is longer than a key: use at most 250 bytes")]
     Prefix,
@@ -455,15 +460,26 @@ impl Config {
 
     /// Returns the next epoch with the policy of a prefix. The policy of the longest prefix of a key wins.
     ///
+    /// Values keep the form that they were written in. So the group of values in fragments does not get smaller than they need: the number of
+    /// data fragments does not fall. Without a policy the values go.
+    ///
     /// # Errors
     ///
-    /// The policy makes no sense, the prefix is longer than a key, or there are too many.
+    /// The policy makes no sense, values would be lost, the prefix is longer than a key, or there are too many.
     pub fn with_policy(&self, prefix: &[u8], policy: Policy) -> Result<Self, ChangeError> {
         if !policy.is_sound() {
             return Err(ChangeError::Policy);
         }
         if prefix.len() > MAX_PREFIX {
             return Err(ChangeError::Prefix);
+        }
+        let keeps_values = match (self.policy(prefix), policy) {
+            (Policy::Code { data: before, .. }, Policy::Code { data, .. }) => data >= before,
+            (Policy::Code { .. }, Policy::Copies(_)) => false,
+            _ => true,
+        };
+        if !keeps_values {
+            return Err(ChangeError::Fragments);
         }
         let mut next = self.next()?;
         next.0.policies.retain(|(of, _)| of != prefix);

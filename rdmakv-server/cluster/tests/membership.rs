@@ -91,6 +91,39 @@ fn the_longest_prefix_has_the_policy() {
 }
 
 #[test]
+fn groups_of_fragments_do_not_get_too_small() {
+    let code = |data, parity| Policy::Code { data, parity };
+    let config = cluster(3).with_policy(b"a", code(4, 2)).unwrap();
+    for (prefix, policy, expected) in [
+        (&b"a"[..], Policy::Copies(3), Err(ChangeError::Fragments)),
+        (b"ab", code(2, 1), Err(ChangeError::Fragments)),
+        (b"a", code(3, 4), Err(ChangeError::Fragments)),
+        (b"a", code(4, 1), Ok(())),
+        (b"a", code(6, 3), Ok(())),
+        (b"a", Policy::None, Ok(())),
+        (b"b", Policy::Copies(2), Ok(())),
+    ] {
+        assert_eq!(config.with_policy(prefix, policy).map(drop), expected, "{policy}");
+    }
+    let dropped = config.with_policy(b"a", Policy::None).unwrap();
+    assert!(dropped.with_policy(b"a", Policy::Copies(3)).is_ok());
+}
+
+#[test]
+fn names_and_addresses_are_words() {
+    let config = cluster(1);
+    let join =
+        |name: &str, address: &str| config.with_server(name, vec![address.to_owned()], 1, Incarnation(9)).map(drop);
+    assert_eq!(join("tcp:h:1", "tcp:h:1"), Ok(()));
+    for name in ["", "1", "0063", "a b", "a\u{1b}[2J"] {
+        assert_eq!(join(name, "tcp:h:1"), Err(ChangeError::Name), "{name:?}");
+    }
+    for address in ["", "tcp:h 1", "tcp:\u{1b}[2J", "tcp:\u{9b}"] {
+        assert_eq!(join("a", address), Err(ChangeError::Addresses), "{address:?}");
+    }
+}
+
+#[test]
 fn fewer_servers_still_lose_as_many() {
     let code = Policy::Code { data: 4, parity: 2 };
     let shrunk = [6, 5, 4, 3, 2, 1].map(|live| code.shrunk_to(live));
