@@ -7,20 +7,34 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use crate::messages::{Fate, Verdict, WriteId};
+use crate::writer::GIVE_UP_AFTER;
 
 /// The most fates of one message.
 pub const MAX_FATES: usize = 1024;
+
+/// Nanoseconds of silence after which all writes of a client are closed: it gives up each of them in half of that.
+const SILENCE: u64 = 2 * GIVE_UP_AFTER;
+
+/// Nanoseconds between two looks for silent clients.
+const LOOK: u64 = 10_000_000_000;
+
+/// Silent clients whose lowest open write is remembered.
+const MAX_SILENT: usize = 1 << 16;
 
 /// The writes of all clients that are done or refused at one server.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Fates {
     clients: BTreeMap<u64, Client>,
+    now: u64,
+    looked: u64,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Client {
     lowest: u64,
     known: BTreeMap<u64, Fate>,
+    /// When a call for one of its writes came last.
+    heard: u64,
 }
 
 /// The knowledge of one write.
@@ -50,6 +64,30 @@ impl Fates {
         }
     }
 
+    /// Notes a call for a write of a client. Now and then this closes the writes of clients that are silent.
+    ///
+    /// A late order of a silent client is refused, and a new one is not.
+    pub(crate) fn hear(&mut self, client: Option<u64>, now: u64) {
+        self.now = now;
+        if let Some(client) = client.and_then(|client| self.clients.get_mut(&client)) {
+            client.heard = now;
+        }
+        if now < self.looked.saturating_add(LOOK) {
+            return;
+        }
+        self.looked = now;
+        for client in self.clients.values_mut().filter(|client| now >= client.heard.saturating_add(SILENCE)) {
+            let last = client.known.last_key_value().map_or(0, |(&sequence, _)| sequence);
+            client.lowest = client.lowest.max(last.saturating_add(1));
+            client.known.clear();
+        }
+        let silent = self.clients.iter().filter(|(_, client)| client.known.is_empty());
+        let mut silent: Vec<(u64, u64)> = silent.map(|(&number, client)| (client.heard, number)).collect();
+        let excess = silent.len().saturating_sub(MAX_SILENT);
+        silent.sort_unstable();
+        silent[..excess].iter().for_each(|(_, number)| drop(self.clients.remove(number)));
+    }
+
     /// Returns how many writes of a client have fates.
     pub(crate) fn count(&self, client: u64) -> usize {
         self.clients.get(&client).map_or(0, |client| client.known.len())
@@ -59,7 +97,7 @@ impl Fates {
     ///
     /// A refused write may still be done: a member refused it, its primary died before all had, and the next one completes it.
     pub(crate) fn record(&mut self, id: WriteId, fate: Fate) {
-        let client = self.clients.entry(id.client).or_default();
+        let client = self.client(id.client);
         if id.sequence >= client.lowest {
             let known = client.known.entry(id.sequence).or_insert(fate);
             let is_open = *known == Fate::Refused || *known == Fate::Done(Verdict::Flushed) && fate != Fate::Refused;
@@ -69,12 +107,17 @@ impl Fates {
         }
     }
 
+    fn client(&mut self, client: u64) -> &mut Client {
+        let new = || Client { heard: self.now, ..Client::default() };
+        self.clients.entry(client).or_insert_with(new)
+    }
+
     /// Notes the lowest open write of a client, which closes all before it.
     pub(crate) fn close_below(&mut self, client: u64, lowest: u64) {
         if lowest == 0 {
             return;
         }
-        let client = self.clients.entry(client).or_default();
+        let client = self.client(client);
         if lowest > client.lowest {
             client.lowest = lowest;
             client.known = client.known.split_off(&lowest);
@@ -104,6 +147,34 @@ impl Fates {
 mod tests {
     use super::*;
     use crate::ids::Version;
+
+    #[test]
+    fn writes_of_silent_clients_are_closed() {
+        let id = |client, sequence| WriteId { client, sequence };
+        let mut fates = Fates::default();
+        for client in 0..3 {
+            fates.record(id(client, 7), Fate::Refused);
+        }
+        fates.hear(Some(1), SILENCE / 2);
+        fates.record(id(3, 1), Fate::Refused);
+        fates.hear(None, SILENCE);
+        assert_eq!((fates.of(id(0, 7)), fates.of(id(0, 8))), (Known::Closed, Known::Open));
+        assert_eq!((fates.of(id(1, 7)), fates.of(id(3, 1))), (Known::Fate(Fate::Refused), Known::Fate(Fate::Refused)));
+        assert_eq!((fates.count(0), fates.count(1)), (0, 1));
+    }
+
+    #[test]
+    fn silent_clients_are_bounded() {
+        let mut fates = Fates::default();
+        for client in 0..MAX_SILENT as u64 + 10 {
+            fates.now = client;
+            fates.record(WriteId { client, sequence: 1 }, Fate::Refused);
+        }
+        fates.hear(None, 2 * SILENCE);
+        assert_eq!(fates.clients.len(), MAX_SILENT);
+        assert_eq!(fates.of(WriteId { client: 9, sequence: 1 }), Known::Open);
+        assert_eq!(fates.of(WriteId { client: 10, sequence: 1 }), Known::Closed);
+    }
 
     #[test]
     fn messages_have_all_fates_once() {

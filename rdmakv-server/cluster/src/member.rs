@@ -316,6 +316,7 @@ impl Member {
         chunks: &mut dyn Chunks,
     ) -> Replies {
         let id = request.call.id();
+        self.fates.hear(id.map(|id| id.client), now);
         let one = |answer| vec![(call_id, reply(standing, id, answer))];
         if let Err(answer) = self.admits(replica, standing, &request) {
             request.call.piece().into_iter().for_each(|piece| chunks.free(piece));
