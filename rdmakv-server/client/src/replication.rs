@@ -15,6 +15,7 @@ use rdmakv_cluster::messages::{
 use rdmakv_cluster::wire::{Arguments, Attributes, ReplyFrame, RequestFrame};
 use rdmakv_cluster::writer::{Bytes, GIVE_UP_AFTER, Outcome, Writer};
 use rdmakv_proto::item::value_sum;
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
@@ -30,6 +31,10 @@ const TURN: (u64, u64) = (250_000, 4_000_000);
 
 /// Nanoseconds for which the client of a write may complete it before one that comes behind it does, and for which an order stands back.
 const STANDS_BACK: (u64, u64) = (5_000_000, 50_000_000);
+
+/// How the lines of servers begin that say the same however often they are asked.
+const FINAL: [&str; 3] =
+    ["SERVER_ERROR object too large", "CLIENT_ERROR call of another version", "CLIENT_ERROR bad call"];
 
 /// The number of bytes that came with a reply; 0 are the operation's own.
 const CAME: Chunk = Chunk(1);
@@ -120,6 +125,8 @@ pub(super) enum End {
     Code,
     /// The bytes are not those that were stored.
     Damaged,
+    /// A server refused it in these words, and nothing was changed.
+    Refused(String),
     /// The time is over, and nothing was changed.
     NotServed(Obstacle),
     /// The time is over, and the write may have been published, or may be yet.
@@ -127,17 +134,27 @@ pub(super) enum End {
 }
 
 /// The last event that kept an operation from its end.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Obstacle {
     server: Option<ServerId>,
-    why: &'static str,
+    why: Cow<'static, str>,
+}
+
+impl Obstacle {
+    fn at(server: ServerId, why: impl Into<Cow<'static, str>>) -> Self {
+        Self { server: Some(server), why: why.into() }
+    }
+
+    fn none(why: &'static str) -> Self {
+        Self { server: None, why: why.into() }
+    }
 }
 
 impl fmt::Display for Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.server {
             Some(server) => write!(f, "server {} {}", server.0, self.why),
-            None => f.write_str(self.why),
+            None => f.write_str(&self.why),
         }
     }
 }
@@ -237,6 +254,8 @@ pub(super) struct Operation {
     behind: Option<Behind>,
     /// The value that a primary computed.
     computed: Option<u64>,
+    /// The words of a server that does not take the write.
+    refused: Option<String>,
     obstacle: Obstacle,
 }
 
@@ -279,7 +298,8 @@ impl Operation {
             order: None,
             behind: None,
             computed: None,
-            obstacle: Obstacle { server: None, why: "no server was asked" },
+            refused: None,
+            obstacle: Obstacle::none("no server was asked"),
         }
     }
 
@@ -404,10 +424,22 @@ impl Operation {
         parcels.into_iter().chain(more).collect()
     }
 
-    /// Notes that a call gets no answer.
-    pub(super) fn failed(&mut self, to: ServerId, round: Option<u32>, now: &mut Now<'_>) {
+    /// Notes that a call gets no answer, or a line in place of one.
+    pub(super) fn failed(&mut self, to: ServerId, (round, said): (Option<u32>, Option<String>), now: &mut Now<'_>) {
         self.answered(round);
-        self.obstacle = Obstacle { server: Some(to), why: "does not answer" };
+        self.obstacle = match &said {
+            Some(said) => Obstacle::at(to, format!("says: {said}")),
+            None => Obstacle::at(to, "does not answer"),
+        };
+        let is_final = |said: &String| FINAL.iter().any(|line| said.starts_with(line));
+        if let Some(said) = said.filter(is_final) {
+            match self.step {
+                // It is known to have no effect once all members have refused it.
+                Step::Writing(_) => self.refused = Some(said),
+                Step::Reading(_, None) => self.step = Step::Ended(Some(End::Refused(said))),
+                _ => {}
+            }
+        }
         self.stop_standing_back();
         self.settle(now);
     }
@@ -465,7 +497,7 @@ impl Operation {
             Answer::Lacks => "lacks the value's bytes",
             _ => return,
         };
-        self.obstacle = Obstacle { server: Some(from), why };
+        self.obstacle = Obstacle::at(from, why);
     }
 
     /// Begins anew, under a new number.
@@ -520,10 +552,9 @@ impl Operation {
             (Some((version, _)), Some(after)) if version == after && number(bytes).is_some() => {
                 number(bytes).map_or(End::Damaged, End::Number)
             }
-            (_, Some(_)) => End::Unknown(Obstacle {
-                server: None,
-                why: "it was done, and another write followed before its number was read",
-            }),
+            (_, Some(_)) => {
+                End::Unknown(Obstacle::none("it was done, and another write followed before its number was read"))
+            }
             (Some((version, _)), None) => {
                 End::Value(Some(Found { version, flags: attributes.flags, bytes: bytes.to_vec() }))
             }
@@ -562,7 +593,7 @@ impl Operation {
             (self.is_ordered, self.order) = (true, Some((to, frame.request.clone())));
         }
         if self.obstacle.server.is_none() {
-            self.obstacle = Obstacle { server: Some(to), why: "has not answered" };
+            self.obstacle = Obstacle::at(to, "has not answered");
         }
         let is_note = matches!(frame.request.call, Call::Note { .. });
         self.waiting += u32::from(!is_note);
@@ -582,12 +613,15 @@ impl Operation {
                 }
                 Outcome::Again => {
                     now.ids.close(id);
+                    if let Some(said) = self.refused.take() {
+                        return self.end(End::Refused(said));
+                    }
                     let at = now.time + self.pause();
                     (self.step, self.retry_at) = (Step::Due(at), None);
                 }
                 Outcome::Unknown => {
                     now.ids.lose(id);
-                    self.end(End::Unknown(self.obstacle));
+                    self.end(End::Unknown(self.obstacle.clone()));
                 }
             }
         }
@@ -618,15 +652,15 @@ impl Operation {
         let end = match &self.step {
             Step::Writing(writer) if self.is_ordered => {
                 now.ids.lose(writer.id());
-                End::Unknown(self.obstacle)
+                End::Unknown(self.obstacle.clone())
             }
             Step::Writing(writer) => {
                 now.ids.close(writer.id());
-                End::NotServed(self.obstacle)
+                End::NotServed(self.obstacle.clone())
             }
             // The write is done, and its number is not known.
-            Step::Reading(_, Some(_)) | Step::Completing(.., Some(_)) => End::Unknown(self.obstacle),
-            _ => End::NotServed(self.obstacle),
+            Step::Reading(_, Some(_)) | Step::Completing(.., Some(_)) => End::Unknown(self.obstacle.clone()),
+            _ => End::NotServed(self.obstacle.clone()),
         };
         self.end(end);
     }
@@ -667,4 +701,26 @@ fn has_computed(reply: &Reply, id: WriteId) -> bool {
 
 fn number(bytes: &[u8]) -> Option<u64> {
     std::str::from_utf8(bytes.trim_ascii()).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_write_is_never_closed() {
+        let mut ids = Ids::new(1);
+        let (first, lowest) = ids.begin();
+        assert_eq!(lowest, first.sequence);
+        let (second, _) = ids.begin();
+        ids.close(first);
+        let (third, lowest) = ids.begin();
+        assert_eq!(lowest, second.sequence);
+        ids.lose(second);
+        // Those that are under way keep their client number, and another begins.
+        let (other, lowest) = ids.begin();
+        assert!(other.client != third.client && lowest == other.sequence);
+        ids.close(third);
+        assert!(ids.lost.is_empty());
+    }
 }

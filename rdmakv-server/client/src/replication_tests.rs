@@ -386,7 +386,7 @@ impl World {
         let (late, open) = std::mem::take(&mut running.open).into_iter().partition(|&(until, ..)| until <= time);
         running.open = open;
         let late: Vec<(u64, ServerId, Option<u32>)> = late;
-        late.into_iter().for_each(|(_, to, round)| running.operation.failed(to, round, &mut now));
+        late.into_iter().for_each(|(_, to, round)| running.operation.failed(to, (round, None), &mut now));
         let parcels = running.operation.progress(&mut now);
         let end = running.operation.take_end();
         self.send(at, parcels);
@@ -497,7 +497,7 @@ fn stored_increment(layout: &Layout, ids: &mut Ids) -> (Operation, ServerId, Wri
     let mut operation = Operation::new(b"a", work, Own::default(), 0, PATIENCE);
     let order = operation.progress(&mut Now { layout, ids, time: 0 });
     let (to, id) = (order[0].to, order[0].frame.request.call.id().unwrap());
-    operation.failed(to, order[0].round, &mut Now { layout, ids, time: ANSWER });
+    operation.failed(to, (order[0].round, None), &mut Now { layout, ids, time: ANSWER });
     let resolve = operation.progress(&mut Now { layout, ids, time: 2 * ANSWER });
     assert_eq!(resolve[0].frame.request.call, Call::Resolve { id });
     let read =
@@ -564,6 +564,27 @@ fn orders_leave_the_write_before_to_its_client() {
         assert!(matches!(orders[0].frame.request.call, Call::Order { .. }) && orders.len() == 1);
     }
     assert!(time < 3 * ANSWER + 20 * MS);
+}
+
+#[test]
+fn a_value_that_is_too_large_is_refused_everywhere() {
+    let world = World::new(1, (1, 1), 0);
+    let (layout, mut ids) = (&world.epochs[0], Ids::new(5));
+    let own = Own::of(&vec![b'1'; CARRIED + 1], Attributes::default());
+    let mut operation = Operation::new(b"a", Work::Put(Condition::Always), own, 0, PATIENCE);
+    let said = "SERVER_ERROR object too large for cache";
+    for stage in operation.progress(&mut Now { layout, ids: &mut ids, time: 0 }) {
+        let mut now = Now { layout, ids: &mut ids, time: MS };
+        operation.failed(stage.to, (stage.round, Some(said.to_owned())), &mut now);
+    }
+    let time = operation.wakes_at();
+    let resolve = operation.progress(&mut Now { layout, ids: &mut ids, time });
+    assert!(matches!(resolve[..], [Parcel { ref frame, .. }] if matches!(frame.request.call, Call::Resolve { .. })));
+    for refuse in answer(&mut operation, &resolve[0], Answer::Refused, b"", (layout, &mut ids, time)) {
+        assert!(matches!(refuse.frame.request.call, Call::Refuse { .. }) && operation.take_end().is_none());
+        answer(&mut operation, &refuse, Answer::Refused, b"", (layout, &mut ids, time));
+    }
+    assert_eq!(operation.take_end(), Some(End::Refused(said.to_owned())));
 }
 
 proptest! {

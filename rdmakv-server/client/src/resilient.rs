@@ -10,7 +10,7 @@ use super::command::Arguments;
 use super::common::Common;
 use super::error::{About, Error, Operation as Asked};
 use super::membership::{Layout, Membership};
-use super::ops::Name;
+use super::ops::{Name, On};
 use super::options::Options;
 use super::replication::{Arrived, Body, End, Found, Ids, Now, Operation, Own, Parcel, Work, refused};
 use super::server::Server;
@@ -95,6 +95,8 @@ struct Running {
     operation: Operation,
     key: Vec<u8>,
     is_queued: bool,
+    /// How the last reply came.
+    source: Source,
     /// Another operation on the key comes first.
     is_waiting: bool,
 }
@@ -185,7 +187,8 @@ impl Resilient {
             is_waiting = !queue.is_empty();
             queue.push_back(name);
         }
-        self.running.insert(name, Running { operation, key, is_queued, is_waiting });
+        let source = Source::Socket;
+        self.running.insert(name, Running { operation, key, is_queued, source, is_waiting });
         self.go_on(name, hands);
         self.progress(hands);
     }
@@ -308,27 +311,31 @@ impl Resilient {
                 return;
             }
             for call in ended {
+                let is_message = hands.common.ops.get(call).is_some_and(|op| op.on == On::Fabric);
+                let source = if is_message { Source::Message } else { Source::Socket };
                 let result = hands.common.ops.take(call);
                 if let (Some(sent), Some((answer, _))) = (self.calls.remove(&call), result) {
-                    self.take_reply(&sent, answer, hands);
+                    self.take_reply(&sent, (answer, source), hands);
                 }
             }
         }
     }
 
-    fn take_reply(&mut self, sent: &Sent, answer: Result<Answer, Error>, hands: &mut Hands<'_>) {
+    fn take_reply(&mut self, sent: &Sent, (answer, source): (Result<Answer, Error>, Source), hands: &mut Hands<'_>) {
         let time = self.now();
         let Some(running) = self.running.get_mut(&sent.parent) else { return };
+        running.source = source;
         let mut now = Now { layout: &self.layout, ids: &mut self.ids, time };
         let &Sent { parent, to: from, round } = sent;
-        let came = match answer {
-            Ok(Answer::Called(reply, bytes)) => ReplyFrame::decode(&reply).ok().map(|frame| (frame, bytes)),
-            _ => None,
+        let (came, said) = match answer {
+            Ok(Answer::Called(reply, bytes)) => (ReplyFrame::decode(&reply).ok().map(|frame| (frame, bytes)), None),
+            Err(Error::Refused { said, .. }) => (None, Some(said)),
+            _ => (None, None),
         };
         let parcels = match came {
             Some((frame, bytes)) => running.operation.take(Arrived { from, round, frame, bytes }, &mut now),
             None => {
-                running.operation.failed(from, round, &mut now);
+                running.operation.failed(from, (round, said), &mut now);
                 Vec::new()
             }
         };
@@ -366,7 +373,7 @@ impl Resilient {
             return;
         };
         let Some(running) = self.running.remove(&name) else { return };
-        self.finish(hands.common, name, end);
+        self.finish(hands.common, name, end, running.source);
         if !running.is_queued {
             return;
         }
@@ -391,7 +398,7 @@ impl Resilient {
                 let mut now =
                     Now { time: self.started.elapsed().as_nanos() as u64, layout: &self.layout, ids: &mut self.ids };
                 let running = self.running.get_mut(&parent);
-                running.into_iter().for_each(|running| running.operation.failed(to, round, &mut now));
+                running.into_iter().for_each(|running| running.operation.failed(to, (round, None), &mut now));
                 continue;
             };
             let Some(op) = hands.common.ops.get(parent) else { return };
@@ -413,11 +420,11 @@ impl Resilient {
     }
 
     /// Ends an operation for its caller.
-    fn finish(&self, common: &mut Common, name: Name, end: End) {
+    fn finish(&self, common: &mut Common, name: Name, end: End, source: Source) {
         let Some(op) = common.ops.get(name) else { return };
         let (operation, after) = (op.operation, self.cluster.give_up_after);
         let answer = match end {
-            End::Value(found) => Answer::Value(found.map(value)),
+            End::Value(found) => Answer::Value(found.map(|found| value(found, source))),
             End::Number(number) => Answer::Number(Some(number)),
             End::Done(verdict) => match done(operation, verdict) {
                 Ok(answer) => answer,
@@ -437,6 +444,7 @@ impl Resilient {
                 const WHAT: &str = "a value whose sum is another";
                 return self.fail(common, name, |about| Error::Nonsense { about, what: WHAT });
             }
+            End::Refused(said) => return self.fail(common, name, |about| Error::Refused { about, said }),
             End::NotServed(why) => {
                 let why = why.to_string();
                 return self.fail(common, name, |about| Error::NotServed { about, after, why });
@@ -491,10 +499,10 @@ fn done(operation: Asked, verdict: Verdict) -> Result<Answer, &'static str> {
     })
 }
 
-fn value(found: Found) -> Value {
+fn value(found: Found, source: Source) -> Value {
     let Found { version, flags, bytes } = found;
     let length = bytes.len();
-    Value::new(Bytes::Heap(bytes), 0, length, (flags, version.0), Source::Socket)
+    Value::new(Bytes::Heap(bytes), 0, length, (flags, version.0), source)
 }
 
 /// Returns a random number.
