@@ -331,7 +331,7 @@ fn writes_have_conditions_and_are_computed() {
     // No piece is left but those of the one key.
     for server in cluster.servers.iter().flatten() {
         let stats = server.stats("cluster");
-        assert_eq!((&*stats["keys"], &*stats["staged"]), ("1", "0"));
+        assert_eq!((&*stats["keys"], &*stats["staged_bytes"]), ("1", "0"));
         assert!(stats["pieces"].parse::<u64>().unwrap() <= 2, "{stats:?}");
     }
 }

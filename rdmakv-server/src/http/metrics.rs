@@ -228,7 +228,7 @@ fn cluster(text: &mut Text, shared: &Shared) {
         ("keys", "Resilient keys that this server has a part of.", gauges.keys),
         ("pending", "Writes that are not known to be published.", gauges.pending),
         ("ambiguous", "Keys of a new primary that does not know their last write yet.", gauges.ambiguous),
-        ("staged", "Writes whose bytes are here, and that were not ordered yet.", gauges.staged),
+        ("staged_bytes", "Bytes of writes that were not ordered yet.", gauges.staged_bytes),
         ("pieces", "Pieces of resilient values in memory.", gauges.pieces.0),
         ("piece_bytes", "Bytes of these pieces.", gauges.pieces.1),
     ] {

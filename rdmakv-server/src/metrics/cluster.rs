@@ -45,8 +45,8 @@ pub struct ClusterGauges {
     pub pending: u64,
     /// Keys whose last write this new primary does not know.
     pub ambiguous: u64,
-    /// Writes whose bytes are here, and that were not ordered yet.
-    pub staged: u64,
+    /// Bytes of writes that were not ordered yet.
+    pub staged_bytes: u64,
     /// Pieces in memory, and the bytes of their values.
     pub pieces: (u64, u64),
 }

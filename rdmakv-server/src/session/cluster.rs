@@ -418,7 +418,7 @@ impl Cluster {
             gauges.keys += shard.keys.len() as u64;
             gauges.pending += shard.unsettled.pending;
             gauges.ambiguous += shard.unsettled.ambiguous;
-            gauges.staged += shard.keys.values().map(|replica| replica.staged().count() as u64).sum::<u64>();
+            gauges.staged_bytes += shard.member.as_ref().map_or(0, Member::staged_bytes);
             let (pieces, bytes) = shard.pieces.size();
             gauges.pieces = (gauges.pieces.0 + pieces as u64, gauges.pieces.1 + bytes);
         }
@@ -433,7 +433,7 @@ fn check(frame: &RequestFrame, writer: Option<&ChunkWriter>) -> Result<(), NoRep
     if writer.is_some() && !carries_piece(call) && !adds {
         return Err("CLIENT_ERROR bytes without a piece");
     }
-    let Some(piece) = piece_of(call) else { return Ok(()) };
+    let Some(piece) = call.piece() else { return Ok(()) };
     let bytes = writer.map(ChunkWriter::bytes).unwrap_or_default();
     let is_good = match piece.form {
         Form::Copy => piece.length == bytes.len() as u64 && piece.sum == sum(bytes),
@@ -446,15 +446,6 @@ fn check(frame: &RequestFrame, writer: Option<&ChunkWriter>) -> Result<(), NoRep
 /// Returns the CRC32C of a value.
 fn sum(bytes: &[u8]) -> u32 {
     checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
-}
-
-fn piece_of(call: &Call) -> Option<&Piece> {
-    match call {
-        Call::Stage { piece, .. } | Call::Repair { piece, .. } => Some(piece),
-        Call::Order { change: Change::Put(piece), .. } => Some(piece),
-        Call::Seal { piece, .. } => piece.as_ref(),
-        _ => None,
-    }
 }
 
 fn put_chunk(call: &mut Call, chunk: Chunk) {

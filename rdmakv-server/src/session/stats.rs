@@ -319,7 +319,7 @@ fn cluster(cx: &Context<'_>, emit: &mut Emit<'_>) {
         ("keys", gauges.keys),
         ("pending", gauges.pending),
         ("ambiguous", gauges.ambiguous),
-        ("staged", gauges.staged),
+        ("staged_bytes", gauges.staged_bytes),
         ("pieces", gauges.pieces.0),
         ("piece_bytes", gauges.pieces.1),
     ] {
