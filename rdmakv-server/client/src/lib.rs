@@ -755,7 +755,13 @@ impl Client {
 }
 
 impl Drop for Client {
+    /// Waits up to 100 ms until servers of a cluster know that the last writes are published.
     fn drop(&mut self) {
+        let until = Instant::now() + resilient::LAST_NOTES;
+        while self.resilient.as_ref().is_some_and(|resilient| resilient.has_calls()) && Instant::now() < until {
+            self.move_on();
+            self.wait_for_cluster(None, until.saturating_duration_since(Instant::now()));
+        }
         self.servers.iter_mut().for_each(Server::close);
     }
 }

@@ -24,6 +24,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// How long a client that is dropped waits for the answers to its last notes. Without them the servers keep the values of before.
+pub(super) const LAST_NOTES: Duration = Duration::from_millis(100);
 /// The longest sleep while a later epoch may come.
 const MOMENT: Duration = Duration::from_millis(20);
 
@@ -152,6 +154,11 @@ impl Resilient {
     /// Returns an operation that has not ended.
     pub(super) fn any(&self) -> Option<Name> {
         self.running.keys().next().copied()
+    }
+
+    /// Returns whether calls are under way, as those are that tell backups of published writes. A child of a fork has none of its own.
+    pub(super) fn has_calls(&self) -> bool {
+        !self.calls.is_empty() && self.process == std::process::id()
     }
 
     /// Returns when there is something to do though nothing comes.

@@ -266,6 +266,20 @@ fn operations_in_flight_keep_their_order() {
 }
 
 #[test]
+fn backups_learn_of_the_last_write() {
+    let Some(setup) = Setup::start(3) else { return };
+    let mut client = setup.client(LONG);
+    assert!(client.set("k", "one", ()).unwrap().is_stored());
+    drop(client);
+    let is_settled = |server: &Server| server.state.lock().unwrap().kept.is_settled(b"k");
+    let until = Instant::now() + LONG;
+    while !setup.servers.iter().all(is_settled) {
+        assert!(Instant::now() < until, "a backup does not know that the write is published");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
 fn a_silent_cluster_ends_operations_in_time() {
     let Some(setup) = Setup::start(3) else { return };
     let mut client = setup.client(Duration::from_millis(300));

@@ -69,6 +69,12 @@ impl Kept {
         Self { member: Member::new(cluster), replicas: BTreeMap::new(), memory: Memory::default(), call_ids: 0, waits }
     }
 
+    /// Returns whether no write of a key is sealed that is not known to be published.
+    #[allow(dead_code, reason = "one of two users looks")]
+    pub(crate) fn is_settled(&self, key: &[u8]) -> bool {
+        self.replicas.get(key).is_some_and(|replica| replica.current().is_some() && replica.next().is_none())
+    }
+
     #[allow(dead_code, reason = "one of two users knows its keys")]
     pub(crate) fn keys(&self) -> Vec<Vec<u8>> {
         self.replicas.keys().cloned().collect()
