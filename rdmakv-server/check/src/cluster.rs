@@ -56,6 +56,9 @@ pub struct Plan {
     /// Times that etcd is killed and started anew
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub outages: u32,
+    /// Clients reach servers by shared memory too
+    #[arg(long)]
+    pub shm: bool,
     /// The right of servers, in milliseconds
     #[arg(long, default_value_t = 1000, value_name = "MS", value_parser = clap::value_parser!(u32).range(500..=60_000))]
     pub lease: u32,
@@ -358,6 +361,7 @@ struct Setup {
     etcd: EtcdServer,
     servers: Vec<(u16, Server)>,
     log: File,
+    shm: bool,
 }
 
 impl Setup {
@@ -368,7 +372,7 @@ impl Setup {
         let config = config.and_then(|config| config.with_policy(b"", Policy::Copies(plan.copies)));
         let mut store = etcd.store()?;
         store.create(&config.map_err(other)?).map_err(other)?;
-        let mut this = Self { etcd, servers: Vec::new(), log };
+        let mut this = Self { etcd, servers: Vec::new(), log, shm: plan.shm };
         for port in free_ports(plan.servers.into())? {
             let server = this.server(port)?;
             this.servers.push((port, server));
@@ -393,9 +397,16 @@ impl Setup {
     }
 
     fn server(&self, port: u16) -> io::Result<Server> {
-        let (number, address, url) = (port.to_string(), format!("tcp:127.0.0.1:{port}"), self.etcd.url());
+        let (number, mut address, url) = (port.to_string(), format!("tcp:127.0.0.1:{port}"), self.etcd.url());
+        // The port is no other run's.
+        let fabric = format!("shm:@rdmakv-check-{port}");
+        let by_shm = ["--fabric", &fabric];
+        if self.shm {
+            address = format!("{address},{fabric}");
+        }
         let arguments = ["-p", &number, "-l", "127.0.0.1", "-t", "1", "-m", "64", "--etcd", &url];
         let arguments = arguments.into_iter().chain(["--cluster", NAME, "--advertise", &address]);
+        let arguments = arguments.chain(by_shm.into_iter().filter(|_| self.shm));
         let arguments: Vec<String> = arguments.map(str::to_owned).collect();
         Server::start(None, &arguments, &[], &self.log)
     }
