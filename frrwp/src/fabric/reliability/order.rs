@@ -25,13 +25,13 @@ pub(super) struct Call {
 
 /// The calls on a key.
 #[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
-struct Lane {
+struct KeyCalls {
     reads: u32,
     is_changing: bool,
     waiting: VecDeque<Call>,
 }
 
-impl Lane {
+impl KeyCalls {
     fn takes(&self, kind: RequestKind) -> bool {
         !self.is_changing && (kind == RequestKind::Read || self.reads == 0)
     }
@@ -47,7 +47,7 @@ impl Lane {
 /// The calls that have not ended.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct Order {
-    lanes: FxHashMap<u64, Lane>,
+    by_key: FxHashMap<u64, KeyCalls>,
     ready: VecDeque<Call>,
     /// Calls behind one on all keys, which waits for those before it.
     behind: VecDeque<Call>,
@@ -59,9 +59,9 @@ pub(super) struct Order {
 
 impl Hash for Order {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let mut lanes: Vec<_> = self.lanes.iter().collect();
-        lanes.sort_unstable_by_key(|(key, _)| **key);
-        (lanes, &self.ready, &self.behind, self.entered, self.is_closed).hash(state);
+        let mut by_key: Vec<_> = self.by_key.iter().collect();
+        by_key.sort_unstable_by_key(|(key, _)| **key);
+        (by_key, &self.ready, &self.behind, self.entered, self.is_closed).hash(state);
     }
 }
 
@@ -93,10 +93,10 @@ impl Order {
         match scope {
             Scope::All => self.is_closed = false,
             Scope::Key(key) => {
-                if let Some(lane) = self.lanes.get_mut(&key) {
+                if let Some(calls) = self.by_key.get_mut(&key) {
                     match kind {
-                        RequestKind::Read => lane.reads -= 1,
-                        RequestKind::Mutation => lane.is_changing = false,
+                        RequestKind::Read => calls.reads -= 1,
+                        RequestKind::Mutation => calls.is_changing = false,
                     }
                 }
                 self.advance(key);
@@ -117,10 +117,10 @@ impl Order {
             self.open();
             return true;
         }
-        let found = self.lanes.iter_mut().find_map(|(key, lane)| Some((*key, place(&lane.waiting)?)));
+        let found = self.by_key.iter_mut().find_map(|(key, calls)| Some((*key, place(&calls.waiting)?)));
         let Some((key, at)) = found else { return false };
-        if let Some(lane) = self.lanes.get_mut(&key) {
-            lane.waiting.remove(at);
+        if let Some(calls) = self.by_key.get_mut(&key) {
+            calls.waiting.remove(at);
         }
         self.entered -= 1;
         self.advance(key);
@@ -130,13 +130,13 @@ impl Order {
 
     /// Lets calls on a key go on, as far as those before them have ended.
     fn advance(&mut self, key: u64) {
-        let Some(lane) = self.lanes.get_mut(&key) else { return };
-        while let Some(call) = lane.waiting.front().filter(|call| lane.takes(call.kind)) {
-            lane.enter(call.kind);
-            self.ready.extend(lane.waiting.pop_front());
+        let Some(calls) = self.by_key.get_mut(&key) else { return };
+        while let Some(call) = calls.waiting.front().filter(|call| calls.takes(call.kind)) {
+            calls.enter(call.kind);
+            self.ready.extend(calls.waiting.pop_front());
         }
-        if lane.reads == 0 && !lane.is_changing {
-            self.lanes.remove(&key);
+        if calls.reads == 0 && !calls.is_changing {
+            self.by_key.remove(&key);
         }
     }
 
@@ -155,12 +155,12 @@ impl Order {
                 self.ready.push_back(call);
                 return;
             };
-            let lane = self.lanes.entry(key).or_default();
-            if lane.waiting.is_empty() && lane.takes(call.kind) {
-                lane.enter(call.kind);
+            let calls = self.by_key.entry(key).or_default();
+            if calls.waiting.is_empty() && calls.takes(call.kind) {
+                calls.enter(call.kind);
                 self.ready.push_back(call);
             } else {
-                lane.waiting.push_back(call);
+                calls.waiting.push_back(call);
             }
         }
     }

@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 /// The ways of a network with its datagrams. Times are in nanoseconds, the faults are probabilities.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub struct Weather {
+pub struct Impairments {
     /// From one port to the other.
     pub latency: u64,
     /// Up to so much more, at random: datagrams overtake each other.
@@ -52,7 +52,7 @@ pub struct DatagramCounts {
 
 #[derive(Debug)]
 struct State {
-    weather: Weather,
+    impairments: Impairments,
     random: StdRng,
     sequence: u64,
     passing: BTreeMap<(u64, u64), (Peer, Peer, Vec<u8>)>,
@@ -77,9 +77,9 @@ impl fmt::Debug for DatagramNetwork {
 
 impl DatagramNetwork {
     /// Makes a network without ports. The same seed gives the same run.
-    pub fn new(seed: u64, weather: Weather) -> Self {
+    pub fn new(seed: u64, impairments: Impairments) -> Self {
         let state = State {
-            weather,
+            impairments,
             random: StdRng::seed_from_u64(seed),
             sequence: 0,
             passing: BTreeMap::new(),
@@ -96,9 +96,9 @@ impl DatagramNetwork {
         SimPort { network: self.clone(), peer, datagram: Vec::new() }
     }
 
-    /// Changes the weather from now on.
-    pub fn set_weather(&self, weather: Weather) {
-        self.state.borrow_mut().weather = weather;
+    /// Changes the impairments from now on.
+    pub fn set_impairments(&self, impairments: Impairments) {
+        self.state.borrow_mut().impairments = impairments;
     }
 
     /// Returns the time.
@@ -139,13 +139,14 @@ impl DatagramNetwork {
 
 impl State {
     fn send(&mut self, now: u64, from: Peer, to: Peer, datagram: &[u8]) {
-        let weather = self.weather;
+        let impairments = self.impairments;
         self.counts.sent += 1;
-        let copies = if self.chance(weather.loss) { 0 } else { 1 + u32::from(self.chance(weather.duplication)) };
+        let copies =
+            if self.chance(impairments.loss) { 0 } else { 1 + u32::from(self.chance(impairments.duplication)) };
         self.counts.lost += u64::from(copies == 0);
         for _ in 0..copies {
             let mut leaves = now;
-            if let Some(Bottleneck { peer, byte, queue }) = weather.bottleneck {
+            if let Some(Bottleneck { peer, byte, queue }) = impairments.bottleneck {
                 let way = usize::from(from == peer);
                 if way == 1 || to == peer {
                     let waits = self.free[way].saturating_sub(now);
@@ -158,15 +159,16 @@ impl State {
                     self.free[way] = leaves;
                 }
             }
-            let jitter = if weather.jitter > 0 { self.random.random_range(0..=weather.jitter) } else { 0 };
-            let delay = if self.chance(weather.delay) { self.random.random_range(0..=10 * weather.latency) } else { 0 };
+            let jitter = if impairments.jitter > 0 { self.random.random_range(0..=impairments.jitter) } else { 0 };
+            let delay =
+                if self.chance(impairments.delay) { self.random.random_range(0..=10 * impairments.latency) } else { 0 };
             let mut bytes = datagram.to_vec();
-            if self.chance(weather.corruption) && !bytes.is_empty() {
+            if self.chance(impairments.corruption) && !bytes.is_empty() {
                 let at = self.random.random_range(0..bytes.len());
                 bytes[at] ^= 1 << self.random.random_range(0..8);
             }
             self.sequence += 1;
-            self.passing.insert((leaves + weather.latency + jitter + delay, self.sequence), (from, to, bytes));
+            self.passing.insert((leaves + impairments.latency + jitter + delay, self.sequence), (from, to, bytes));
         }
     }
 

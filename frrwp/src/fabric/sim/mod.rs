@@ -33,7 +33,7 @@ mod network;
 mod terms;
 mod world;
 
-pub use datagrams::{Bottleneck, DatagramCounts, DatagramNetwork, SimPort, Weather};
+pub use datagrams::{Bottleneck, DatagramCounts, DatagramNetwork, Impairments, SimPort};
 pub use domain::{SimDomain, SimKey};
 pub use endpoint::SimEndpoint;
 pub use network::{Network, Node};

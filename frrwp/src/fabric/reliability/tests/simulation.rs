@@ -6,7 +6,7 @@
 use super::super::limits::{MILLISECOND, SECOND};
 use super::super::{Client, ClientLimits, Event, Failure, RequestKind, Scope, Server, ServerFault, ServerLimits, Work};
 use super::{parse, parse_reply, peer, reply, request, server, server_peer};
-use crate::fabric::sim::{Bottleneck, DatagramNetwork, SimPort, Weather};
+use crate::fabric::sim::{Bottleneck, DatagramNetwork, Impairments, SimPort};
 use crate::fabric::traits::DatagramPort;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -24,7 +24,7 @@ struct Plan {
     requests: u32,
     /// Calls that each client has open.
     depth: usize,
-    weather: Weather,
+    impairments: Impairments,
     /// The chance of a mutation, of a long request or reply, and of a slow execution.
     mutations: f64,
     long: f64,
@@ -41,7 +41,7 @@ impl Default for Plan {
             clients: 4,
             requests: 0,
             depth: 16,
-            weather: Weather { latency: MILLISECOND / 10, ..Weather::default() },
+            impairments: Impairments { latency: MILLISECOND / 10, ..Impairments::default() },
             mutations: 0.4,
             long: 0.005,
             slow: 0.01,
@@ -99,7 +99,7 @@ struct Run {
 
 impl Run {
     fn new(plan: Plan, seed: u64) -> Self {
-        let network = DatagramNetwork::new(seed, plan.weather);
+        let network = DatagramNetwork::new(seed, plan.impairments);
         let limits = ClientLimits { call_time: plan.call_time, ..ClientLimits::default() };
         let sides = (0..plan.clients)
             .map(|at| Side {
@@ -298,9 +298,9 @@ impl Run {
     }
 }
 
-/// Rough weather with this loss.
-fn rough(loss: f64) -> Weather {
-    Weather {
+/// Impairments with this loss.
+fn rough(loss: f64) -> Impairments {
+    Impairments {
         latency: MILLISECOND / 10,
         jitter: MILLISECOND / 50,
         loss,
@@ -311,7 +311,7 @@ fn rough(loss: f64) -> Weather {
     }
 }
 
-/// Runs so many requests at each loss, and returns what was found.
+/// Runs a number of requests at each loss. Returns what was found.
 fn check(name: &str, plan: Plan, seed: u64, fault: Option<ServerFault>, mixes: bool) -> Vec<String> {
     let mut run = Run::new(plan, seed);
     if let Some(fault) = fault {
@@ -342,7 +342,7 @@ fn check(name: &str, plan: Plan, seed: u64, fault: Option<ServerFault>, mixes: b
 
 fn at_every_loss(requests: u32) {
     for (seed, percent) in [0, 1, 5, 15, 30].into_iter().enumerate() {
-        let plan = Plan { requests: requests / 5, weather: rough(f64::from(percent) / 100.0), ..Plan::default() };
+        let plan = Plan { requests: requests / 5, impairments: rough(f64::from(percent) / 100.0), ..Plan::default() };
         assert_eq!(check(&format!("{percent} % loss"), plan, seed as u64, None, false), [""; 0], "{percent} %");
     }
 }
@@ -360,14 +360,14 @@ fn a_million_requests_are_answered_once() {
 
 #[test]
 fn restarts_lose_no_read_and_repeat_no_mutation() {
-    let plan = Plan { requests: 10_000, weather: rough(0.05), restart_every: Some(SECOND / 2), ..Plan::default() };
+    let plan = Plan { requests: 10_000, impairments: rough(0.05), restart_every: Some(SECOND / 2), ..Plan::default() };
     assert_eq!(check("restarts", plan, 1, None, false), [""; 0]);
 }
 
 #[test]
 fn injected_faults_are_found() {
-    let weather = Weather { duplication: 0.2, delay: 0.2, ..rough(0.05) };
-    let plan = Plan { requests: 4000, weather, long: 0.05, slow: 0.1, ..Plan::default() };
+    let impairments = Impairments { duplication: 0.2, delay: 0.2, ..rough(0.05) };
+    let plan = Plan { requests: 4000, impairments, long: 0.05, slow: 0.1, ..Plan::default() };
     for fault in [ServerFault::NoReplies, ServerFault::FloorBack, ServerFault::NoExecuting] {
         let found = check(&format!("{fault:?}"), plan, 1, Some(fault), false);
         assert!(found.iter().any(|finding| finding.contains("executed twice")), "{fault:?}: {found:?}");
@@ -380,12 +380,12 @@ fn injected_faults_are_found() {
 fn clients_share_a_bottleneck() {
     // 10 MB/s, and room for 20 ms of datagrams: 100 clients with two datagrams each fill it.
     let bottleneck = Bottleneck { peer: server_peer(), byte: 100.0, queue: 200_000 };
-    let weather = Weather { latency: MILLISECOND, bottleneck: Some(bottleneck), ..Weather::default() };
+    let impairments = Impairments { latency: MILLISECOND, bottleneck: Some(bottleneck), ..Impairments::default() };
     let plan = Plan {
         clients: 100,
         requests: u32::MAX,
         depth: 64,
-        weather,
+        impairments,
         mutations: 0.0,
         long: 0.0,
         slow: 0.0,
@@ -410,18 +410,19 @@ fn clients_share_a_bottleneck() {
 
 #[test]
 fn black_holes_get_a_datagram_a_second() {
-    let weather = Weather { latency: 10 * MILLISECOND, ..Weather::default() };
-    let plan = Plan { clients: 1, requests: u32::MAX, depth: 64, call_time: 1000 * SECOND, weather, ..Plan::default() };
+    let impairments = Impairments { latency: 10 * MILLISECOND, ..Impairments::default() };
+    let plan =
+        Plan { clients: 1, requests: u32::MAX, depth: 64, call_time: 1000 * SECOND, impairments, ..Plan::default() };
     let mut run = Run::new(plan, 1);
     run.run(SECOND);
     assert!(run.counts["answered"] > 100);
-    run.network.set_weather(Weather { loss: 1.0, ..plan.weather });
+    run.network.set_impairments(Impairments { loss: 1.0, ..plan.impairments });
     run.run(10 * SECOND);
     let before = run.network.counts().sent;
     run.run(110 * SECOND);
     let sent = run.network.counts().sent - before;
     assert!((90..=101).contains(&sent), "{sent} datagrams in 100 s");
-    run.network.set_weather(plan.weather);
+    run.network.set_impairments(plan.impairments);
     let before = run.counts["answered"];
     run.run(113 * SECOND);
     assert!(run.counts["answered"] > before + 100, "it goes on");
