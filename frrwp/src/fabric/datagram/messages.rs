@@ -72,6 +72,18 @@ fn to_peer(name: &Name) -> Option<Peer> {
     (family == libc::AF_INET6).then(|| SocketAddr::V6(SocketAddrV6::new(ip, port, 0, name.sin6_scope_id)).into())
 }
 
+/// Returns the headers of datagrams, each with a name of this length and one piece of bytes. They point to both.
+fn headers(names: &mut [Name; BATCH], vectors: &mut [libc::iovec; BATCH], length: usize) -> [libc::mmsghdr; BATCH] {
+    let mut headers: [libc::mmsghdr; BATCH] = [nothing(); BATCH];
+    for (header, (name, vector)) in headers.iter_mut().zip(names.iter_mut().zip(vectors)) {
+        header.msg_hdr.msg_name = std::ptr::from_mut(name).cast();
+        header.msg_hdr.msg_namelen = length as libc::socklen_t;
+        header.msg_hdr.msg_iov = vector;
+        header.msg_hdr.msg_iovlen = 1;
+    }
+    headers
+}
+
 /// Datagrams that were received and not looked at yet.
 #[derive(Debug)]
 pub(super) struct Received {
@@ -113,13 +125,7 @@ impl Received {
             iov_base: self.bytes[at * self.part..].as_mut_ptr().cast(),
             iov_len: self.part,
         });
-        let mut headers: [libc::mmsghdr; BATCH] = [nothing(); BATCH];
-        for (header, (name, vector)) in headers.iter_mut().zip(names.iter_mut().zip(&mut vectors)) {
-            header.msg_hdr.msg_name = std::ptr::from_mut(name).cast();
-            header.msg_hdr.msg_namelen = size_of::<Name>() as libc::socklen_t;
-            header.msg_hdr.msg_iov = vector;
-            header.msg_hdr.msg_iovlen = 1;
-        }
+        let mut headers = headers(&mut names, &mut vectors, size_of::<Name>());
         let flags = libc::MSG_DONTWAIT;
         // SAFETY: `recvmmsg` writes to the headers, and through them to the names and to one piece of `bytes` for each
         // header. All of these live and are used by nothing else across the call.
@@ -178,14 +184,8 @@ impl Sending {
             vectors[at] = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
             start = end;
         }
-        let mut headers: [libc::mmsghdr; BATCH] = [nothing(); BATCH];
-        for (header, (name, vector)) in headers.iter_mut().zip(names.iter_mut().zip(&mut vectors)) {
-            header.msg_hdr.msg_name = std::ptr::from_mut(name).cast();
-            let length = if self.is_v6 { size_of::<Name>() } else { size_of::<libc::sockaddr_in>() };
-            header.msg_hdr.msg_namelen = length as libc::socklen_t;
-            header.msg_hdr.msg_iov = vector;
-            header.msg_hdr.msg_iovlen = 1;
-        }
+        let length = if self.is_v6 { size_of::<Name>() } else { size_of::<libc::sockaddr_in>() };
+        let mut headers = headers(&mut names, &mut vectors, length);
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         let mut sent = 0;
         let mut result = Ok(());
@@ -214,8 +214,8 @@ impl Sending {
     }
 }
 
-/// Has the kernel deliver each datagram to the socket that its client's id names, of so many that share an address. A HELLO,
-/// which has no id yet, goes by its nonce.
+/// Has the kernel deliver each datagram to the socket that its client's id names, of the `threads` that share an address. A
+/// HELLO, which has no id yet, goes by its nonce.
 pub(super) fn steer(socket: BorrowedFd<'_>, threads: u32) -> io::Result<()> {
     const LOAD_WORD: u16 = 0x20;
     const LOAD_BYTE: u16 = 0x30;
@@ -239,7 +239,7 @@ pub(super) fn steer(socket: BorrowedFd<'_>, threads: u32) -> io::Result<()> {
     set_option(socket, libc::SO_ATTACH_REUSEPORT_CBPF, &program)
 }
 
-/// Asks the kernel for room for so many bytes; it may give less.
+/// Asks the kernel for room for this many bytes. It may give less.
 pub(super) fn set_room(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
     set_option(socket, libc::SO_RCVBUF, &(bytes as libc::c_int))
 }
