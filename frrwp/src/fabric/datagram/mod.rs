@@ -17,7 +17,9 @@
 //! let mut server: Server<Vec<u8>> = Server::new(limits, Secret::new([7; 16]), 1, 0, |_| RequestKind::Read);
 //! std::thread::spawn(move || loop {
 //!     let now = port.now();
-//!     while let Some((from, datagram)) = port.poll() {
+//!     // A few, so that their replies do not wait for long.
+//!     for _ in 0..32 {
+//!         let Some((from, datagram)) = port.poll() else { break };
 //!         let echo = server.receive(now, from, datagram).map(|request| (request.message.to_vec(), request.work));
 //!         if let Some((message, work)) = echo {
 //!             server.complete(now, work, &message, None);

@@ -3,6 +3,7 @@
 use super::messages::{BATCH, Received, Sending, set_room, steer, waiting};
 use crate::fabric::address::HostPort;
 use crate::fabric::attempt::Attempt;
+use crate::fabric::fork_mark::ForkMark;
 use crate::fabric::reliability::wire::{MAX_DATAGRAM, MIN_DATAGRAM};
 use crate::fabric::traits::{DatagramPort, Peer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -17,6 +18,8 @@ use std::time::Duration;
 
 /// Bytes of datagrams that the kernel is asked to keep for a socket.
 const ROOM: usize = 4 << 20;
+/// The longest wait of a child that was forked, in nanoseconds.
+const CHILD: u64 = 1_000_000_000;
 /// The most threads of a server: an id names one with 8 bits.
 const THREADS: usize = 256;
 
@@ -96,10 +99,11 @@ impl UdpAddress {
     }
 }
 
-/// A UDP socket.
+/// A UDP socket. In a child that was forked it neither sends nor receives: the datagrams are its parent's.
 #[derive(Debug)]
 pub struct UdpPort {
     socket: OwnedFd,
+    mark: ForkMark,
     part: usize,
     received: Received,
     sending: Sending,
@@ -107,7 +111,11 @@ pub struct UdpPort {
 }
 
 impl UdpPort {
-    /// Returns sockets for so many threads, all at this address. The first is that of thread 0.
+    /// Returns a socket for each of these threads, all at this address. The first is that of thread 0. A second server cannot join
+    /// them by accident, not even one of the same user.
+    ///
+    /// Listen at the address that clients use. From a wildcard (`0.0.0.0`, `[::]`) the kernel chooses the source of each reply
+    /// by its routes. A client drops a reply that comes from another address than the one that it asked.
     ///
     /// # Errors
     /// [`UdpError`].
@@ -118,9 +126,13 @@ impl UdpPort {
         let mut address = address;
         let mut ports = Vec::with_capacity(threads);
         for thread in 0..threads {
-            let port = Self::open(address, part, threads > 1)?;
+            let port = Self::open(address, part, thread > 0)?;
             if thread == 0 {
                 address = port.local_address()?;
+                if threads > 1 {
+                    // From now on others may join. The address was free when it was bound, so the first of another server fails.
+                    port.share(address)?;
+                }
             }
             ports.push(port);
         }
@@ -148,15 +160,23 @@ impl UdpPort {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(family, SocketType::DGRAM, flags, None).map_err(failed("open a socket for"))?;
-        if is_shared {
-            sockopt::set_socket_reuseport(&socket, true).map_err(failed("share"))?;
-        }
-        // Less room costs datagrams, which are sent again.
-        let _ = set_room(socket.as_fd(), ROOM);
-        bind(&socket, &address).map_err(failed("bind to"))?;
+        let mark = ForkMark::here().map_err(|error| UdpError::System { call: "open a socket for", address, error })?;
         let part = part.clamp(MIN_DATAGRAM, MAX_DATAGRAM);
         let sending = Sending::new(part, address.is_ipv6());
-        Ok(Self { socket, part, received: Received::new(part), sending, is_pressed: false })
+        let port = Self { socket, mark, part, received: Received::new(part), sending, is_pressed: false };
+        if is_shared {
+            port.share(address)?;
+        }
+        // Less room costs datagrams, which are sent again.
+        let _ = set_room(port.as_fd(), ROOM);
+        bind(&port.socket, &address).map_err(failed("bind to"))?;
+        Ok(port)
+    }
+
+    /// Lets sockets of this user that share it, too, bind to the address.
+    fn share(&self, address: SocketAddr) -> Result<(), UdpError> {
+        let failed = |error: rustix::io::Errno| UdpError::System { call: "share", address, error: error.into() };
+        sockopt::set_socket_reuseport(&self.socket, true).map_err(failed)
     }
 
     /// Returns the address of this end.
@@ -193,11 +213,17 @@ impl DatagramPort for UdpPort {
     }
 
     fn send(&mut self, to: Peer, datagram: &[u8]) -> io::Result<()> {
+        if !self.mark.is_here() {
+            return Err(io::Error::other("send a datagram: the port is the parent's: open one in this process"));
+        }
         self.sending.push(to, datagram);
         if self.sending.is_full() { self.sending.flush(self.socket.as_fd()) } else { Ok(()) }
     }
 
     fn poll(&mut self) -> Option<(Peer, &[u8])> {
+        if !self.mark.is_here() {
+            return None;
+        }
         if !self.received.has_next() {
             // A socket that cannot send any more reports that to `send`.
             let _ = self.sending.flush(self.socket.as_fd());
@@ -214,13 +240,19 @@ impl DatagramPort for UdpPort {
     }
 
     fn wait(&mut self, until: Option<u64>) {
-        let _ = self.sending.flush(self.socket.as_fd());
-        if self.received.has_next() {
-            return;
+        let is_here = self.mark.is_here();
+        if is_here {
+            let _ = self.sending.flush(self.socket.as_fd());
+            if self.received.has_next() {
+                return;
+            }
         }
+        // Nothing comes in a child, so it only sleeps.
+        let until = if is_here { until } else { Some(until.unwrap_or(u64::MAX).min(self.now() + CHILD)) };
         let left = until.map(|until| Duration::from_nanos(until.saturating_sub(self.now())));
         let left = left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
         // An interrupted wait is a short one.
-        let _ = poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], left.as_ref());
+        let mut own = [PollFd::new(&self.socket, PollFlags::IN)];
+        let _ = poll(&mut own[..usize::from(is_here)], left.as_ref());
     }
 }
