@@ -2,7 +2,7 @@
 //! client costs.
 
 use frrwp::fabric::datagram::{UdpError, UdpPort};
-use frrwp::fabric::reliability::wire::{Body, Datagram, flags};
+use frrwp::fabric::reliability::wire::{Body, Datagram, Part};
 use frrwp::fabric::reliability::{
     Client, ClientLimits, Event, RequestKind, Scope, Secret, Server, ServerCounters, ServerLimits,
 };
@@ -25,7 +25,8 @@ fn server(thread: u8) -> Server<Vec<u8>> {
 /// Takes what has come, and answers each request with its thread and its bytes.
 fn serve(port: &mut UdpPort, server: &mut Server<Vec<u8>>, thread: u8) {
     let now = port.now();
-    while let Some((from, bytes)) = port.poll() {
+    for _ in 0..32 {
+        let Some((from, bytes)) = port.poll() else { break };
         let Some(request) = server.receive(now, from, bytes) else { continue };
         let (message, work) = ([&[thread], request.message].concat(), request.work);
         server.complete(now, work, &message, None);
@@ -190,12 +191,36 @@ fn listening_needs_threads_that_ids_can_name() {
     assert!(error.to_string().contains("192.0.2.1:0"), "{error}");
 }
 
+/// Returns a message in one part.
+fn whole(bytes: &[u8]) -> Body<'_> {
+    Body::Part(Part { execution: 0, part: 0, parts: 1, length: bytes.len() as u32, bytes })
+}
+
+/// Appends a client's datagram.
+fn encode(client: u64, request: u64, body: Body<'_>, bytes: &mut Vec<u8>) {
+    Datagram { client, request, floor: 0, flags: 0, clock: 1, echo: 0, body }.encode(&[], true, bytes);
+}
+
+#[test]
+fn a_second_server_does_not_join() {
+    for threads in [1, 3] {
+        let ports = UdpPort::listen("127.0.0.1:0".parse().unwrap(), threads, PART).unwrap();
+        let address = ports[0].local_address().unwrap();
+        for others in [1, 3] {
+            let error = UdpPort::listen(address, others, PART).unwrap_err();
+            assert!(error.to_string().contains("that the port is free"), "{error}");
+        }
+        drop(ports);
+        assert!(UdpPort::listen(address, threads, PART).is_ok());
+    }
+}
+
 /// Admits a client of this address by hand.
 fn admit(server: &mut Server<Vec<u8>>, from: Peer) -> u64 {
     let hello = |cookie| {
         let body = Body::Hello(cookie);
         let mut bytes = Vec::with_capacity(96);
-        Datagram { client: 0, request: 5, floor: 0, flags: 0, clock: 1, echo: 0, body }.encode(&[], true, &mut bytes);
+        encode(0, 5, body, &mut bytes);
         bytes
     };
     let mut cookie = Default::default();
@@ -226,21 +251,9 @@ fn idle_clients_cost_two_hundred_bytes() {
                 let from = Peer::from(SocketAddr::from(address));
                 let id = admit(&mut server, from);
                 // Each has executed a mutation, and has told that the reply came.
-                for (request, body) in [(1, None), (2, Some(Body::Ping))] {
-                    let part = frrwp::fabric::reliability::wire::Part {
-                        execution: 0,
-                        part: 0,
-                        parts: 1,
-                        length: 1,
-                        bytes: &[1],
-                    };
-                    let body = body.unwrap_or(Body::Part(part));
+                for (request, body) in [(1, whole(&[1])), (2, Body::Ping)] {
                     let mut bytes = Vec::new();
-                    Datagram { client: id, request, floor: 0, flags: 0, clock: 1, echo: 0, body }.encode(
-                        &[],
-                        true,
-                        &mut bytes,
-                    );
+                    encode(id, request, body, &mut bytes);
                     let work = server.receive(0, from, &bytes).map(|request| request.work);
                     if let Some(work) = work {
                         server.complete(0, work, b"HD\r\n", None);
@@ -253,9 +266,7 @@ fn idle_clients_cost_two_hundred_bytes() {
         let bytes = counted.bytes_current;
         println!("{CLIENTS} clients: {bytes} bytes, {} each", bytes / i64::from(CLIENTS));
         assert!(bytes <= i64::from(CLIENTS) * 200, "{} bytes each", bytes / i64::from(CLIENTS));
-        assert!(bytes <= 4 << 20);
     }
-    assert_eq!(flags::REPLY, 2);
 }
 
 #[test]
@@ -267,10 +278,7 @@ fn requests_allocate_nothing_in_the_server() {
     let mut ask = |server: &mut Server<Vec<u8>>, request: u64| {
         bytes.clear();
         let message = [0; 64];
-        let part =
-            frrwp::fabric::reliability::wire::Part { execution: 0, part: 0, parts: 1, length: 64, bytes: &message };
-        let body = Body::Part(part);
-        Datagram { client: id, request, floor: 0, flags: 0, clock: 1, echo: 0, body }.encode(&[], true, &mut bytes);
+        encode(id, request, whole(&message), &mut bytes);
         let work = server.receive(0, from, &bytes).expect("a read").work;
         server.complete(0, work, &message, None);
         server.outbox().clear();

@@ -18,7 +18,7 @@ const TELL_TIME: u64 = MILLISECOND;
 const PINGS: u32 = 8;
 /// Later parts that came before a missing one, when it counts as lost.
 const OVERTAKEN: u16 = 3;
-/// The wait before a refused request is sent again; it doubles up to a second.
+/// The wait before a refused request is sent again, or more room is asked for; it doubles up to a second.
 const BUSY_TIME: u64 = 2 * MILLISECOND;
 /// The longest round trip that is believed, in µs.
 const LONGEST_TRIP: u32 = 60_000_000;
@@ -50,7 +50,7 @@ pub enum Failure {
     TimedOut,
     /// It is a mutation, and the server may have executed it, once, or may do so still.
     Unknown,
-    /// The server does not take a message of this length, or send one of the reply's.
+    /// The server does not take a message of this length, or send one of the reply's. A mutation with such a reply was executed.
     TooLarge,
     /// The client was closed before the call was sent, or it is a read.
     Closed,
@@ -169,6 +169,17 @@ impl Open {
         }
     }
 
+    /// Returns whether the server has all parts that it has granted.
+    fn has_granted(&self) -> bool {
+        self.acked.count() >= self.granted
+    }
+
+    /// It is not sent before a time that doubles with each refusal.
+    fn hold_back(&mut self, now: u64) {
+        self.not_before = now + (BUSY_TIME << self.refusals.min(9)).min(SECOND);
+        self.refusals += 1;
+    }
+
     /// All that is on its way counts as lost.
     fn give_up_flight(&mut self) {
         self.sent = self.acked.clone();
@@ -212,6 +223,8 @@ pub struct Client {
     owed: u64,
     ping: Option<u64>,
     pings: u32,
+    /// Until when a PING in the place of requests waits for an answer.
+    probe: Option<u64>,
     heard: u64,
     idle: u64,
     events: VecDeque<Event>,
@@ -260,6 +273,7 @@ impl Client {
             owed: 1,
             ping: None,
             pings: 0,
+            probe: None,
             heard: 0,
             idle: u64::MAX,
             events: VecDeque::new(),
@@ -352,7 +366,7 @@ impl Client {
                 self.events.push_back(Event::Failed { call, why: Failure::Closed });
             }
         }
-        self.ping = None;
+        (self.ping, self.probe) = (None, None);
     }
 
     /// Returns when [`tick`](Self::tick) has something to do.
@@ -364,6 +378,7 @@ impl Client {
                 .iter()
                 .map(|open| open.due.min(if open.not_before > 0 { open.not_before } else { u64::MAX }))
                 .chain(self.ping)
+                .chain(self.probe)
                 .min()
                 .filter(|due| *due < u64::MAX),
             _ => None,
@@ -384,13 +399,23 @@ impl Client {
                 self.first_call += 1;
             }
         }
+        let mut any = false;
         for at in 0..self.open.len() {
             if self.open[at].due <= now {
+                any = true;
                 self.counters.timeouts += 1;
                 self.window.timed_out(now);
                 self.open[at].resent = Some(clock(now));
                 self.change(at, Open::give_up_flight);
             }
+        }
+        if let Phase::Admitted { id } = self.phase
+            && any
+            && self.window.is_to_probe()
+        {
+            // A request may be too short for the server to answer that it does not know this client, or its address.
+            self.send(now, id, self.next_number, 0, Body::Ping);
+            self.probe = Some(now + self.window.timeout());
         }
         for open in self.open.iter_mut().filter(|open| open.not_before <= now) {
             open.not_before = 0;
@@ -488,6 +513,10 @@ impl Client {
             Phase::Admitted { id } => *id,
             Phase::Closed => return,
         };
+        if self.probe.is_some_and(|until| now < until) {
+            return;
+        }
+        self.probe = None;
         for at in 0..self.open.len() {
             if self.flight >= self.window.size() {
                 break;
@@ -559,9 +588,9 @@ impl Client {
                 let first = open.sent.first_missing();
                 let mut lacking: VecDeque<u16> =
                     (first..open.granted).filter(|part| !open.sent.has(*part)).take(usize::from(room)).collect();
-                if open.acked.count() == open.parts && !open.is_waiting {
-                    // All were there, and no reply came: the last part asks for it.
-                    lacking.push_back(open.parts - 1);
+                if lacking.is_empty() && open.has_granted() && !open.is_waiting {
+                    // All were there, and neither a reply nor a grant came: the last part asks for it.
+                    lacking.push_back(open.granted.saturating_sub(1));
                     open.is_waiting = true;
                 }
                 let count = lacking.len();
@@ -631,6 +660,7 @@ impl Client {
     /// An answer came: the server is there, and its echo is a round trip.
     fn answered(&mut self, now: u64, datagram: &Datagram<'_>) {
         self.heard = now;
+        self.probe = None;
         let trip = clock(now).wrapping_sub(datagram.echo);
         if trip <= LONGEST_TRIP {
             self.window.answered(now, u64::from(trip) * 1000, u64::from(datagram.clock) * 1000);
@@ -654,7 +684,7 @@ impl Client {
             }
         }
         (self.flight, self.next_number, self.confirmed, self.owed) = (0, 1, 1, 1);
-        (self.ping, self.pings) = (None, 0);
+        (self.ping, self.pings, self.probe) = (None, 0, None);
     }
 
     fn about_request(&mut self, now: u64, datagram: &Datagram<'_>) {
@@ -743,7 +773,10 @@ impl Client {
                     highest = part;
                 }
             }
-            open.granted = open.granted.max(list.upto.min(open.parts));
+            let upto = list.upto.min(open.parts);
+            if upto > open.granted {
+                (open.granted, open.refusals) = (upto, 0);
+            }
             let mut lost = 0;
             if open.recovery.is_none_or(|recovery| !is_before(echo, recovery)) {
                 for part in open.acked.first_missing()..highest.saturating_sub(OVERTAKEN - 1) {
@@ -757,6 +790,10 @@ impl Client {
                 }
             }
             open.is_waiting = open.acked.count() == open.parts;
+            if open.has_granted() && !open.is_waiting {
+                // The server has no room for more now.
+                open.hold_back(now);
+            }
             open.due = if open.flight() > 0 { now + timeout } else { u64::MAX };
             (open.acked.count().saturating_sub(before), lost)
         });
@@ -772,8 +809,7 @@ impl Client {
                 self.change(at, |open| {
                     open.acked = Bits::new(open.parts);
                     open.give_up_flight();
-                    open.not_before = now + (BUSY_TIME << open.refusals.min(9)).min(SECOND);
-                    open.refusals += 1;
+                    open.hold_back(now);
                 });
             }
             Refused::ReplyGone if execution != open.down.as_ref().map_or(0, |down| down.execution) => {
@@ -785,6 +821,7 @@ impl Client {
                 open.down = None;
                 open.acked = Bits::new(open.parts);
                 open.give_up_flight();
+                open.hold_back(now);
             }),
             Refused::TooLarge => self.fail(at, Failure::TooLarge),
         }
@@ -822,7 +859,7 @@ impl Down {
         lost
     }
 
-    /// Returns the list of a WANT for at most so many parts, if it is time for one.
+    /// Returns the list of a WANT for at most `room` parts, if it is time for one.
     fn next_list(&mut self, room: u16, clock: u32) -> Option<List> {
         let (have, parts) = (self.assembly.have(), self.assembly.parts());
         let next = have.first_missing();

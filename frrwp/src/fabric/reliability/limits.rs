@@ -45,7 +45,7 @@ pub struct ServerLimits {
     pub idle: u64,
     /// Bytes of requests that are not whole yet: 16 MiB; of one client an eighth.
     pub buffers: usize,
-    /// Bytes of replies that are kept in case they are lost: 16 MiB; 64 KiB of one client.
+    /// Bytes of replies that are kept in case they are lost: 16 MiB. A client's mutations take at most 70 KiB of them.
     pub replies: usize,
     /// Bytes of values that kept replies refer to: 16 MiB.
     pub references: usize,
@@ -86,6 +86,9 @@ impl Default for ClientLimits {
     }
 }
 
+/// The share that a host has while there is room, as a divisor.
+const BASIC: usize = 1024;
+
 /// A thing that the server keeps for clients, and that hosts share.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Pool {
@@ -98,7 +101,7 @@ pub(super) enum Pool {
 /// The use of each pool, in total and by host.
 ///
 /// While half of a pool is free there is no limit. Then a host gets nothing above an eighth of what is left, so a few hosts
-/// cannot take all.
+/// cannot take all. Each host may have a 1/[`BASIC`] of the pool, and one thing in any case, as long as there is room.
 #[derive(Clone, Debug)]
 pub(super) struct Shares {
     totals: [usize; 4],
@@ -112,12 +115,12 @@ impl Shares {
         Self { totals: totals.map(|total| total.min(u32::MAX as usize)), used: [0; 4], hosts: FxHashMap::default() }
     }
 
-    /// Takes so much for a host, if it may have that.
+    /// Takes an amount for a host, if it may have that.
     pub(super) fn take(&mut self, pool: Pool, host: u64, amount: usize) -> bool {
         let (total, used) = (self.totals[pool as usize], self.used[pool as usize]);
         let Some(left) = total.checked_sub(used).filter(|left| amount <= *left) else { return false };
         let own = self.hosts.get(&host).map_or(0, |used| used[pool as usize] as usize);
-        if used > total / 2 && own + amount > left / 8 {
+        if used > total / 2 && own > 0 && own + amount > (left / 8).max(total / BASIC) {
             return false;
         }
         self.used[pool as usize] += amount;
@@ -194,6 +197,10 @@ mod tests {
             let got = (0..1000).take_while(|_| shares.take(Pool::Clients, host, 1)).count();
             assert!(got >= 5, "host {host} got {got}");
         }
+        // The last of the room is for those that have nothing.
+        let small = (20..1000).take_while(|host| shares.take(Pool::Clients, *host, 1)).count();
+        assert!(small > 20, "{small}");
+        assert_eq!(shares.used[Pool::Clients as usize], 1000);
         shares.give(Pool::Clients, 1, 501);
         assert!(shares.take(Pool::Clients, 1, 300));
     }

@@ -1,6 +1,6 @@
 //! Messages in parts: which parts are there, and their bytes.
 
-use super::wire::{List, Part};
+use super::wire::{LISTED, List, Part};
 use smallvec::SmallVec;
 
 /// A set of parts.
@@ -114,7 +114,7 @@ impl Assembly {
     pub(super) fn list(&self, upto: u16, execution: u32) -> List {
         let next = self.have.first_missing().min(self.parts);
         let mut list = List { next, upto: upto.max(next), execution, there: [0; 4] };
-        for part in next..self.parts {
+        for part in next..self.parts.min(next.saturating_add(LISTED)) {
             if self.have.has(part) {
                 list.add(part);
             }

@@ -1,5 +1,6 @@
 //! Replies that the server keeps in case they are lost.
 
+use super::limits::OPEN;
 use super::parts::parts;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
@@ -42,6 +43,8 @@ pub(super) struct Kept<R> {
     pub(super) reply: Reply<Box<[u8]>, R>,
     /// Bytes that it takes of the replies' pool, and of that of references.
     pub(super) taken: [usize; 2],
+    /// When that of a read ends, and when at the latest.
+    pub(super) ends: Option<[u64; 2]>,
 }
 
 /// The place of a kept reply.
@@ -51,11 +54,25 @@ pub(super) struct Place {
     pub(super) request: u64,
 }
 
+impl Place {
+    /// Returns the key of tables. Clients choose the numbers of requests, but all that are kept of one client have other
+    /// remainders: so clients cannot choose keys that collide.
+    pub(super) fn key(self) -> u64 {
+        u64::from(self.slot) * OPEN + self.request % OPEN
+    }
+
+    /// Returns the slot of a key.
+    pub(super) fn slot_of(key: u64) -> u32 {
+        (key / OPEN) as u32
+    }
+}
+
 /// The replies that are kept, those of mutations and those of reads.
 #[derive(Clone, Debug)]
 pub(super) struct Replies<R> {
-    kept: FxHashMap<(u32, u64), Kept<R>>,
-    /// Replies of reads by their end.
+    /// By the key of their place, with the number of the request.
+    kept: FxHashMap<u64, (u64, Kept<R>)>,
+    /// Replies of reads, by when they were to end when they were last looked at.
     reads: VecDeque<(u64, Place, u32)>,
     /// Replies of mutations. A few are looked at with each that is added, so that those that went leave the queue.
     mutations: VecDeque<(Place, u32)>,
@@ -67,12 +84,22 @@ impl<R> Replies<R> {
     }
 
     pub(super) fn get(&self, place: Place) -> Option<&Kept<R>> {
-        self.kept.get(&(place.slot, place.request))
+        let (request, kept) = self.kept.get(&place.key())?;
+        (*request == place.request).then_some(kept)
     }
 
-    /// Keeps a reply, that of a read until `ends`.
-    pub(super) fn keep(&mut self, place: Place, ends: Option<u64>, kept: Kept<R>) {
-        match ends {
+    /// The reply of a read is used: it ends at that time at the soonest, but never after its longest time.
+    pub(super) fn extend(&mut self, place: Place, ends: u64) {
+        if let Some((_, kept)) = self.kept.get_mut(&place.key()).filter(|(request, _)| *request == place.request)
+            && let Some([own, longest]) = &mut kept.ends
+        {
+            *own = (*own).max(ends.min(*longest));
+        }
+    }
+
+    /// Keeps a reply.
+    pub(super) fn keep(&mut self, place: Place, kept: Kept<R>) {
+        match kept.ends.map(|[ends, _]| ends) {
             Some(ends) => self.reads.push_back((ends, place, kept.execution)),
             None => {
                 for _ in 0..2 {
@@ -81,11 +108,12 @@ impl<R> Replies<R> {
                 self.mutations.push_back((place, kept.execution));
             }
         }
-        self.kept.insert((place.slot, place.request), kept);
+        self.kept.insert(place.key(), (place.request, kept));
     }
 
     pub(super) fn remove(&mut self, place: Place) -> Option<Kept<R>> {
-        self.kept.remove(&(place.slot, place.request))
+        self.get(place)?;
+        self.kept.remove(&place.key()).map(|(_, kept)| kept)
     }
 
     /// Returns the place of a read's reply whose time is over.
@@ -95,8 +123,10 @@ impl<R> Replies<R> {
                 break;
             }
             self.reads.pop_front();
-            if self.get(place).is_some_and(|kept| kept.execution == execution) {
-                return Some(place);
+            match self.get(place).filter(|kept| kept.execution == execution).and_then(|kept| kept.ends) {
+                Some([ends, _]) if ends > now => self.reads.push_back((ends, place, execution)),
+                Some(_) => return Some(place),
+                None => {}
             }
         }
         None
@@ -121,7 +151,7 @@ impl<R> Replies<R> {
 impl<R: std::hash::Hash> std::hash::Hash for Replies<R> {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         let mut kept: Vec<_> = self.kept.iter().collect();
-        kept.sort_by_key(|(place, _)| **place);
+        kept.sort_by_key(|(key, _)| **key);
         kept.hash(state);
     }
 }
@@ -144,15 +174,35 @@ mod tests {
     #[test]
     fn queue_of_mutations_forgets_replies_that_went() {
         let mut replies = Replies::new();
-        let place = |request| Place { slot: 0, request };
-        for request in 0..1000 {
+        let place = |slot| Place { slot, request: 1 };
+        for slot in 0..1000 {
             let reply = Reply { head: [].into(), body: None::<Vec<u8>> };
-            replies.keep(place(request), None, Kept { execution: 1, reply, taken: [0, 0] });
-            if request > 0 {
-                replies.remove(place(request));
+            replies.keep(place(slot), Kept { execution: 1, reply, taken: [0, 0], ends: None });
+            if slot > 0 {
+                replies.remove(place(slot));
             }
         }
         assert!(replies.mutations.len() < 8, "{}", replies.mutations.len());
         assert!((0..8).any(|_| replies.next_mutation() == Some(place(0))));
+    }
+
+    #[test]
+    fn replies_of_reads_stay_while_they_are_used() {
+        let mut replies = Replies::new();
+        let place = |request| Place { slot: 3, request };
+        for request in [1, 2] {
+            let reply = Reply { head: [].into(), body: None::<Vec<u8>> };
+            replies.keep(place(request), Kept { execution: 1, reply, taken: [0, 0], ends: Some([10, 25]) });
+        }
+        replies.extend(place(1), 15);
+        // Of another request with the same key.
+        replies.extend(place(2 + OPEN), 15);
+        let mut ended = |now| {
+            let ended = replies.next_ended(now);
+            ended.map(|place| replies.remove(place));
+            replies.extend(place(1), now + 10);
+            ended
+        };
+        assert_eq!([9, 10, 10, 18, 24, 25].map(&mut ended), [None, Some(place(2)), None, None, None, Some(place(1))]);
     }
 }

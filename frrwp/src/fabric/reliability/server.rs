@@ -1,7 +1,7 @@
 //! The server's side: records of clients, requests that come in parts, and which of them are executed.
 
 use super::cookie::Secret;
-use super::limits::{Format, KEPT_REPLY, MILLISECOND, Permits, Pool, SECOND, ServerLimits, Shares, UNASKED};
+use super::limits::{Format, KEPT_REPLY, MILLISECOND, OPEN, Permits, Pool, SECOND, ServerLimits, Shares, UNASKED};
 use super::outbox::Outbox;
 use super::parts::Assembly;
 use super::records::{Passed, Record, Records, bits};
@@ -19,12 +19,14 @@ const RESERVED: usize = KEPT_REPLY + REPLY_OVERHEAD;
 const ASSEMBLY_OVERHEAD: usize = 192;
 /// The most parts that a HAVE grants beyond those that are there.
 const GRANTED: u16 = 64;
-/// Silence after which an unfinished request is dropped.
+/// The time without a new part or grant after which an unfinished request is dropped. Its client begins anew, in the room of
+/// others that were.
 const UNFINISHED: u64 = 2 * SECOND;
 /// Silence of a client after which its replies make room for those of others.
 const SILENT: u64 = 5 * SECOND;
-/// How long the reply of a read is kept.
+/// How long the reply of a read is kept after its parts were last asked for, and after its execution at the longest.
 const READ_REPLY: u64 = SECOND;
+const LONGEST_READ_REPLY: u64 = 30 * SECOND;
 /// How long the record of a client stays that has left: longer than a cookie's life.
 const LEFT: u64 = 20 * SECOND;
 /// Kept replies that are looked at to make room for one.
@@ -41,6 +43,7 @@ pub enum RequestKind {
 }
 
 /// A request that was begun. It goes to [`Server::complete`], once.
+#[must_use = "a request that is not completed has no reply, and takes a place of its client for good"]
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Work {
     slot: u32,
@@ -100,16 +103,21 @@ pub struct ServerCounters {
     pub reply_gone: u64,
     /// Clients that were refused because there was no room.
     pub full: u64,
+    /// Datagrams that were not sent, because too many waited for the driver.
+    pub unsent: u64,
 }
 
 /// A request that is not whole, or whose execution uses its bytes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Incoming {
+    /// The number of the request.
+    request: u64,
     assembly: Assembly,
     /// Tells assemblies of the same request apart.
     number: u32,
     granted: u16,
     taken: usize,
+    /// When a new part came, or more was granted.
     heard: u64,
 }
 
@@ -135,7 +143,8 @@ pub struct Server<R> {
     classify: fn(&[u8]) -> RequestKind,
     records: Records,
     shares: Shares,
-    incoming: FxHashMap<(u32, u64), Incoming>,
+    /// By the key of their place.
+    incoming: FxHashMap<u64, Incoming>,
     replies: Replies<R>,
     /// Clients that left, and when.
     leaving: VecDeque<(u64, u64)>,
@@ -248,7 +257,7 @@ impl<R: AsRef<[u8]>> Server<R> {
 
     /// Returns the counts.
     pub fn counters(&self) -> ServerCounters {
-        self.counters
+        ServerCounters { unsent: self.sender.outbox.lost(), ..self.counters }
     }
 
     /// Returns how many clients are known.
@@ -328,7 +337,7 @@ impl<R: AsRef<[u8]>> Server<R> {
         self.raise(slot, floor);
         match datagram.body {
             Body::Part(part) => return self.part(now, slot, &datagram, part),
-            Body::Want(want) => self.want(slot, &datagram, want),
+            Body::Want(want) => self.want(now, slot, &datagram, want),
             Body::Ping => {
                 let request = self.records.get(slot)?.floor;
                 self.send(from, &Datagram { request, ..datagram }, Body::Pong);
@@ -432,9 +441,21 @@ impl<R: AsRef<[u8]>> Server<R> {
         }
     }
 
+    fn incoming(&self, place: Place) -> Option<&Incoming> {
+        self.incoming.get(&place.key()).filter(|incoming| incoming.request == place.request)
+    }
+
+    fn incoming_mut(&mut self, place: Place) -> Option<&mut Incoming> {
+        self.incoming.get_mut(&place.key()).filter(|incoming| incoming.request == place.request)
+    }
+
     /// Drops a request that is not whole, or whose bytes nothing needs any more.
     fn drop_incoming(&mut self, slot: u32, request: u64) {
-        let Some(incoming) = self.incoming.remove(&(slot, request)) else { return };
+        let place = Place { slot, request };
+        if self.incoming(place).is_none() {
+            return;
+        }
+        let Some(incoming) = self.incoming.remove(&place.key()) else { return };
         let Some(record) = self.records.get_mut(slot) else { return };
         record.buffered -= incoming.taken as u32;
         if let Some(bit) = record.bit(request) {
@@ -487,12 +508,13 @@ impl<R: AsRef<[u8]>> Server<R> {
         if !self.collect(now, slot, datagram, &part) {
             return None;
         }
-        let kind = (self.classify)(self.incoming.get(&(slot, request))?.assembly.bytes());
+        let place = Place { slot, request };
+        let kind = (self.classify)(self.incoming(place)?.assembly.bytes());
         let Some(work) = self.begin(now, slot, datagram, kind) else {
             self.drop_incoming(slot, request);
             return None;
         };
-        Some(Request { work, message: self.incoming.get(&(slot, request))?.assembly.bytes() })
+        Some(Request { work, message: self.incoming(place)?.assembly.bytes() })
     }
 
     /// Sends the reply of a mutation again.
@@ -511,13 +533,15 @@ impl<R: AsRef<[u8]>> Server<R> {
     fn begin(&mut self, now: u64, slot: u32, datagram: &Datagram<'_>, kind: RequestKind) -> Option<Work> {
         let peer = self.records.get(slot)?.peer;
         let host = self.secret.host(peer);
-        if kind == RequestKind::Mutation && !self.take_reply(now, host) {
+        let runs_many = u64::from(self.records.get(slot)?.running) >= OPEN;
+        if runs_many || kind == RequestKind::Mutation && !self.take_reply(now, host) {
             self.counters.busy += 1;
             self.send(peer, datagram, Body::Refused { execution: 0, why: Refused::Busy });
             return None;
         }
         let record = self.records.get_mut(slot)?;
         record.executing |= record.bit(datagram.request)?;
+        record.running += 1;
         self.counters.executed += 1;
         Some(Work {
             slot,
@@ -563,68 +587,74 @@ impl<R: AsRef<[u8]>> Server<R> {
 
     /// Takes a part of a longer request. Returns whether that is whole now.
     fn collect(&mut self, now: u64, slot: u32, datagram: &Datagram<'_>, part: &Part<'_>) -> bool {
-        let key = (slot, datagram.request);
+        let place = Place { slot, request: datagram.request };
         let answer_now = datagram.flags & flags::ANSWER_NOW != 0;
-        if !self.incoming.contains_key(&key) && !self.open_incoming(now, key, datagram, part) {
+        if self.incoming(place).is_none() && !self.open_incoming(now, place, datagram, part) {
             return false;
         }
-        let Some(incoming) = self.incoming.get_mut(&key) else { return false };
+        let Some(incoming) = self.incoming_mut(place) else { return false };
         let (granted, parts, stride) = (incoming.granted, incoming.assembly.parts(), incoming.assembly.stride());
+        let mut is_new = false;
         if part.part < granted {
-            match incoming.assembly.place(part) {
+            is_new = match incoming.assembly.place(part) {
                 None => return false,
-                Some(is_new) => self.counters.duplicate += u64::from(!is_new),
+                Some(is_new) => is_new,
+            };
+            if is_new {
+                incoming.heard = now;
             }
         }
-        incoming.heard = now;
         let is_whole = incoming.assembly.is_whole();
-        let have = incoming.assembly.have();
-        if !is_whole && !answer_now && have.count() % UNASKED != 0 {
+        let (count, first_missing) = (incoming.assembly.have().count(), incoming.assembly.have().first_missing());
+        self.counters.duplicate += u64::from(part.part < granted && !is_new);
+        if !is_whole && !answer_now && count % UNASKED != 0 {
             return false;
         }
-        let upto = parts.min(have.first_missing().saturating_add(GRANTED));
-        for upto in [upto, upto.min(granted + UNASKED)] {
+        let upto = parts.min(first_missing.saturating_add(GRANTED));
+        for upto in [upto, upto.min(granted.saturating_add(UNASKED))] {
             let more = usize::from(upto.saturating_sub(granted)) * stride;
             if upto > granted && self.take_buffer(slot, more) {
-                if let Some(incoming) = self.incoming.get_mut(&key) {
+                if let Some(incoming) = self.incoming_mut(place) {
                     incoming.granted = upto;
                     incoming.taken += more;
+                    incoming.heard = now;
                 }
                 break;
             }
         }
-        let (Some(incoming), Some(record)) = (self.incoming.get(&key), self.records.get(slot)) else { return false };
-        let list = incoming.assembly.list(incoming.granted, incoming.number);
-        self.send(record.peer, datagram, Body::Have(list));
+        let (Some(incoming), Some(record)) = (self.incoming(place), self.records.get(slot)) else { return false };
+        let (list, peer) = (incoming.assembly.list(incoming.granted, incoming.number), record.peer);
+        self.send(peer, datagram, Body::Have(list));
         is_whole
     }
 
-    fn open_incoming(&mut self, now: u64, key: (u32, u64), datagram: &Datagram<'_>, part: &Part<'_>) -> bool {
+    fn open_incoming(&mut self, now: u64, place: Place, datagram: &Datagram<'_>, part: &Part<'_>) -> bool {
         let Some(assembly) = Assembly::of(part) else { return false };
         let granted = part.parts.min(UNASKED);
         let taken = ASSEMBLY_OVERHEAD + usize::from(part.parts / 4) + usize::from(granted) * assembly.stride();
-        let Some(peer) = self.records.get(key.0).map(|record| record.peer) else { return false };
-        if !self.take_buffer(key.0, taken) {
+        let Some(peer) = self.records.get(place.slot).map(|record| record.peer) else { return false };
+        if !self.take_buffer(place.slot, taken) {
             self.counters.busy += 1;
             self.send(peer, datagram, Body::Refused { execution: 0, why: Refused::Busy });
             return false;
         }
-        let number = self.next_execution();
-        self.incoming.insert(key, Incoming { assembly, number, granted, taken, heard: now });
-        if let Some(record) = self.records.get_mut(key.0) {
-            record.partial |= record.bit(key.1).unwrap_or(0);
+        let (number, request) = (self.next_execution(), place.request);
+        self.incoming.insert(place.key(), Incoming { request, assembly, number, granted, taken, heard: now });
+        if let Some(record) = self.records.get_mut(place.slot) {
+            record.partial |= record.bit(place.request).unwrap_or(0);
         }
         true
     }
 
     /// Sends parts of a reply that the client lacks.
-    fn want(&mut self, slot: u32, datagram: &Datagram<'_>, want: List) {
+    fn want(&mut self, now: u64, slot: u32, datagram: &Datagram<'_>, want: List) {
         let place = Place { slot, request: datagram.request };
         let Some(record) = self.records.get(slot) else { return };
         let (peer, Some(bit)) = (record.peer, record.bit(place.request)) else {
             self.counters.stale += 1;
             return;
         };
+        self.replies.extend(place, now + READ_REPLY);
         match self.replies.get(place).filter(|kept| kept.execution == want.execution) {
             Some(kept) => {
                 let upto = want.upto.min(kept.reply.parts(self.limits.format.fragment()));
@@ -645,8 +675,12 @@ impl<R: AsRef<[u8]>> Server<R> {
         let is_mutation = kind == RequestKind::Mutation;
         let reply = Reply { head, body };
         let taken = [head.len() + REPLY_OVERHEAD, reply.body_len()];
-        let record = self.records.get_mut(slot).filter(|record| record.id == client && !record.left);
-        let current = record.and_then(|record| record.bit(request).map(|bit| (record, bit)));
+        let mut record = self.records.get_mut(slot).filter(|record| record.id == client);
+        if let Some(record) = &mut record {
+            record.running = record.running.saturating_sub(1);
+        }
+        let current =
+            record.filter(|record| !record.left).and_then(|record| record.bit(request).map(|bit| (record, bit)));
         let Some((record, bit)) = current else {
             // The client has left, or needs no answer any more.
             if is_mutation {
@@ -666,14 +700,6 @@ impl<R: AsRef<[u8]>> Server<R> {
         let answered = Answered { to: peer, client, request, clock, held: now.saturating_sub(received) };
         let is_short = reply.len() <= super::wire::MAX_MESSAGE;
         let parts = reply.parts(self.limits.format.fragment());
-        if is_short {
-            self.sender.send_parts(answered, execution, &reply, 0..parts.min(UNASKED));
-        } else {
-            self.sender.send(answered, Body::Refused { execution: 0, why: Refused::TooLarge }, &[]);
-        }
-        if is_partial {
-            self.drop_incoming(slot, request);
-        }
         let own = self.secret.host(peer);
         let mut keep = is_short && (parts > 1 || is_mutation);
         if is_mutation {
@@ -688,14 +714,26 @@ impl<R: AsRef<[u8]>> Server<R> {
             self.shares.give(Pool::Replies, own, taken[0]);
             keep = false;
         }
+        if !is_short {
+            self.sender.send(answered, Body::Refused { execution: 0, why: Refused::TooLarge }, &[]);
+        } else if !is_mutation && !keep && parts > UNASKED {
+            // The client could not ask for the rest. It has the read executed again after a while.
+            self.counters.busy += 1;
+            self.sender.send(answered, Body::Refused { execution: 0, why: Refused::Busy }, &[]);
+        } else {
+            self.sender.send_parts(answered, execution, &reply, 0..parts.min(UNASKED));
+        }
+        if is_partial {
+            self.drop_incoming(slot, request);
+        }
         if !keep {
             return;
         }
         let place = Place { slot, request };
         self.drop_reply(place);
-        let ends = (!is_mutation).then_some(now + READ_REPLY);
-        let kept = Kept { execution, reply: Reply { head: head.into(), body: reply.body }, taken };
-        self.replies.keep(place, ends, kept);
+        let ends = (!is_mutation).then_some([now + READ_REPLY, now + LONGEST_READ_REPLY]);
+        let kept = Kept { execution, reply: Reply { head: head.into(), body: reply.body }, taken, ends };
+        self.replies.keep(place, kept);
         if let Some(record) = self.records.get_mut(slot) {
             record.kept |= bit;
         }
@@ -726,7 +764,7 @@ impl<R: AsRef<[u8]>> Server<R> {
             .incoming
             .iter()
             .filter(|(_, incoming)| incoming.heard + UNFINISHED <= now && !incoming.assembly.is_whole())
-            .map(|(key, _)| *key)
+            .map(|(key, incoming)| (Place::slot_of(*key), incoming.request))
             .collect();
         for (slot, request) in silent {
             self.drop_incoming(slot, request);

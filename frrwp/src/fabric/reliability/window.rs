@@ -75,6 +75,11 @@ impl Window {
         (base.max(self.least_timeout) << self.backoff.min(12)).min(LONGEST)
     }
 
+    /// Returns whether the server is to be asked whether it knows this client: after each second time-out in a row.
+    pub(super) fn is_to_probe(&self) -> bool {
+        self.backoff > 0 && self.backoff.is_multiple_of(2)
+    }
+
     /// An answer came: after `total`, of which the server held it for `held`.
     pub(super) fn answered(&mut self, now: u64, total: u64, held: u64) {
         self.backoff = 0;
@@ -97,7 +102,7 @@ impl Window {
         }
     }
 
-    /// So many datagrams came that were expected.
+    /// This many datagrams came that were expected.
     pub(super) fn arrived(&mut self, count: u16) {
         for _ in 0..count.min(64) {
             self.losses <<= 1;
