@@ -10,6 +10,8 @@ mod admin;
 mod binary;
 mod body;
 mod cluster;
+#[cfg(test)]
+mod cluster_tests;
 mod context;
 mod flash;
 mod login;

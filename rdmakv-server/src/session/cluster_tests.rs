@@ -1,0 +1,127 @@
+//! Calls to the only server of a cluster, without etcd.
+
+use std::sync::Arc;
+
+use rdmakv_cluster::config::{Config as Configuration, Incarnation, Policy};
+use rdmakv_cluster::facts::{Change as Changed, View};
+use rdmakv_cluster::json;
+use rdmakv_cluster::membership::{Action, Identity};
+use rdmakv_cluster::messages::{Answer, Call, Change, Chunk, Condition, Epoch, Form, Piece, Request, Verdict, WriteId};
+use rdmakv_cluster::wire::{ReplyFrame, RequestFrame};
+use rdmakv_proto::clock;
+
+use super::{Cluster, Context, Out, Session, Settings, Shards, Shared};
+use crate::metrics::Counts;
+use crate::store::Config;
+
+const RUN: Incarnation = Incarnation(3);
+const NOW: u64 = 1_000_000;
+
+fn configuration() -> Configuration {
+    let config = Configuration::with_lease(7, 60_000).unwrap();
+    let config = config.with_policy(b"r:", Policy::Copies(2)).unwrap();
+    config.with_server("tcp:a", vec!["tcp:a".to_owned()], 1, RUN).unwrap()
+}
+
+/// Returns a server that has adopted this configuration, and has a right for a minute.
+fn server(config: &Configuration) -> (Shared, Arc<Cluster>) {
+    let stores = Config { memory: 8 << 20, huge: false, ..Config::default() };
+    let mut shared = Shared::new(Shards::new(&stores, 1).unwrap(), Settings { threads: 1, ..Settings::default() }, NOW);
+    let identity = Identity {
+        name: "tcp:a".to_owned(),
+        addresses: vec!["tcp:a".to_owned()],
+        weight: 1,
+        clock_skew: 1_000_000_000,
+    };
+    let cluster = Arc::new(Cluster::new(identity, RUN, 1));
+    shared.join(cluster.clone());
+    adopt(&shared, &cluster, config, 5);
+    (shared, cluster)
+}
+
+/// Lets the server read a configuration that was written in this revision, and adopt it.
+fn adopt(shared: &Shared, cluster: &Cluster, config: &Configuration, revision: i64) {
+    let bytes = json::encode(config);
+    let view = View::of(revision, [Changed { path: "config", value: Some(&bytes), revision }]).unwrap();
+    let mut adopted = false;
+    // Work that needs etcd or other servers is left.
+    for _ in 0..8 {
+        match cluster.next(&shared.shards, clock::boot()) {
+            Some(Action::Read(renewal)) => cluster.membership().read(renewal, view.clone()),
+            Some(Action::Adopt) => adopted = true,
+            _ => cluster.membership().changed(view.clone()),
+        }
+    }
+    assert!(adopted && cluster.membership().config() == Some(config));
+}
+
+/// Sends a line with a call, and returns what comes back.
+fn send(session: &mut Session, shared: &Shared, call: Call, piece: &[u8], now: u64) -> Vec<u8> {
+    let epoch = shared.cluster.as_ref().unwrap().membership().config().map_or(Epoch(0), Configuration::epoch);
+    let mut bytes = Vec::new();
+    RequestFrame::new(Request { cluster: 7, epoch, call }).encode(&mut bytes);
+    let line = format!("mx r:key {} {}\r\n", bytes.len() + piece.len(), bytes.len());
+    let input = [line.as_bytes(), &bytes, piece, b"\r\n"].concat();
+    let (mut counts, mut out) = (Counts::default(), Out::default());
+    let mut cx = Context::new(shared, now, &mut counts, 0);
+    session.advance(&input, &mut 99, &mut cx, &mut out);
+    out.bytes
+}
+
+fn ask(shared: &Shared, call: Call, piece: &[u8]) -> Answer {
+    let bytes = send(&mut Session::default(), shared, call, piece, NOW);
+    let end = bytes.iter().position(|&byte| byte == b'\n').unwrap();
+    let line = std::str::from_utf8(&bytes[..end]).unwrap().trim_end();
+    let length: usize = line.rsplit_once(' ').unwrap_or_else(|| panic!("{line}")).1.parse().unwrap();
+    ReplyFrame::decode(&bytes[end + 1..end + 1 + length]).unwrap_or_else(|error| panic!("{line}: {error}")).reply.answer
+}
+
+fn order(sequence: u64, condition: Condition) -> Call {
+    let sum = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, b"value") as u32;
+    let piece = Piece { chunk: Chunk(0), form: Form::Copy, length: 5, sum };
+    Call::Order { id: WriteId { client: 9, sequence }, lowest: 1, condition, change: Change::Put(piece) }
+}
+
+fn write(shared: &Shared, sequence: u64) {
+    let Answer::Ordered { version, .. } = ask(shared, order(sequence, Condition::Always), b"value") else { panic!() };
+    let published = ask(shared, Call::Publish { id: WriteId { client: 9, sequence }, version }, b"");
+    assert_eq!(published, Answer::Done(Verdict::Stored(version)));
+}
+
+#[test]
+fn epochs_keep_values_but_for_flushes_and_policies() {
+    let config = configuration();
+    let (shared, cluster) = server(&config);
+    write(&shared, 1);
+    let next = config.flush().unwrap().with_policy(b"other:", Policy::Copies(2)).unwrap();
+    // Values of before the flush are gone.
+    adopt(&shared, &cluster, &next, 6);
+    assert_eq!(ask(&shared, Call::Read, b""), Answer::Value(None));
+    write(&shared, 2);
+    let next = next.with_policy(b"more:", Policy::Copies(2)).unwrap();
+    adopt(&shared, &cluster, &next, 7);
+    assert!(matches!(ask(&shared, Call::Read, b""), Answer::Value(Some(_))));
+    // A key that loses its policy is dropped.
+    let next = next.with_policy(b"r:", Policy::None).unwrap();
+    adopt(&shared, &cluster, &next, 8);
+    let gauges = cluster.gauges();
+    assert_eq!((gauges.keys, gauges.pieces, gauges.epoch), (0, (0, 0), next.epoch().0));
+}
+
+#[test]
+fn plain_items_of_keys_that_get_a_policy_are_dropped() {
+    let config = configuration();
+    let (shared, cluster) = server(&config);
+    let talk = |input: &[u8]| {
+        let (mut counts, mut out) = (Counts::default(), Out::default());
+        let mut cx = Context::new(&shared, NOW, &mut counts, 0);
+        Session::default().advance(input, &mut 99, &mut cx, &mut out);
+        String::from_utf8(out.bytes).unwrap()
+    };
+    assert_eq!(talk(b"set p:1 0 0 1\r\nx\r\nset q:1 0 0 1\r\ny\r\n"), "STORED\r\nSTORED\r\n");
+    let next = config.with_policy(b"p:", Policy::Copies(2)).unwrap();
+    adopt(&shared, &cluster, &next, 6);
+    assert_eq!(talk(b"get p:1\r\nget q:1\r\n"), "END\r\nVALUE q:1 0 1\r\ny\r\nEND\r\n");
+    adopt(&shared, &cluster, &next.with_policy(b"p:", Policy::None).unwrap(), 7);
+    assert_eq!(talk(b"get p:1\r\nget q:1\r\n"), "END\r\nVALUE q:1 0 1\r\ny\r\nEND\r\n");
+}
