@@ -182,7 +182,9 @@ fn small_clusters_are_linearizable() {
 #[ignore = "explores 20 million transitions"]
 fn explores_small_clusters_for_long() {
     is_linearizable(&Shape { clients: 1, epochs: 3, losses: 2, ..SMALL }, 10_000_000);
-    is_linearizable(&Shape { epochs: 3, losses: 2, ..SMALL }, 10_000_000);
+    // Breadth first, two clients do not come to the end of both writes in so many transitions.
+    let shape = Shape { epochs: 3, losses: 2, ..SMALL };
+    assert_eq!(explore(&shape, 10_000_000).0, None, "{shape:?}");
 }
 
 /// Returns how many walks a test takes.
