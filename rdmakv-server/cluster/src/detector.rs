@@ -9,12 +9,15 @@
 //! * and sees that most of the other servers suspect it, or that its `alive` is gone. Servers that most suspect, or that are not alive, do not
 //!   count.
 //!
+//! The last server that is not joining is never removed: the joining ones may lack its values. It answers again when it returns. Its next run
+//! takes its place if it was lost.
+//!
 //! A server that reaches no other suspects all, but alone it is never most of several. One that was paused counts no ping that it could not
 //! have seen answered.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::config::{Config, Incarnation, Server, ServerId};
+use crate::config::{Config, Incarnation, Server, ServerId, State};
 use crate::facts::{Fact, Facts};
 use crate::faults::is_planted;
 
@@ -157,7 +160,7 @@ impl Detector {
         }
         let is_gone =
             |server: &&&Server| suspected.contains(&server.id) || !facts.is_alive(server.id, server.incarnation);
-        silent.iter().find(is_gone).map(|server| server.id)
+        silent.iter().filter(is_gone).find(|server| !is_last_with_values(config, server)).map(|server| server.id)
     }
 
     fn knows(&self, id: ServerId, run: Incarnation) -> bool {
@@ -174,6 +177,12 @@ impl Detector {
         let behind = skews.iter().filter(|&&skew| skew < -limit).count();
         skews.len() >= 2 && ahead.max(behind) * 2 > skews.len()
     }
+}
+
+/// Returns whether all other servers are joining, so that they may lack values that this one has.
+fn is_last_with_values(config: &Config, server: &Server) -> bool {
+    let joins = |server: &Server| server.state == State::Joining;
+    !is_planted("last-removed") && config.servers().iter().all(|other| other.id == server.id || joins(other))
 }
 
 /// Returns the servers that most of the others suspect, not counting those that are such themselves or not alive.

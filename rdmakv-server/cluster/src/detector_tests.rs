@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use crate::config::{Config, Incarnation, ServerId};
 use crate::detector::{Clocks, Detector, INTERVAL, suspected_by_most};
 use crate::facts::{Change, Fact, Facts};
+use crate::faults;
 
 /// Steps after which etcd ends the lease of a run that does not renew it: 2 s, and up to half a second to notice.
 const LEASE: u64 = 25;
@@ -366,4 +367,29 @@ fn a_wrong_clock_is_the_one_that_most_disagree_with() {
     assert!(detector(&[(1, off), (2, off)]) && detector(&[(1, -off), (2, -off)]));
     assert!(!detector(&[(1, off), (2, 0)]) && !detector(&[(1, off), (2, -off)]) && !detector(&[(1, off)]));
     assert!(!detector(&[(1, 400_000_000), (2, 400_000_000)]));
+}
+
+/// Two servers join beside one that has values, and it is paused. Returns which servers are removed.
+fn pause_the_last_with_values() -> Vec<u8> {
+    let mut cluster = Cluster::of(3);
+    for id in [1, 2] {
+        cluster.config = cluster.config.without_server(ServerId(id)).unwrap();
+    }
+    for id in [1, 2] {
+        cluster.config = cluster.config.with_server(&format!("s{id}"), vec![], 1, run_of(id)).unwrap();
+    }
+    cluster.servers.iter_mut().for_each(|run| run.detector.follow(&cluster.config));
+    cluster.advance(3);
+    cluster.servers[0].state = Condition::Paused;
+    cluster.advance(100);
+    cluster.removed()
+}
+
+#[test]
+fn the_last_server_with_values_is_not_removed() {
+    assert_eq!(pause_the_last_with_values(), Vec::<u8>::new());
+    faults::plant("last-removed");
+    let removed = pause_the_last_with_values();
+    faults::plant("");
+    assert_eq!(removed, vec![0]);
 }
