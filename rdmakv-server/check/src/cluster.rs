@@ -32,8 +32,14 @@ const NAME: &str = "check";
 /// Keys that are registers, and keys that are numbers.
 const KEYS: (usize, usize) = (24, 4);
 
+const EXAMPLES: &str = "Examples:
+  rdmakv-check cluster
+  rdmakv-check cluster --shm -n 100000 --seed 7         other faults, by another seed
+  rdmakv-check cluster --servers 4 --copies 2 --kills 0 --pauses 1";
+
 /// The plan of a run with a cluster.
 #[derive(Clone, Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Plan {
     /// Operations in all
     #[arg(short = 'n', long, default_value_t = 20_000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..100_000_000))]
