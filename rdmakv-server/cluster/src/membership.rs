@@ -53,7 +53,7 @@ pub enum Action {
     },
     /// Write this configuration if the one of [`Membership::view`] is still there, and call [`Membership::proposed`].
     Propose(Config),
-    /// Take all keys into the epoch of [`Membership::config`], then answer by [`Membership::standing`], and call [`Membership::adopted`].
+    /// Take all keys into the epoch of [`Membership::config`], and call [`Membership::adopted`]. Until then no key has a standing.
     ///
     /// Values of keys that this run is not the primary of are held before that: tags that were granted read them no more.
     Adopt,
@@ -204,9 +204,10 @@ impl Membership {
         is_latest && !self.under_way.adoption && matches!(self.part(), Part::Member(_))
     }
 
-    /// Returns the standing of this run for a key; None before it adopted an epoch.
+    /// Returns the standing of this run for a key; None before it adopted an epoch, and while its keys are taken into one.
     pub fn standing(&self, key: &[u8], now: u64) -> Option<Standing> {
-        let (config, placement) = self.adopted.as_ref()?;
+        // A key that was not taken into the epoch yet may have a value that it has to drop, or to complete first.
+        let (config, placement) = self.adopted.as_ref().filter(|_| !self.under_way.adoption)?;
         let group = placement.group(key, config.policy(key).group_size());
         let me = config.incarnation(self.run).map(|server| server.id);
         let role = match me {

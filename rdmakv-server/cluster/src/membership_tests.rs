@@ -213,13 +213,18 @@ impl World {
                     self.servers[at].membership.proposed(local, has_etcd);
                 }
                 Action::Adopt => {
+                    assert_eq!(
+                        self.servers[at].membership.standing(KEYS[0], local),
+                        None,
+                        "before the keys are adopted"
+                    );
+                    self.servers[at].membership.adopted();
                     let is_primary = |key: &&[u8]| {
                         let standing = self.servers[at].membership.standing(key, local);
                         standing.is_some_and(|standing| standing.role == Role::Primary)
                     };
                     let kept: BTreeSet<&[u8]> = KEYS.into_iter().filter(is_primary).collect();
                     self.servers[at].tags.retain(|key, _| kept.contains(key));
-                    self.servers[at].membership.adopted();
                     self.servers[at].adopted = (self.servers[at].membership.config().unwrap().epoch(), self.now);
                 }
                 Action::Hold => {
@@ -510,6 +515,18 @@ fn begin_read(membership: &mut Membership, now: u64) -> crate::rights::Renewal {
 fn shown(revision: i64, config: &Config) -> View {
     let bytes = crate::json::encode(config);
     View::of(revision, [Change { path: "config", value: Some(&bytes), revision }]).unwrap()
+}
+
+#[test]
+fn keys_have_no_standing_while_they_are_adopted() {
+    let (mut membership, config) = member();
+    assert!(membership.standing(KEYS[0], 0).is_some_and(|it| it.epoch == config.epoch() && it.has_right));
+    let next = config.with_server("s1", Vec::new(), 1, Incarnation(2)).unwrap();
+    membership.changed(shown(11, &next));
+    assert_eq!(membership.next(0), Some(Action::Adopt));
+    assert_eq!(membership.standing(KEYS[0], 0), None);
+    membership.adopted();
+    assert!(membership.standing(KEYS[0], 0).is_some_and(|it| it.epoch == next.epoch()));
 }
 
 #[test]
