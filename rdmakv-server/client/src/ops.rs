@@ -16,7 +16,7 @@ use std::task::Waker;
 use std::time::Instant;
 
 /// The name of an operation.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) struct Name {
     at: u32,
     life: u32,

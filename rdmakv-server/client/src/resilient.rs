@@ -19,7 +19,7 @@ use hashbrown::HashMap;
 use rdmakv_cluster::config::{Incarnation, Policy, ServerId};
 use rdmakv_cluster::messages::{Condition, Refusal, Verdict, Version};
 use rdmakv_cluster::wire::{Arguments as Computation, Attributes, ReplyFrame};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -80,8 +80,8 @@ pub(super) struct Resilient {
     calls: HashMap<Name, Sent>,
     /// All calls have the same time.
     by_age: VecDeque<(Instant, Name)>,
-    /// When an operation has something to do, at the earliest.
-    wakes_at: u64,
+    /// When operations have something to do though nothing comes.
+    wakes: BTreeSet<(u64, Name)>,
     started: Instant,
     process: u32,
 }
@@ -101,6 +101,10 @@ struct Running {
     source: Source,
     /// Another operation on the key comes first.
     is_waiting: bool,
+    /// Its time in the wakes, if it is there.
+    wakes_at: Option<u64>,
+    /// The call that was sent last.
+    call: Option<Name>,
 }
 
 /// A call that was sent.
@@ -133,7 +137,7 @@ impl Resilient {
             queues: HashMap::new(),
             calls: HashMap::new(),
             by_age: VecDeque::new(),
-            wakes_at: u64::MAX,
+            wakes: BTreeSet::new(),
             started: Instant::now(),
             process: std::process::id(),
         };
@@ -164,7 +168,7 @@ impl Resilient {
     /// Returns when there is something to do though nothing comes.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let call = self.by_age.front().map(|&(deadline, _)| deadline);
-        let wake = (!self.running.is_empty()).then(|| self.started + Duration::from_nanos(self.wakes_at));
+        let wake = self.wakes.first().map(|&(at, _)| self.started + Duration::from_nanos(at));
         call.into_iter().chain(wake).min()
     }
 
@@ -195,7 +199,8 @@ impl Resilient {
             queue.push_back(name);
         }
         let source = Source::Socket;
-        self.running.insert(name, Running { operation, key, is_queued, source, is_waiting });
+        let running = Running { operation, key, is_queued, source, is_waiting, wakes_at: None, call: None };
+        self.running.insert(name, running);
         self.go_on(name, hands);
         self.progress(hands);
     }
@@ -217,22 +222,24 @@ impl Resilient {
             self.by_age.pop_front();
         }
         self.take_replies(hands);
-        if self.now() >= self.wakes_at {
-            self.wake_all(hands);
+        let due = self.now();
+        let due: Vec<Name> = self.wakes.iter().take_while(|&&(at, _)| at <= due).map(|&(_, name)| name).collect();
+        if !due.is_empty() {
+            due.into_iter().for_each(|name| self.go_on(name, hands));
             self.take_replies(hands);
         }
     }
 
     /// Sleeps until something may have happened to an operation, or so long.
     pub(super) fn wait(&mut self, name: Option<Name>, longest: Duration, hands: &mut Hands<'_>) {
-        let left = Duration::from_nanos(self.wakes_at.saturating_sub(self.now()));
+        let now = self.now();
+        let left = self.wakes.first().map_or(longest, |&(at, _)| Duration::from_nanos(at.saturating_sub(now)));
         let longest = longest.min(left);
         let ops = &hands.common.ops;
         let is_open = |call: &Name| ops.get(*call).is_some() && !ops.is_done(*call);
-        let of = |name: Name| move |(call, sent): &(&Name, &Sent)| sent.parent == name && is_open(call);
-        let own = name.and_then(|name| self.calls.iter().find(of(name)));
-        let any = || self.calls.iter().find(|(call, _)| is_open(call));
-        match own.or_else(any).and_then(|(&call, _)| ops.get(call)).map(|op| (op.server, op.on)) {
+        let own = name.and_then(|name| self.running.get(&name)?.call).filter(is_open);
+        let any = || self.by_age.iter().map(|&(_, call)| call).find(is_open);
+        match own.or_else(any).and_then(|call| ops.get(call)).map(|op| (op.server, op.on)) {
             Some((server, on)) => hands.servers[server].wait(hands.common, on, longest.min(MOMENT)),
             None => self.membership.wait(self.layout.epoch(), longest),
         }
@@ -299,16 +306,19 @@ impl Resilient {
         self.calls.clear();
         self.by_age.clear();
         self.queues.clear();
+        self.wakes.clear();
         for (name, running) in std::mem::take(&mut self.running) {
             if common.ops.get(name).is_some_and(|op| op.operation.is_read()) {
                 let patience = u64::try_from(self.cluster.give_up_after.as_nanos()).unwrap_or(u64::MAX);
                 let operation = Operation::new(&running.key, Work::Read, Own::default(), self.now(), patience);
-                self.running.insert(name, Running { operation, is_queued: false, is_waiting: false, ..running });
+                let (wakes_at, call) = (Some(0), None);
+                self.wakes.insert((0, name));
+                let anew = Running { operation, is_queued: false, is_waiting: false, wakes_at, call, ..running };
+                self.running.insert(name, anew);
             } else {
                 self.fail(common, name, |about| Error::OutcomeUnknown { about, why: WHY.to_owned() });
             }
         }
-        self.wakes_at = 0;
     }
 
     fn take_replies(&mut self, hands: &mut Hands<'_>) {
@@ -352,7 +362,6 @@ impl Resilient {
 
     /// Lets all operations do what is due.
     fn wake_all(&mut self, hands: &mut Hands<'_>) {
-        self.wakes_at = u64::MAX;
         let names: Vec<Name> = self.running.keys().copied().collect();
         names.into_iter().for_each(|name| self.go_on(name, hands));
     }
@@ -376,17 +385,26 @@ impl Resilient {
         let Some(end) = running.operation.take_end() else {
             let operation = &running.operation;
             let wakes_at = if running.is_waiting { operation.deadline() } else { operation.wakes_at() };
-            self.wakes_at = self.wakes_at.min(wakes_at);
+            let before = running.wakes_at.replace(wakes_at);
+            if before != Some(wakes_at) {
+                before.into_iter().for_each(|before| _ = self.wakes.remove(&(before, name)));
+                self.wakes.insert((wakes_at, name));
+            }
             return;
         };
         let Some(running) = self.running.remove(&name) else { return };
+        running.wakes_at.into_iter().for_each(|at| _ = self.wakes.remove(&(at, name)));
         self.finish(hands.common, name, end, running.source);
         if !running.is_queued {
             return;
         }
         let Some(queue) = self.queues.get_mut(&running.key) else { return };
-        // One that waited for long may end before its turn.
-        queue.retain(|&other| other != name);
+        if queue.front() == Some(&name) {
+            queue.pop_front();
+        } else {
+            // It waited for long, and ended before its turn.
+            queue.retain(|&other| other != name);
+        }
         match queue.front().copied() {
             None => drop(self.queues.remove(&running.key)),
             Some(next) => {
@@ -421,6 +439,7 @@ impl Resilient {
             let deadline = Instant::now() + hands.common.timeout;
             let call = hands.common.ops.insert_part(&key, arguments, Data::Vec(data), place.at, deadline);
             self.calls.insert(call, Sent { parent, to, round });
+            self.running.get_mut(&parent).into_iter().for_each(|running| running.call = Some(call));
             self.by_age.push_back((deadline, call));
             hands.servers[place.at].issue(hands.common, call);
         }
