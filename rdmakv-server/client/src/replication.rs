@@ -169,14 +169,13 @@ pub(super) struct Ids {
     /// The state of the generator of client numbers.
     seed: u64,
     open: BTreeSet<WriteId>,
-    lost: BTreeSet<WriteId>,
 }
 
 impl Ids {
     /// Returns the numbers of a client that no other has, if the seed is random.
     pub(super) fn new(seed: u64) -> Self {
         let (client, sequence) = (0, 0);
-        let mut ids = Self { client, sequence, seed, open: BTreeSet::new(), lost: BTreeSet::new() };
+        let mut ids = Self { client, sequence, seed, open: BTreeSet::new() };
         ids.become_another();
         ids
     }
@@ -196,31 +195,21 @@ impl Ids {
         let id = WriteId { client: self.client, sequence: self.sequence };
         self.open.insert(id);
         let of_client = WriteId { client: self.client, sequence: 0 }..=id;
-        let lowest = [&self.open, &self.lost].into_iter().filter_map(|ids| ids.range(of_client.clone()).next()).min();
-        (id, lowest.map_or(id.sequence, |lowest| lowest.sequence))
+        let lowest = self.open.range(of_client).next().map_or(id.sequence, |lowest| lowest.sequence);
+        (id, lowest)
     }
 
     /// Closes a write: its outcome is known, and not asked for again.
     fn close(&mut self, id: WriteId) {
         self.open.remove(&id);
-        self.forget_others();
     }
 
     /// Gives up a write whose outcome is unknown.
     fn lose(&mut self, id: WriteId) {
         self.open.remove(&id);
-        self.lost.insert(id);
         if id.client == self.client {
             self.become_another();
         }
-        self.forget_others();
-    }
-
-    /// Forgets writes of earlier numbers of this client under which nothing is open any more.
-    fn forget_others(&mut self) {
-        let (current, open) = (self.client, &self.open);
-        let is_open = |client: u64| open.iter().any(|id| id.client == client);
-        self.lost.retain(|id| id.client == current || is_open(id.client));
     }
 }
 
@@ -638,6 +627,7 @@ impl Operation {
         match (verdict, self.computed) {
             (Verdict::Stored(_), Some(number)) if is_number => self.end(End::Number(number)),
             (Verdict::Stored(version), None) if is_number => self.read(now, Some(version)),
+            (Verdict::Flushed, _) => self.end(End::Unknown(Obstacle::none("the cluster was flushed meanwhile"))),
             _ => self.end(End::Done(verdict)),
         }
     }
@@ -721,6 +711,6 @@ mod tests {
         let (other, lowest) = ids.begin();
         assert!(other.client != third.client && lowest == other.sequence);
         ids.close(third);
-        assert!(ids.lost.is_empty());
+        assert!(ids.open.contains(&other) && ids.open.len() == 1);
     }
 }

@@ -587,6 +587,17 @@ fn a_value_that_is_too_large_is_refused_everywhere() {
     assert_eq!(operation.take_end(), Some(End::Refused(said.to_owned())));
 }
 
+#[test]
+fn a_write_before_a_flush_has_an_unknown_outcome() {
+    let world = World::new(1, (1, 1), 0);
+    let (layout, mut ids) = (&world.epochs[0], Ids::new(5));
+    let own = Own::of(b"1", Attributes::default());
+    let mut operation = Operation::new(b"a", Work::Put(Condition::Absent), own, 0, PATIENCE);
+    let order = operation.progress(&mut Now { layout, ids: &mut ids, time: 0 });
+    answer(&mut operation, &order[0], Answer::Done(Verdict::Flushed), b"", (layout, &mut ids, MS));
+    assert!(matches!(operation.take_end(), Some(End::Unknown(why)) if why.to_string().contains("flushed")));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 8, ..ProptestConfig::default() })]
 
