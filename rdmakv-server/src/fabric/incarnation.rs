@@ -92,24 +92,6 @@ pub fn place(name: &str) -> PathBuf {
     own_directory(Path::new(BASE)).join(format!("{name}.life"))
 }
 
-/// Returns the record of the server with this name, without its lock. A server that runs there has one that is not clean.
-pub fn record_of(name: &str) -> Predecessor {
-    if !name.bytes().all(|letter| letter.is_ascii_alphanumeric() || letter == b'-') {
-        return Predecessor::Unreadable;
-    }
-    record_at(&place(name))
-}
-
-fn record_at(path: &Path) -> Predecessor {
-    let mut options = OpenOptions::new();
-    options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK);
-    match options.open(path) {
-        Ok(file) if file.metadata().is_ok_and(|about| about.is_file() && about.uid() == user()) => read_record(&file),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Predecessor::None,
-        _ => Predecessor::Unreadable,
-    }
-}
-
 fn read_record(file: &File) -> Predecessor {
     // One byte more than there should be, so that a longer file is seen to be one.
     let mut bytes = [0; LENGTH + 1];

@@ -40,6 +40,10 @@ pub(super) enum Disbelief {
     OtherStop,
     #[error("the limits are others: they were {before}")]
     Limits { before: String },
+    #[error(
+        "its items are of a server at {before}, and this one is at {now}, where others may have been since: start it at {before}"
+    )]
+    Address { before: String, now: String },
     #[error("the clock is {seconds} s behind the one at the stop")]
     Clock { seconds: u64 },
     #[error("another server was at this address since, or this one was killed while it stopped")]
@@ -172,7 +176,7 @@ impl Meta {
     }
 
     /// Returns whether the items of this stop may be served by a run that begins so. `stop` is FILE's, `record` is that of the
-    /// server before at this address. `record_of` returns the record of another address.
+    /// server before at this address.
     ///
     /// # Errors
     ///
@@ -182,7 +186,6 @@ impl Meta {
         stop: Option<u64>,
         now: &Circumstances,
         record: Option<Predecessor>,
-        record_of: impl FnOnce(&str) -> Predecessor,
     ) -> Result<(), Disbelief> {
         if stop != Some(self.stop) {
             return Err(Disbelief::OtherStop);
@@ -193,14 +196,12 @@ impl Meta {
         if now.clock < self.at.clock {
             return Err(Disbelief::Clock { seconds: self.at.clock - now.clock });
         }
+        // Servers that keep no items leave no record at another address.
+        if now.address != self.at.address {
+            let (before, now) = (self.at.address.clone(), now.address.clone());
+            return Err(Disbelief::Address { before, now });
+        }
         let is_other_boot = now.boot != self.at.boot;
-        let record = match record {
-            // No server was at this address since the machine was started. So the record at the former address decides.
-            Some(Predecessor::None) if !is_other_boot && now.address != self.at.address => {
-                Some(record_of(&self.at.address))
-            }
-            record => record,
-        };
         match record {
             Some(Predecessor::Known(record)) if record.clean && record.incarnation == self.incarnation => Ok(()),
             // The machine was started since: records of before are gone.
@@ -257,7 +258,7 @@ mod tests {
     fn meta_of_the_same_run_only_is_believed() {
         let now = Circumstances { clock: 1000, ..circumstances() };
         let clean = known(7, true);
-        let believe = |stop, now: &Circumstances, record| meta().believe(stop, now, record, |_| unreachable!());
+        let believe = |stop, now: &Circumstances, record| meta().believe(stop, now, record);
         assert_eq!(believe(Some(5), &now, clean), Ok(()));
         assert_eq!(believe(Some(6), &now, clean), Err(Disbelief::OtherStop));
         assert_eq!(believe(None, &now, clean), Err(Disbelief::OtherStop));
@@ -272,30 +273,18 @@ mod tests {
         }
         // The first server since the machine was started.
         let later = Circumstances { boot: "two".into(), ..now };
-        for address in ["rdmakv-1", "rdmakv-11211"] {
-            let later = Circumstances { address: address.into(), ..later.clone() };
-            assert_eq!(believe(Some(5), &later, Some(Predecessor::None)), Ok(()));
-            assert_eq!(believe(Some(5), &later, None), Err(Disbelief::NoRecord));
-        }
+        assert_eq!(believe(Some(5), &later, Some(Predecessor::None)), Ok(()));
+        assert_eq!(believe(Some(5), &later, None), Err(Disbelief::NoRecord));
     }
 
     #[test]
-    fn record_of_the_former_address_is_asked() {
-        let now = Circumstances { address: "rdmakv-1".into(), ..circumstances() };
-        let believe = |record, former: Option<Predecessor>| {
-            meta().believe(Some(5), &now, record, |address| {
-                assert_eq!(address, "rdmakv-11211");
-                former.unwrap()
-            })
-        };
-        let new = Some(Predecessor::None);
-        assert_eq!(believe(new, known(7, true)), Ok(()));
-        assert_eq!(believe(new, known(8, true)), Err(Disbelief::OtherServer));
-        assert_eq!(believe(new, known(7, false)), Err(Disbelief::OtherServer));
-        assert_eq!(believe(new, Some(Predecessor::None)), Err(Disbelief::NoRecord));
-        assert_eq!(believe(new, Some(Predecessor::Unreadable)), Err(Disbelief::NoRecord));
-        assert_eq!(believe(None, None), Err(Disbelief::NoRecord));
-        assert_eq!(believe(known(8, true), None), Err(Disbelief::OtherServer));
+    fn items_of_another_address_are_not_believed() {
+        for boot in ["one", "two"] {
+            let now = Circumstances { address: "rdmakv-1".into(), boot: boot.into(), ..circumstances() };
+            for record in [None, Some(Predecessor::None), known(7, true), known(8, true)] {
+                assert!(matches!(meta().believe(Some(5), &now, record), Err(Disbelief::Address { .. })));
+            }
+        }
     }
 
     proptest! {

@@ -28,7 +28,6 @@ use rustix::io::Errno;
 
 use super::flash::{OnFlash, RunningFlash};
 use crate::disk::is_at;
-use crate::fabric::incarnation;
 use crate::fabric::predecessor::Predecessor;
 use crate::log;
 use crate::session::{Shards, Shared};
@@ -198,7 +197,7 @@ impl Warm {
             std::thread::sleep(Duration::from_millis(100));
             self.now.clock = clock::now();
         }
-        meta.believe(self.file.stop, &self.now, record, incarnation::record_of)?;
+        meta.believe(self.file.stop, &self.now, record)?;
         if meta.shards.len() == shards { Ok(meta) } else { Err(Disbelief::Damaged) }
     }
 
