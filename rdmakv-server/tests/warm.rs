@@ -417,6 +417,18 @@ fn shm_clients_read_what_is_back() {
 }
 
 #[test]
+fn items_of_a_file_that_was_removed_are_lost_aloud() {
+    let place = Place::new();
+    let mut server = Server::run(Command::new(SERVER).args(place.flags(&[])).stderr(Stdio::piped()));
+    let errors = server.process.stderr.take().unwrap();
+    std::fs::remove_file(place.file()).unwrap();
+    server.signal("-TERM");
+    let said = std::io::read_to_string(errors).unwrap();
+    assert!(said.contains("it was removed, or another file is in its place: they are lost"), "{said}");
+    assert!(!server.process.wait().unwrap().success());
+}
+
+#[test]
 fn what_does_not_agree_starts_empty() {
     let place = Place::new();
     let stored = || {

@@ -224,6 +224,11 @@ impl WarmFile {
         )
     }
 
+    /// Returns whether its path still leads to it.
+    pub(super) fn is_there(&self) -> bool {
+        is_at(&self.path, &self.file)
+    }
+
     /// Marks it as in use, or with the stop of which its items are, and waits until the device has all of it.
     pub(super) fn mark(&self, stop: Option<u64>) -> io::Result<()> {
         self.file.sync_data()?;

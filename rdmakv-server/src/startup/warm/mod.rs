@@ -351,6 +351,9 @@ impl Warm {
         }
         self.file.mark(Some(stop))?;
         self.write_meta(&meta.encode())?;
+        if !self.file.is_there() {
+            return Err(io::Error::other("it was removed, or another file is in its place"));
+        }
         let (places, took) = (in_places(on_flash_items), begun.elapsed().as_secs_f64());
         self.print(format_args!("{items} items are kept {places}, in {took:.1} s"));
         Ok(())
