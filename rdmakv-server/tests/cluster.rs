@@ -2,7 +2,7 @@
 
 mod common;
 #[path = "../cluster/tests/etcd_server/mod.rs"]
-#[allow(dead_code)]
+#[allow(dead_code, reason = "other tests use more of it")]
 mod etcd_server;
 
 use std::collections::VecDeque;
@@ -324,7 +324,7 @@ fn writes_have_conditions_and_are_computed() {
     };
     let listed = cluster.ask(target.members[1], "k", &target, Call::List { version });
     assert_eq!(listed, Answer::Has(Some(0)));
-    // An expired value is none.
+    // An expired value counts as absent.
     assert!(stored(cluster.write("k", &Order { expiry: 1, ..set(9, b"over") })));
     assert_eq!(cluster.read("k"), None);
     assert!(stored(cluster.write("k", &on(10, Condition::Absent, b"new"))));

@@ -72,7 +72,7 @@ impl<D: Domain> Priced<D> {
     }
 }
 
-/// Does this until so much time has passed. A cost that is no time is none.
+/// Calls `pass` until this time has passed. A cost that cannot be a time counts as 0.
 fn spend(since: Instant, micros: f64, pass: fn()) {
     let until = Duration::try_from_secs_f64(micros * 1e-6).unwrap_or_default();
     while since.elapsed() < until {

@@ -113,7 +113,7 @@ pub(super) struct Found {
 /// The end of an operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum End {
-    /// The value, or that there is none.
+    /// The value; None if the key is absent.
     Value(Option<Found>),
     /// The write was published, or changed nothing.
     Done(Verdict),

@@ -251,7 +251,7 @@ impl Cluster {
         if let Call::Order { condition, .. } = &mut request.call
             && is_over
         {
-            // An expired value is none. Its chunk is there yet, so that a condition of presence is one of absence, which fails.
+            // An expired value counts as absent, but its chunk is still there. So a condition that needs a value becomes one that fails.
             *condition = match *condition {
                 Condition::Always | Condition::Absent => Condition::Always,
                 Condition::Present | Condition::Version(_) => Condition::Absent,
@@ -595,7 +595,7 @@ impl History {
     }
 }
 
-/// Drops items of keys that are resilient in one configuration and plain in the other: what is there is not the value of the key.
+/// Drops items of keys that are resilient in one configuration and plain in the other. Such an item is not the key's value.
 fn drop_moved(shards: &Shards, before: Option<&Config>, config: &Config) {
     let is_resilient = |config: &Config, key: &[u8]| config.policy(key) != Policy::None;
     let moved = |key: &[u8]| match before {

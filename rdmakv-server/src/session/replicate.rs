@@ -131,7 +131,7 @@ pub(crate) fn refuses(cx: &Context<'_>, key: &[u8]) -> Option<&'static str> {
 
 /// Returns the line that refuses a binary request, if one does.
 pub(super) fn refuses_binary(cx: &Context<'_>, op: Op, key: &[u8]) -> Option<&'static str> {
-    // The key of other requests is none: it is a name.
+    // The key of other requests is a name, and not the key of a value.
     let has_key = !matches!(op, Op::Stat | Op::SaslMechanisms | Op::SaslAuth | Op::SaslStep);
     refuses(cx, key).filter(|_| has_key && !key.is_empty())
 }

@@ -114,8 +114,8 @@ struct Driver {
     pings: Pings,
     /// The last operation on etcd failed, and that was printed.
     failing: bool,
-    /// The part that was printed last.
-    part: Option<Part>,
+    /// The part that was printed last, and whether etcd had been read then.
+    part: Option<(Part, bool)>,
 }
 
 impl Driver {
@@ -225,13 +225,14 @@ impl Driver {
     fn print_part(&mut self) {
         let membership = self.cluster.membership();
         let (part, config) = (membership.part(), membership.view().config());
-        if self.part == Some(part) {
+        let is_read = membership.view().revision() > 0;
+        if self.part == Some((part, is_read)) {
             return;
         }
         let epoch = config.map_or(0, |config| config.epoch().0);
         match part {
             Part::Member(state) => log::print(format_args!("cluster: this server is {state} in epoch {epoch}")),
-            Part::Unknown if self.part.is_none() => {}
+            Part::Unknown if !is_read => {}
             Part::Unknown => log::print("cluster: it does not exist: make it by `rdmakv cluster init`"),
             Part::Outside => {
                 if let Some(why) = membership.obstacle() {
@@ -240,6 +241,6 @@ impl Driver {
             }
             Part::Over | Part::Drained => {}
         }
-        self.part = Some(part);
+        self.part = Some((part, is_read));
     }
 }
