@@ -392,17 +392,23 @@ fn short_requests_find_out_that_the_address_changed() {
     }
 }
 
-#[test]
-fn outboxes_are_bounded() {
+/// Returns a server that has sent the first parts of a reply of 100,000 bytes, its client, and the number of the execution.
+fn server_of_a_long_reply() -> (Server<Vec<u8>>, u64, u32) {
     let mut server = server(ServerLimits::default(), 1);
     let id = admit(&mut server, 0, peer(1, 1), 1);
     let work = server.receive(0, peer(1, 1), &part(id, 1, 0, &request(READ, 1, 8, 9))).unwrap().work;
     server.complete(0, work, &vec![7; 100_000], None);
-    let first = Datagram::decode(&sent(&mut server)[0].1, true).and_then(|datagram| match datagram.body {
-        Body::Part(part) => Some(part.execution),
-        _ => None,
-    });
-    let list = List { next: 0, upto: 64, execution: first.unwrap(), there: [0; 4] };
+    let first = sent(&mut server).swap_remove(0).1;
+    match Datagram::decode(&first, true).unwrap().body {
+        Body::Part(part) => (server, id, part.execution),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn outboxes_are_bounded() {
+    let (mut server, id, execution) = server_of_a_long_reply();
+    let list = List { next: 0, upto: 64, execution, there: [0; 4] };
     for _ in 0..1000 {
         assert!(server.receive(1, peer(1, 1), &bytes(id, 1, 0, Body::Want(list))).is_none());
     }
@@ -415,15 +421,8 @@ fn outboxes_are_bounded() {
 
 #[test]
 fn long_replies_stay_while_they_are_asked_for() {
-    let mut server = server(ServerLimits::default(), 1);
-    let id = admit(&mut server, 0, peer(1, 1), 1);
-    let work = server.receive(0, peer(1, 1), &part(id, 1, 0, &request(READ, 1, 8, 9))).unwrap().work;
-    server.complete(0, work, &vec![7; 100_000], None);
-    let body = Datagram::decode(&sent(&mut server)[0].1, true).map(|datagram| match datagram.body {
-        Body::Part(part) => part.execution,
-        other => panic!("{other:?}"),
-    });
-    let list = List { next: 0, upto: 1, execution: body.unwrap(), there: [0; 4] };
+    let (mut server, id, execution) = server_of_a_long_reply();
+    let list = List { next: 0, upto: 1, execution, there: [0; 4] };
     for second in 1..=10 {
         let now = second * SECOND * 9 / 10;
         assert!(server.receive(now, peer(1, 1), &bytes(id, 1, 0, Body::Want(list))).is_none());
