@@ -46,6 +46,32 @@ fn fill(server: &Server, turn: u64) -> u64 {
     server.stat("evictions")
 }
 
+#[test]
+fn items_of_a_file_cut_short_are_lost_aloud() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("flash");
+    let mut server = Server::run(
+        Command::new(SERVER).args(flags(&file)).args(["-p", "-1", "-l", "127.0.0.1"]).stderr(Stdio::piped()),
+    );
+    let errors = server.process.stderr.take().unwrap();
+    fill(&server, 0);
+    std::fs::File::options().write(true).open(&file).unwrap().set_len(1 << 20).unwrap();
+    let mut client = BufReader::new(server.connect());
+    let found = (0..ITEMS).filter(|&number| {
+        client.get_mut().write_all(format!("get k{number}\r\n").as_bytes()).unwrap();
+        let head = line(&mut client);
+        if head == "END\r\n" {
+            return false;
+        }
+        let len = head.trim().rsplit(' ').next().unwrap().parse().unwrap();
+        assert_eq!((data(&mut client, len), line(&mut client)), (value(number, 0), "END\r\n".into()));
+        true
+    });
+    assert!(found.count() < ITEMS as usize / 2);
+    let said = BufReader::new(errors).lines().map_while(Result::ok).find(|line| line.contains("could not be read"));
+    assert!(said.is_some_and(|line| line.contains("--flash") && line.contains("they are lost")));
+}
+
 fn line(client: &mut BufReader<TcpStream>) -> String {
     let mut line = String::new();
     client.read_line(&mut line).unwrap();

@@ -429,6 +429,26 @@ fn items_of_a_file_that_was_removed_are_lost_aloud() {
 }
 
 #[test]
+fn items_are_kept_beside_the_target_of_a_link() {
+    let place = Place::new();
+    let real = place.folder.path().join("real");
+    std::fs::create_dir(&real).unwrap();
+    std::os::unix::fs::symlink(real.join("kept"), place.file()).unwrap();
+    let server = place.start(&[]);
+    fill(&server);
+    let before = all(&server);
+    end(server, "-TERM");
+    assert!(real.join("kept.meta").exists() && !place.meta().exists());
+
+    // The same file without the link: the name does not count.
+    std::fs::remove_file(place.file()).unwrap();
+    std::fs::rename(real.join("kept"), place.file()).unwrap();
+    std::fs::rename(real.join("kept.meta"), place.meta()).unwrap();
+    let server = place.start(&[]);
+    assert_eq!(compare(&before, &all(&server)), ITEMS as usize);
+}
+
+#[test]
 fn what_does_not_agree_starts_empty() {
     let place = Place::new();
     let stored = || {

@@ -13,7 +13,7 @@ pub(super) fn take(option: &str, plan: &mut Plan) -> Result<(), String> {
     let number = || {
         value
             .and_then(|value| value.parse::<u64>().ok())
-            .ok_or_else(|| format!("-o {name}: a number is needed: {name}=1"))
+            .ok_or_else(|| format!("-o {name}: a whole number is needed, 0 to {}: {name}=1", u64::MAX))
     };
     match name {
         "maxconns_fast" => plan.settings.maxconns_fast = true,

@@ -16,6 +16,8 @@ const LOOK: Duration = Duration::from_millis(100);
 const PIECE: usize = 500;
 /// And in a second at most of each, in all shards together.
 const A_SECOND: usize = 200_000;
+/// Seconds between two lines about items that cannot be read from flash.
+const QUIET: u64 = 60;
 
 /// Starts it; it ends when the server stops. `upkeep` is called once a second, too.
 ///
@@ -34,6 +36,7 @@ pub(super) fn start(
 
 fn keep(shared: &Shared, signals: &Signals, users: Option<&str>, mut upkeep: impl FnMut()) {
     let (mut ticked, watched) = (0, activation::watchdog().is_some());
+    let mut unreadable = Unreadable::default();
     while !is_stopping(shared) {
         if signals.is_finish_wanted() {
             shared.finish.store(true, Relaxed);
@@ -55,7 +58,35 @@ fn keep(shared: &Shared, signals: &Signals, users: Option<&str>, mut upkeep: imp
             activation::alive();
         }
         tick(shared, now);
+        let of = |shard| {
+            shared.shards.at(shard).flash_tier().map_or(0, |tier| tier.counts().wrong + tier.counts().read_errors)
+        };
+        if let Some(line) = unreadable.take((0..shared.shards.count()).map(of).sum(), now) {
+            log::print(line);
+        }
         upkeep();
+    }
+}
+
+/// What was printed of items that cannot be read from flash.
+#[derive(Debug, Default)]
+struct Unreadable {
+    told: u64,
+    silent_until: u64,
+}
+
+impl Unreadable {
+    /// Takes how many there were until now. Returns a line if there are more, at most one each [`QUIET`] seconds.
+    fn take(&mut self, all: u64, now: u64) -> Option<String> {
+        if all <= self.told || now < self.silent_until {
+            return None;
+        }
+        let more = all - self.told;
+        (self.told, self.silent_until) = (all, now + QUIET);
+        Some(format!(
+            "--flash: {more} items could not be read, or were not what was written: they are lost: \
+             let no other program change the files, and check the device"
+        ))
     }
 }
 
@@ -101,5 +132,21 @@ fn reload(shared: &Shared, users: Option<&str>) {
             Ok(what) => log::print(format_args!("SIGHUP: {what} read again")),
             Err(wrong) => log::print(format_args!("SIGHUP: {wrong}; the old ones stay in use")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unreadable_items_are_told_once_a_minute() {
+        let mut unreadable = Unreadable::default();
+        assert_eq!(unreadable.take(0, 100), None);
+        assert!(unreadable.take(3, 101).is_some_and(|line| line.contains(" 3 items")));
+        assert_eq!((unreadable.take(3, 300), unreadable.take(3, 301)), (None, None));
+        assert!(unreadable.take(5, 302).is_some_and(|line| line.contains(" 2 items")));
+        assert_eq!(unreadable.take(9, 361), None);
+        assert!(unreadable.take(9, 362).is_some_and(|line| line.contains(" 4 items")));
     }
 }

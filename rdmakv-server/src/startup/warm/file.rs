@@ -43,6 +43,8 @@ const TMPFS: u64 = 0x0102_1994;
 #[derive(Debug)]
 pub(in super::super) struct WarmFile {
     pub(super) path: PathBuf,
+    /// Where it is: `path` may be a symbolic link.
+    pub(super) place: PathBuf,
     file: File,
     /// Bytes that it needs at most.
     size: u64,
@@ -163,7 +165,8 @@ impl WarmFile {
             Owner::Foreign => return Err(unlike("another program wrote it")),
         };
         let is_memory = fstatfs(&file).is_ok_and(|about| about.f_type as u64 == TMPFS);
-        let own = Self { path: path.to_owned(), file, size: BEGIN + bytes, stop, is_new, is_memory };
+        let place = std::fs::canonicalize(path).map_err(|error| failed("opening it", error))?;
+        let own = Self { path: path.to_owned(), place, file, size: BEGIN + bytes, stop, is_new, is_memory };
         // Known as a server's from now on: a start that fails leaves one that the next start takes.
         let is_ready = own.reserve().and_then(|()| {
             let marked = if is_new { own.mark(None) } else { Ok(()) };
@@ -226,7 +229,7 @@ impl WarmFile {
 
     /// Returns whether its path still leads to it.
     pub(super) fn is_there(&self) -> bool {
-        is_at(&self.path, &self.file)
+        is_at(&self.place, &self.file)
     }
 
     /// Marks it as in use, or with the stop of which its items are, and waits until the device has all of it.

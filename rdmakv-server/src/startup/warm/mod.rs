@@ -91,7 +91,9 @@ pub(super) fn check<'a>(path: &Path, flash: impl Iterator<Item = &'a Path>) -> R
         ));
     }
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let own = ["", META, NEW].map(|end| absolute(&beside(path, end)));
+    let place = std::fs::canonicalize(path);
+    let names = [Some(path), place.as_deref().ok()].into_iter().flatten();
+    let own: Vec<PathBuf> = names.flat_map(|path| ["", META, NEW].map(|end| absolute(&beside(path, end)))).collect();
     for file in flash {
         if own.contains(&absolute(file)) {
             return Err(format!("--flash {}: -e has this file: name another one", file.display()));
@@ -183,7 +185,7 @@ impl Warm {
         log::print(format_args!("-e {}: {what}", self.path().display()));
     }
     fn meta_path(&self) -> PathBuf {
-        beside(self.path(), META)
+        beside(&self.file.place, META)
     }
 
     fn judge(&mut self, shards: usize, record: Option<Predecessor>) -> Result<Meta, Disbelief> {
@@ -224,17 +226,17 @@ impl Warm {
                 self.reserved = Some(meta);
             }
             Err(error) => {
-                let new = beside(&file, NEW);
+                let new = beside(&self.file.place, NEW);
                 self.print(format_args!("making {}: {error}: the stop may fail: remove it", new.display()));
             }
         }
-        sync_directory(&file).map_err(failed)?;
+        sync_directory(&self.file.place).map_err(failed)?;
         self.file.mark(None).map_err(|error| format!("-e {}: writing it: {error}", file.display()))
     }
 
     /// Makes the file that becomes FILE.meta.
     fn new_meta(&self) -> io::Result<File> {
-        let new = beside(self.path(), NEW);
+        let new = beside(&self.file.place, NEW);
         let _ = std::fs::remove_file(&new);
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)
     }
@@ -360,7 +362,7 @@ impl Warm {
     }
 
     fn write_meta(&self, bytes: &[u8]) -> io::Result<()> {
-        let new = beside(self.path(), NEW);
+        let new = beside(&self.file.place, NEW);
         // The reserved one, unless something else has its name: that may be another's, or no regular file.
         let made;
         let file = match self.reserved.as_ref().filter(|file| is_at(&new, file)) {
@@ -374,6 +376,6 @@ impl Warm {
         file.set_len(bytes.len() as u64)?;
         file.sync_all()?;
         std::fs::rename(&new, self.meta_path())?;
-        sync_directory(self.path())
+        sync_directory(&self.file.place)
     }
 }
