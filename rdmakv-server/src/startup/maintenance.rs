@@ -68,7 +68,7 @@ fn keep(shared: &Shared, signals: &Signals, users: Option<&str>, mut upkeep: imp
     }
 }
 
-/// What was printed of items that cannot be read from flash.
+/// The lines about items that cannot be read from flash.
 #[derive(Debug, Default)]
 struct Unreadable {
     told: u64,

@@ -43,7 +43,7 @@ const TMPFS: u64 = 0x0102_1994;
 #[derive(Debug)]
 pub(in super::super) struct WarmFile {
     pub(super) path: PathBuf,
-    /// Where it is: `path` may be a symbolic link.
+    /// The file itself, as `path` may be a symbolic link.
     pub(super) place: PathBuf,
     file: File,
     /// Bytes that it needs at most.
