@@ -8,10 +8,14 @@ mod etcd_server;
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use common::{PATIENCE, Server, ask, soon, to};
 use etcd_server::Members;
+use rdmakv_client::{Agent, Client, Options, Terms};
 use rdmakv_cluster::config::{Config, Policy, ServerId, State};
 use rdmakv_cluster::etcd::Store;
 use rdmakv_cluster::helper::{Calls, Target};
@@ -52,7 +56,9 @@ impl Cluster {
     fn run(&mut self, at: usize, more: &[&str]) {
         let (port, urls) = (self.ports[at].to_string(), self.etcd.urls());
         let address = format!("tcp:127.0.0.1:{port}");
-        let flags = ["-p", &port, "-l", "127.0.0.1", "-t", "2", "--etcd", &urls, "--advertise", &address];
+        // What these tests need of agents they have in threads of their own.
+        let cluster = ["--etcd", &urls, "--advertise", &address, "--agent", "no"];
+        let flags = [&["-p", &port, "-l", "127.0.0.1", "-t", "2"], &cluster[..]].concat();
         self.servers[at] = Some(Server::start(&[&flags, more].concat()));
     }
 
@@ -60,6 +66,36 @@ impl Cluster {
         let mut server = self.servers[at].take().expect("it runs");
         server.process.kill().unwrap();
         server.process.wait().unwrap();
+    }
+
+    /// Starts the agent of each server.
+    fn agents(&self) -> Agents {
+        let ends = Arc::new(AtomicBool::new(false));
+        let start = |port: &u16| {
+            let (ends, cluster) = (ends.clone(), rdmakv_client::Cluster::new(self.etcd.urls()));
+            let name = format!("tcp:127.0.0.1:{port}");
+            let mut agent = Agent::of_server(&cluster, &name, 400_000_000, Options::default()).unwrap();
+            std::thread::spawn(move || {
+                while !ends.load(Relaxed) {
+                    for event in agent.work(Duration::from_millis(50)) {
+                        println!("{name}: {event:?}");
+                    }
+                }
+            })
+        };
+        Agents { threads: self.ports.iter().map(start).collect(), ends }
+    }
+
+    fn client(&self) -> Client {
+        Client::of_cluster(&rdmakv_client::Cluster::new(self.etcd.urls()), Options::default()).unwrap()
+    }
+
+    /// Waits until this many servers are left, and the members of all keys have all that they should.
+    fn is_whole(&self, count: usize) {
+        soon("that the epoch is whole", || {
+            let config = self.config();
+            config.servers().len() == count && config.is_whole() && self.serve(config.epoch())
+        });
     }
 
     fn store(&self) -> Store {
@@ -194,6 +230,19 @@ impl Cluster {
     }
 }
 
+/// Agents that end with it.
+struct Agents {
+    threads: Vec<JoinHandle<()>>,
+    ends: Arc<AtomicBool>,
+}
+
+impl Drop for Agents {
+    fn drop(&mut self) {
+        self.ends.store(true, Relaxed);
+        self.threads.drain(..).for_each(|thread| thread.join().unwrap());
+    }
+}
+
 /// A write of a test.
 #[derive(Clone, Copy)]
 struct Order<'a> {
@@ -324,6 +373,11 @@ fn writes_have_conditions_and_are_computed() {
     };
     let listed = cluster.ask(target.members[1], "k", &target, Call::List { version });
     assert_eq!(listed, Answer::Has(Some(0)));
+    // A staged write that is declined leaves no bytes anywhere.
+    let large = vec![b'x'; 100_000];
+    let add = Order { condition: Condition::Absent, is_staged: true, ..set(20, &large) };
+    assert_eq!(cluster.write("k", &add), declined(Refusal::NotStored));
+    assert!(cluster.servers.iter().flatten().all(|server| server.stats("cluster")["staged_bytes"] == "0"));
     // An expired value counts as absent.
     assert!(stored(cluster.write("k", &Order { expiry: 1, ..set(9, b"over") })));
     assert_eq!(cluster.read("k"), None);
@@ -455,4 +509,74 @@ fn staged_bytes_without_room_are_declined() {
     });
     assert_eq!(refused, Some(Answer::Done(Verdict::Declined(Refusal::NoMemory))));
     assert!(staged > 4, "{staged} pieces of half a megabyte in 8");
+}
+
+/// Values of many sizes under keys that begin with a prefix, some of them deleted.
+fn values(prefix: &str) -> Vec<(String, Option<Vec<u8>>)> {
+    let value = |number: usize| {
+        let length = [0, 1, 100, 5000, 70_000, 200_000][number % 6];
+        (number % 7 != 3).then(|| (0..length).map(|at| (at * 7 + number) as u8).collect())
+    };
+    (0..120).map(|number| (format!("{prefix}{number}"), value(number))).collect()
+}
+
+fn store_all(client: &mut Client, values: &[(String, Option<Vec<u8>>)]) {
+    for (key, value) in values {
+        let stored = value.as_deref().unwrap_or(b"deleted soon");
+        assert!(client.set(key, stored, Terms { flags: 5, ..Terms::default() }).unwrap().is_stored());
+        assert!(value.is_some() || client.delete(key).unwrap());
+    }
+}
+
+fn compare(client: &mut Client, values: &[(String, Option<Vec<u8>>)]) {
+    for (key, value) in values {
+        let found = client.get(key).unwrap();
+        assert!(found.as_deref() == value.as_deref(), "{key} is another value, or is not there");
+        assert!(found.is_none_or(|found| found.flags() == 5), "{key} has other flags");
+    }
+}
+
+#[test]
+fn agents_make_epochs_whole_again() {
+    let policies = [("two:", Policy::Copies(2)), ("three:", Policy::Copies(3))];
+    let Some(mut cluster) = Cluster::start(3, &[], &policies) else { return };
+    let (mut client, agents) = (cluster.client(), cluster.agents());
+    let mut all = values("two:");
+    all.extend(values("three:"));
+    store_all(&mut client, &all);
+
+    // Of the three servers one after the other fails and returns empty: no value has any of its first places at the end.
+    for at in 0..3 {
+        cluster.kill(at);
+        cluster.is_whole(2);
+        compare(&mut client, &all);
+        cluster.run(at, &[]);
+        cluster.is_up(3);
+        compare(&mut client, &all);
+    }
+    // With two copies of each value one server is enough, after another was replaced.
+    cluster.kill(0);
+    cluster.is_whole(2);
+    cluster.kill(1);
+    soon("that one is left", || cluster.config().servers().len() == 1);
+    compare(&mut client, &all);
+    drop(agents);
+}
+
+#[test]
+fn a_server_leaves_when_its_keys_are_elsewhere() {
+    let Some(mut cluster) = Cluster::start(3, &[], &[("", Policy::Copies(2))]) else { return };
+    let (mut client, _agents) = (cluster.client(), cluster.agents());
+    let all = values("");
+    store_all(&mut client, &all);
+    let id = cluster.config().servers()[1].id;
+    let at = cluster.at(id);
+    let mut server = cluster.servers[at].take().unwrap();
+    let config = cluster.config().draining(id).unwrap();
+    let mut store = cluster.store();
+    assert!(store.update(|_, _| Ok(Some(config.clone()))).is_ok());
+    soon("that the server has left", || cluster.config().server(id).is_none());
+    assert!(server.process.wait().unwrap().success());
+    cluster.is_whole(2);
+    compare(&mut client, &all);
 }

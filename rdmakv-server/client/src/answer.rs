@@ -2,6 +2,7 @@
 
 use super::error::Operation;
 use super::value::{Bytes, Source, Value};
+use rdmakv_cluster::wire::MAX_REPLY;
 
 /// An answer.
 #[derive(Debug)]
@@ -44,8 +45,6 @@ pub(super) type Nonsense = &'static str;
 
 /// Bytes of a line at most.
 const LINE: usize = 4096;
-/// Bytes of a reply to a call at most, beside the value that follows it.
-const REPLY: usize = 4096;
 /// Bytes of statistics at most.
 const STATS: usize = 16 << 20;
 
@@ -114,7 +113,7 @@ pub(super) fn take(
             let mut lengths = words.map(|word| number(word).and_then(|length| usize::try_from(length).ok()));
             let length = lengths.next().flatten().ok_or("a reply without a length")?;
             let reply = lengths.next().flatten().filter(|&reply| reply <= length).ok_or("a reply without a length")?;
-            if reply > REPLY || length - reply > largest {
+            if reply > MAX_REPLY || length - reply > largest {
                 return Err("a longer reply than there is");
             }
             let whole = rest + length + 2;

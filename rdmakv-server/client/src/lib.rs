@@ -109,12 +109,14 @@
 //! fork it connects anew; its parent's connections go on, and what was under way there has an unknown outcome here.
 
 mod address;
+mod agent;
 mod answer;
 mod buffer;
 mod command;
 mod common;
 mod counters;
 mod domains;
+mod duties;
 mod end;
 mod error;
 mod fabric;
@@ -137,10 +139,12 @@ mod value;
 mod ways;
 
 pub use address::{Fabric, ServerAddress, Socket};
+pub use agent::Agent;
 pub use answer::Stored;
 pub use buffer::{Buffer, Data};
 pub use command::{Expire, Terms};
 pub use counters::Counters;
+pub use duties::AgentEvent;
 pub use error::{About, Error, Operation, WayDown};
 pub use options::Options;
 pub use rdmakv_proto::placement::{Continuum, Name, Ring};
@@ -154,6 +158,7 @@ pub mod cli;
 use command::{Arguments, check_key};
 use common::{Common, ThisProcess};
 use domains::Fabrics;
+use duties::Duties;
 use ops::Ops;
 use resilient::{Hands, Resilient};
 use server::Server;
@@ -653,6 +658,21 @@ impl Client {
         if let Some(resilient) = &mut self.resilient {
             let mut hands = Hands { servers: &mut self.servers, common: &mut self.common };
             resilient.wait(name, longest, &mut hands);
+        }
+    }
+
+    /// Sends the calls of an agent and brings it the replies, for so long.
+    fn serve(&mut self, agent: &mut Duties, time: Duration) {
+        /// The longest sleep, as what is due comes without a reply.
+        const MOMENT: Duration = Duration::from_millis(20);
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            self.move_on();
+            let Some(resilient) = &mut self.resilient else { return };
+            let mut hands = Hands { servers: &mut self.servers, common: &mut self.common };
+            if !resilient.serve(agent, &mut hands) {
+                resilient.wait(None, MOMENT, &mut hands);
+            }
         }
     }
 

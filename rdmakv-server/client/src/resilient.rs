@@ -8,6 +8,7 @@ use super::answer::{Answer, Stored};
 use super::buffer::Data;
 use super::command::Arguments;
 use super::common::Common;
+use super::duties::{Came, Duties, Outgoing};
 use super::error::{About, Error, Operation as Asked};
 use super::membership::{Layout, Membership};
 use super::ops::{Name, On};
@@ -82,6 +83,8 @@ pub(super) struct Resilient {
     by_age: VecDeque<(Instant, Name)>,
     /// When operations have something to do though nothing comes.
     wakes: BTreeSet<(u64, Name)>,
+    /// The replies to the calls of an agent; None where none comes.
+    returned: Vec<(u64, Option<Came>)>,
     started: Instant,
     process: u32,
 }
@@ -107,9 +110,17 @@ struct Running {
     call: Option<Name>,
 }
 
+/// The sender of a call.
+#[derive(Clone, Copy)]
+enum Parent {
+    Operation(Name),
+    /// An agent, which has its own numbers for calls.
+    Agent(u64),
+}
+
 /// A call that was sent.
 struct Sent {
-    parent: Name,
+    parent: Parent,
     to: ServerId,
     round: Option<u32>,
 }
@@ -138,6 +149,7 @@ impl Resilient {
             calls: HashMap::new(),
             by_age: VecDeque::new(),
             wakes: BTreeSet::new(),
+            returned: Vec::new(),
             started: Instant::now(),
             process: std::process::id(),
         };
@@ -340,15 +352,19 @@ impl Resilient {
 
     fn take_reply(&mut self, sent: &Sent, (answer, source): (Result<Answer, Error>, Source), hands: &mut Hands<'_>) {
         let time = self.now();
-        let Some(running) = self.running.get_mut(&sent.parent) else { return };
-        running.source = source;
-        let mut now = Now { layout: &self.layout, ids: &mut self.ids, time };
         let &Sent { parent, to: from, round } = sent;
         let (came, said) = match answer {
             Ok(Answer::Called(reply, bytes)) => (ReplyFrame::decode(&reply).ok().map(|frame| (frame, bytes)), None),
             Err(Error::Refused { said, .. }) => (None, Some(said)),
             _ => (None, None),
         };
+        let parent = match parent {
+            Parent::Operation(parent) => parent,
+            Parent::Agent(number) => return self.returned.push((number, came)),
+        };
+        let Some(running) = self.running.get_mut(&parent) else { return };
+        running.source = source;
+        let mut now = Now { layout: &self.layout, ids: &mut self.ids, time };
         let parcels = match came {
             Some((frame, bytes)) => running.operation.take(Arrived { from, round, frame, bytes }, &mut now),
             None => {
@@ -436,13 +452,51 @@ impl Resilient {
                 Body::Own => data.extend_from_slice(op.data.bytes()),
                 Body::Came(bytes) => data.extend_from_slice(&bytes),
             }
-            let deadline = Instant::now() + hands.common.timeout;
-            let call = hands.common.ops.insert_part(&key, arguments, Data::Vec(data), place.at, deadline);
-            self.calls.insert(call, Sent { parent, to, round });
+            let sent = Sent { parent: Parent::Operation(parent), to, round };
+            let call = self.issue(&key, (arguments, data), place.at, sent, hands);
             self.running.get_mut(&parent).into_iter().for_each(|running| running.call = Some(call));
-            self.by_age.push_back((deadline, call));
-            hands.servers[place.at].issue(hands.common, call);
         }
+    }
+
+    fn issue(
+        &mut self,
+        key: &[u8],
+        (arguments, data): (Arguments, Vec<u8>),
+        at: usize,
+        sent: Sent,
+        hands: &mut Hands<'_>,
+    ) -> Name {
+        let deadline = Instant::now() + hands.common.timeout;
+        let call = hands.common.ops.insert_part(key, arguments, Data::Vec(data), at, deadline);
+        self.calls.insert(call, sent);
+        self.by_age.push_back((deadline, call));
+        hands.servers[at].issue(hands.common, call);
+        call
+    }
+
+    /// Gives an agent the replies to its calls, and sends those that it makes. Returns whether there were any.
+    pub(super) fn serve(&mut self, agent: &mut Duties, hands: &mut Hands<'_>) -> bool {
+        let returned = std::mem::take(&mut self.returned);
+        let (layout, now, is_busy) = (Arc::clone(&self.layout), self.now(), !returned.is_empty());
+        let mut outgoing: Vec<Outgoing> = Vec::new();
+        for (number, came) in returned {
+            outgoing.extend(agent.take(number, came, now));
+        }
+        outgoing.extend(agent.progress(&layout, now));
+        let is_busy = is_busy || !outgoing.is_empty();
+        for Outgoing { number, to, key, frame, body } in outgoing {
+            let Some(place) = self.places.get(&to) else {
+                self.returned.push((number, None));
+                continue;
+            };
+            let mut data = Vec::with_capacity(body.len() + 256);
+            frame.encode(&mut data);
+            let arguments = Arguments { number: data.len() as u64, ..Arguments::default() };
+            data.extend_from_slice(&body);
+            let sent = Sent { parent: Parent::Agent(number), to, round: None };
+            self.issue(&key, (arguments, data), place.at, sent, hands);
+        }
+        is_busy
     }
 
     /// Ends an operation for its caller.

@@ -352,6 +352,13 @@ impl Member {
             Call::Repair { id, version, piece } => {
                 one(self.repair(replica, standing.epoch, (id, version, piece), chunks))
             }
+            Call::Fetch { version } => {
+                let has = |stored: &&Stored| stored.version == version;
+                one(Answer::Value([&replica.current, &replica.next].into_iter().flatten().find(has).cloned()))
+            }
+            Call::FatesAfter { after, .. } => one(Answer::Fates(Some(self.fates.after(after)))),
+            // These are the driver's, which has all keys.
+            Call::Keys { .. } | Call::Report(_) => one(Answer::NotServing),
             Call::Fates(fates) => {
                 fates.into_iter().for_each(|(id, fate)| self.fates.record(id, fate));
                 one(Answer::Taken)
@@ -415,9 +422,10 @@ impl Member {
             Call::Seal { .. } | Call::Note { .. } | Call::Refuse { .. } | Call::List { .. } | Call::Repair { .. } => {
                 Some(Role::Backup)
             }
-            Call::Stage { .. } | Call::Forget { .. } | Call::Fates(_) => None,
+            Call::Stage { .. } | Call::Forget { .. } | Call::Fetch { .. } => None,
+            Call::Fates(_) | Call::FatesAfter { .. } | Call::Keys { .. } | Call::Report(_) => None,
         };
-        if matches!(request.call, Call::Fates(_)) && standing.has_right {
+        if request.call.is_for_no_key() && standing.has_right {
             return Ok(());
         }
         if !standing.has_right || standing.role == Role::Outside || needed.is_some_and(|role| role != standing.role) {

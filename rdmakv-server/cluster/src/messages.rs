@@ -119,6 +119,42 @@ pub struct Request {
     pub call: Call,
 }
 
+/// Which keys of a server are asked for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Select {
+    /// Those whose primary it is.
+    Primary,
+    /// Those with something that an agent may have to end: a write, a staged piece or a tombstone.
+    Unsettled,
+}
+
+/// A place among the keys of a server. Those that are there all the time are at it or below until they were reported.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Place {
+    /// The shard.
+    pub shard: u32,
+    /// The keys of this shard that were not reported are below it.
+    pub below: u64,
+}
+
+impl Place {
+    /// The begin: nothing was reported.
+    pub const FIRST: Self = Self { shard: 0, below: u64::MAX };
+}
+
+/// The progress of the repair of a server's keys in one epoch.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Report {
+    /// All keys have all their pieces, and all servers know the fates.
+    pub is_done: bool,
+    /// Keys that were not looked at.
+    pub left: u64,
+    /// Keys that have all their pieces.
+    pub keys: u64,
+    /// Bytes that were sent for them.
+    pub bytes: u64,
+}
+
 /// The work that a call asks for.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Call {
@@ -195,8 +231,29 @@ pub enum Call {
         /// The bytes.
         piece: Piece,
     },
-    /// Learn the fates of writes, after all keys were repaired.
+    /// Report the piece of a version, published or not. To any member: what is published is the primary's to say.
+    Fetch {
+        /// The version.
+        version: Version,
+    },
+    /// Learn the fates of writes, after all keys were repaired. For no key.
     Fates(Vec<(WriteId, Fate)>),
+    /// Report the next fates of writes that this server knows. For no key.
+    FatesAfter {
+        /// The shard that has them.
+        shard: u32,
+        /// The last one that is known.
+        after: Option<WriteId>,
+    },
+    /// Report the next keys of this server. For no key.
+    Keys {
+        /// Which of them.
+        select: Select,
+        /// The place to go on from.
+        from: Place,
+    },
+    /// Take the report of this server's agent. For no key.
+    Report(Report),
     /// Forget a tombstone. To the others first, and to the primary last.
     Forget {
         /// Its version.
@@ -216,8 +273,14 @@ impl Call {
             | Self::Resolve { id }
             | Self::Refuse { id }
             | Self::Repair { id, .. } => Some(*id),
-            Self::Read | Self::Survey | Self::List { .. } | Self::Fates(_) | Self::Forget { .. } => None,
+            Self::Read | Self::Survey | Self::List { .. } | Self::Forget { .. } | Self::Fetch { .. } => None,
+            Self::Fates(_) | Self::FatesAfter { .. } | Self::Keys { .. } | Self::Report(_) => None,
         }
+    }
+
+    /// Returns whether the call is for the server, and no key.
+    pub fn is_for_no_key(&self) -> bool {
+        matches!(self, Self::Fates(_) | Self::FatesAfter { .. } | Self::Keys { .. } | Self::Report(_))
     }
 
     /// Returns the bytes that travel with the call.
@@ -284,6 +347,15 @@ pub enum Answer {
     Value(Option<Stored>),
     /// The index of the piece that the member has of the listed version, 0 for a copy; None if it lacks it.
     Has(Option<u8>),
+    /// The next fates of a shard, none at its end; None if there is no such shard.
+    Fates(Option<Vec<(WriteId, Fate)>>),
+    /// A page of keys travels with it.
+    Keys {
+        /// The place to go on from; None at the end.
+        next: Option<Place>,
+        /// Keys that were not looked at.
+        left: u64,
+    },
 }
 
 /// How a write ended.

@@ -24,6 +24,10 @@
 //!   11 REPAIR   id, u64 version, piece
 //!   12 FATES    u32 count, u32 zero, then for each: id, fate
 //!   13 FORGET   u64 version
+//!   14 FETCH    u64 version
+//!   15 FATES AFTER  u32 shard, u8 1 if one is known, 3 zero, id
+//!   16 KEYS     u32 shard, u8 which (1 primary, 2 unsettled), 3 zero, u64 below
+//!   17 REPORT   u8 1 if all is done, 7 zero, u64 keys left, u64 keys done, u64 bytes sent
 //!
 //! reply
 //!    0 u8  version: 1      1 u8 kind       2 u8 1 if the call was for a write     4 u32 epoch     8 id; then, by kind, from 24:
@@ -35,6 +39,8 @@
 //!   14 REPAIRED u64 version
 //!   15 VALUE    u8 1 if there is one, 7 zero, stored
 //!   16 HAS      u8 1 if it has the version, u8 index, 6 zero
+//!   17 FATES    u8 1 if there is such a shard, 7 zero, u32 count, u32 zero, then for each: id, fate
+//!   18 KEYS     u32 shard, u8 1 if there are more, 3 zero, u64 below, u64 keys left
 //!
 //! id         16 bytes: u64 client, u64 sequence
 //! piece      32 bytes: u8 form (0 none, 1 copy, 2 fragment, 3 tombstone), u8 k, u8 index, u8 zero, u32 CRC32C of the whole value,
@@ -43,6 +49,8 @@
 //!            u64 delta, u64 initial value
 //! fate       16 bytes: u8 1 stored, 2 declined, 3 refused, 4 flushed; u8 why it was declined (1 not stored, 2 exists, 3 invalid, 4 no memory);
 //!            6 zero; u64 version
+//! entry      40 bytes and the key: u8 length of the key, u8 what (1 value, 2 tombstone, 3 next, 4 staged, 5 next of a backup), 6 zero, id,
+//!            u64 version, u64 length of the whole value
 //! stored     64 bytes: id, u64 version, u32 epoch confirmed, u8 1 if it is staged, 3 zero, piece
 //! ```
 //!
@@ -53,7 +61,8 @@
 //! ORDER with append or prepend                         the bytes to add
 //! ORDERED with a computed piece                        that piece
 //! HELP                                                 the piece, unless it is staged
-//! VALUE as the answer to READ                          the piece; SURVEY is answered without
+//! VALUE as the answer to READ or FETCH                 the piece; SURVEY is answered without
+//! KEYS                                                 entries
 //! all others                                           none
 //! ```
 //!
@@ -64,7 +73,8 @@
 
 use crate::ids::{Epoch, MAX_EPOCH, MAX_SERVERS, Version, WriteId};
 use crate::messages::{
-    Answer, Call, Change, Chunk, Condition, Fate, Form, Pending, Piece, Refusal, Reply, Request, Stored, Verdict,
+    Answer, Call, Change, Chunk, Condition, Fate, Form, Pending, Piece, Place, Refusal, Reply, Report, Request, Select,
+    Stored, Verdict,
 };
 
 /// The version of these layouts.
@@ -78,8 +88,8 @@ pub use crate::fates::MAX_FATES;
 /// Bytes of a call at most: those of [`Call::Fates`] with [`MAX_FATES`].
 pub const MAX_CALL: usize = HEADER + 8 + MAX_FATES * FATE;
 
-/// Bytes of a reply at most: those of [`Answer::Help`].
-pub const MAX_REPLY: usize = HEADER + 72;
+/// Bytes of a reply at most: those of [`Answer::Fates`] with [`MAX_FATES`].
+pub const MAX_REPLY: usize = HEADER + 16 + MAX_FATES * FATE;
 
 /// Bytes of a write's number with its fate.
 const FATE: usize = 32;
@@ -199,21 +209,33 @@ impl RequestFrame {
                 put_u64(out, version.0);
                 put_u64(out, *lowest);
             }
-            Call::Publish { version, .. } | Call::List { version } | Call::Forget { version } => {
-                put_u64(out, version.0)
-            }
+            Call::Publish { version, .. }
+            | Call::List { version }
+            | Call::Forget { version }
+            | Call::Fetch { version } => put_u64(out, version.0),
             Call::Resolve { .. } | Call::Refuse { .. } | Call::Read | Call::Survey => {}
             Call::Repair { version, piece, .. } => {
                 put_u64(out, version.0);
                 put_piece(out, Some(piece), attributes);
             }
-            Call::Fates(fates) => {
-                // A list that is too long is the sender's mistake, and no decoder takes it.
-                put_u64(out, fates.len() as u64);
-                for (id, fate) in fates {
-                    put_id(out, *id);
-                    put_fate(out, fate);
-                }
+            Call::Fates(fates) => put_fates(out, fates),
+            Call::FatesAfter { shard, after } => {
+                out.extend(shard.to_le_bytes());
+                out.extend([u8::from(after.is_some()), 0, 0, 0]);
+                put_id(out, after.unwrap_or(NO_ID));
+            }
+            Call::Keys { select, from } => {
+                let which = match select {
+                    Select::Primary => 1,
+                    Select::Unsettled => 2,
+                };
+                out.extend(from.shard.to_le_bytes());
+                out.extend([which, 0, 0, 0]);
+                put_u64(out, from.below);
+            }
+            Call::Report(report) => {
+                out.extend([u8::from(report.is_done), 0, 0, 0, 0, 0, 0, 0]);
+                [report.left, report.keys, report.bytes].into_iter().for_each(|number| put_u64(out, number));
             }
         }
     }
@@ -267,6 +289,32 @@ impl RequestFrame {
             11 => Call::Repair { id: read.id()?, version: read.version()?, piece: read.piece(&mut attributes)? },
             12 => Call::Fates(read.fates()?),
             13 => Call::Forget { version: read.version()? },
+            14 => Call::Fetch { version: read.version()? },
+            15 => {
+                let (shard, is_known) = (read.u32()?, read.flag("mark of a known write")?);
+                read.zeros(3)?;
+                let after = match (is_known, read.id()?) {
+                    (true, id) => Some(id),
+                    (false, NO_ID) => None,
+                    _ => return Err(WireError::Field("number of a write")),
+                };
+                Call::FatesAfter { shard, after }
+            }
+            16 => {
+                let (shard, which) = (read.u32()?, read.u8()?);
+                let select = match which {
+                    1 => Select::Primary,
+                    2 => Select::Unsettled,
+                    _ => return Err(WireError::Field("selection")),
+                };
+                read.zeros(3)?;
+                Call::Keys { select, from: Place { shard, below: read.u64()? } }
+            }
+            17 => {
+                let is_done = read.flag("mark of an end")?;
+                read.zeros(7)?;
+                Call::Report(Report { is_done, left: read.u64()?, keys: read.u64()?, bytes: read.u64()? })
+            }
             _ => return Err(WireError::Field("kind of call")),
         };
         read.end()?;
@@ -313,6 +361,17 @@ impl ReplyFrame {
                 put_stored(out, value.as_ref(), attributes);
             }
             Answer::Has(index) => out.extend([u8::from(index.is_some()), index.unwrap_or(0), 0, 0, 0, 0, 0, 0]),
+            Answer::Fates(fates) => {
+                out.extend([u8::from(fates.is_some()), 0, 0, 0, 0, 0, 0, 0]);
+                put_fates(out, fates.as_deref().unwrap_or_default());
+            }
+            Answer::Keys { next, left } => {
+                let place = next.unwrap_or(Place { shard: 0, below: 0 });
+                out.extend(place.shard.to_le_bytes());
+                out.extend([u8::from(next.is_some()), 0, 0, 0]);
+                put_u64(out, place.below);
+                put_u64(out, *left);
+            }
         }
     }
 
@@ -374,6 +433,26 @@ impl ReplyFrame {
                     _ => return Err(WireError::Field("index")),
                 }
             }
+            17 => {
+                let is_there = read.flag("mark of a shard")?;
+                read.zeros(7)?;
+                match (is_there, read.fates()?) {
+                    (true, fates) => Answer::Fates(Some(fates)),
+                    (false, fates) if fates.is_empty() => Answer::Fates(None),
+                    _ => return Err(WireError::Field("number of fates")),
+                }
+            }
+            18 => {
+                let (shard, goes_on) = (read.u32()?, read.flag("mark of more keys")?);
+                read.zeros(3)?;
+                let place = Place { shard, below: read.u64()? };
+                let next = match (goes_on, place) {
+                    (true, place) => Some(place),
+                    (false, Place { shard: 0, below: 0 }) => None,
+                    _ => return Err(WireError::Field("place")),
+                };
+                Answer::Keys { next, left: read.u64()? }
+            }
             _ => return Err(WireError::Field("kind of answer")),
         };
         read.end()?;
@@ -412,6 +491,10 @@ fn call_kind(call: &Call) -> u8 {
         Call::Repair { .. } => 11,
         Call::Fates(_) => 12,
         Call::Forget { .. } => 13,
+        Call::Fetch { .. } => 14,
+        Call::FatesAfter { .. } => 15,
+        Call::Keys { .. } => 16,
+        Call::Report(_) => 17,
     }
 }
 
@@ -433,6 +516,8 @@ fn answer_kind(answer: &Answer) -> u8 {
         Answer::Repaired(_) => 14,
         Answer::Value(_) => 15,
         Answer::Has(_) => 16,
+        Answer::Fates(_) => 17,
+        Answer::Keys { .. } => 18,
     }
 }
 
@@ -492,6 +577,15 @@ fn put_fate(out: &mut Vec<u8>, fate: &Fate) {
     put_u64(out, version);
 }
 
+fn put_fates(out: &mut Vec<u8>, fates: &[(WriteId, Fate)]) {
+    // A list that is too long is the sender's mistake, and no decoder takes it.
+    put_u64(out, fates.len() as u64);
+    for (id, fate) in fates {
+        put_id(out, *id);
+        put_fate(out, fate);
+    }
+}
+
 fn put_stored(out: &mut Vec<u8>, stored: Option<&Stored>, attributes: &Attributes) {
     let Some(stored) = stored else { return out.extend([0; STORED]) };
     put_id(out, stored.id);
@@ -501,10 +595,94 @@ fn put_stored(out: &mut Vec<u8>, stored: Option<&Stored>, attributes: &Attribute
     put_piece(out, Some(&stored.piece), attributes);
 }
 
+/// The subject of an entry of a page of keys.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum About {
+    /// The published value.
+    Value,
+    /// A published tombstone, at its primary.
+    Tombstone,
+    /// A write that the primary has ordered, and not published.
+    Next,
+    /// A staged piece whose write was not ordered here.
+    Staged,
+    /// A write that a backup has sealed, and not seen published.
+    Sealed,
+}
+
+/// A key in a page of keys.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Entry {
+    /// The key.
+    pub key: Vec<u8>,
+    /// The subject.
+    pub about: About,
+    /// The write.
+    pub id: WriteId,
+    /// Its version; [`Version::ABSENT`] of a staged piece.
+    pub version: Version,
+    /// The length of the whole value.
+    pub length: u64,
+}
+
+/// Bytes of an entry besides its key.
+const ENTRY: usize = 40;
+
+impl Entry {
+    /// Appends the bytes of the entry. Its key has at most 255 bytes.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let about = match self.about {
+            About::Value => 1,
+            About::Tombstone => 2,
+            About::Next => 3,
+            About::Staged => 4,
+            About::Sealed => 5,
+        };
+        let key = &self.key[..self.key.len().min(255)];
+        out.extend([key.len() as u8, about, 0, 0, 0, 0, 0, 0]);
+        put_id(out, self.id);
+        put_u64(out, self.version.0);
+        put_u64(out, self.length);
+        out.extend(key);
+    }
+
+    /// Returns the entries that the bytes are: all of them.
+    ///
+    /// # Errors
+    ///
+    /// They are no entries.
+    pub fn decode_all(bytes: &[u8]) -> Result<Vec<Self>, WireError> {
+        let mut read = Reader(bytes);
+        let mut entries = Vec::with_capacity(bytes.len() / ENTRY);
+        while read.end().is_err() {
+            let [length, about] = read.array()?;
+            read.zeros(6)?;
+            let about = match about {
+                1 => About::Value,
+                2 => About::Tombstone,
+                3 => About::Next,
+                4 => About::Staged,
+                5 => About::Sealed,
+                _ => return Err(WireError::Field("kind of entry")),
+            };
+            let (id, version, whole) = (read.id()?, read.version()?, read.u64()?);
+            let key = read.bytes(usize::from(length))?.to_vec();
+            entries.push(Self { key, about, id, version, length: whole });
+        }
+        Ok(entries)
+    }
+}
+
 /// The bytes of a message that are not read yet.
 struct Reader<'a>(&'a [u8]);
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    fn bytes(&mut self, count: usize) -> Result<&'a [u8], WireError> {
+        let (bytes, rest) = self.0.split_at_checked(count).ok_or(WireError::Short)?;
+        self.0 = rest;
+        Ok(bytes)
+    }
+
     fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
         let (array, rest) = self.0.split_first_chunk().ok_or(WireError::Short)?;
         self.0 = rest;
@@ -524,8 +702,7 @@ impl Reader<'_> {
     }
 
     fn zeros(&mut self, count: usize) -> Result<(), WireError> {
-        let (zeros, rest) = self.0.split_at_checked(count).ok_or(WireError::Short)?;
-        self.0 = rest;
+        let zeros = self.bytes(count)?;
         if zeros.iter().all(|&byte| byte == 0) { Ok(()) } else { Err(WireError::Field("unused byte")) }
     }
 
@@ -707,6 +884,21 @@ mod tests {
             (id(), version(), piece()).prop_map(|(id, version, piece)| Call::Repair { id, version, piece }),
             proptest::collection::vec((id(), fate()), 0..4).prop_map(Call::Fates),
             version().prop_map(|version| Call::Forget { version }),
+            version().prop_map(|version| Call::Fetch { version }),
+            any::<(u32, Option<(u64, u64)>)>().prop_map(|(shard, after)| {
+                let after = after.map(|(client, sequence)| WriteId { client, sequence });
+                Call::FatesAfter { shard, after }
+            }),
+            any::<(bool, u32, u64)>().prop_map(|(is_primary, shard, below)| {
+                let select = if is_primary { Select::Primary } else { Select::Unsettled };
+                Call::Keys { select, from: Place { shard, below } }
+            }),
+            any::<(bool, u64, u64, u64)>().prop_map(|(is_done, left, keys, bytes)| Call::Report(Report {
+                is_done,
+                left,
+                keys,
+                bytes
+            })),
         ]
     }
 
@@ -729,6 +921,11 @@ mod tests {
             version().prop_map(Answer::Repaired),
             proptest::option::of(stored()).prop_map(Answer::Value),
             any::<Option<u8>>().prop_map(Answer::Has),
+            proptest::option::of(proptest::collection::vec((id(), fate()), 0..4)).prop_map(Answer::Fates),
+            any::<(Option<(u32, u64)>, u64)>().prop_map(|(next, left)| {
+                let next = next.map(|(shard, below)| Place { shard, below });
+                Answer::Keys { next, left }
+            }),
         ]
     }
 
@@ -803,6 +1000,23 @@ mod tests {
                 reply.encode(&mut again);
                 prop_assert_eq!(&again, &answer);
             }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn entries_are_read_as_they_were_written(seeds in proptest::collection::vec((proptest::collection::vec(any::<u8>(), 0..=255), 0_usize..5, id(), version(), any::<u64>()), 0..9)) {
+            let kinds = [About::Value, About::Tombstone, About::Next, About::Staged, About::Sealed];
+            let entry = |(key, kind, id, version, length): (Vec<u8>, usize, WriteId, Version, u64)| {
+                Entry { key, about: kinds[kind], id, version, length }
+            };
+            let entries: Vec<Entry> = seeds.into_iter().map(entry).collect();
+            let mut bytes = Vec::new();
+            entries.iter().for_each(|entry| entry.encode(&mut bytes));
+            if !bytes.is_empty() {
+                prop_assert!(Entry::decode_all(&bytes[..bytes.len() - 1]).is_err());
+            }
+            prop_assert_eq!(Entry::decode_all(&bytes), Ok(entries));
         }
     }
 

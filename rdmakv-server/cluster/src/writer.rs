@@ -132,7 +132,8 @@ impl Writer {
                 self.complete(Completion::of(pending, &self.target), Repeat::Resolve)
             }
             (Step::Ordering | Step::Resolving, Answer::Done(verdict)) if is_own && is_primary => {
-                self.end(Outcome::Known(*verdict))
+                self.end(Outcome::Known(*verdict));
+                self.drop_staged(*verdict)
             }
             (Step::Ordering | Step::Resolving, Answer::Refused) if is_own && is_primary => self.refuse(),
             (Step::Refusing(_), Answer::Done(verdict)) if is_own => self.end(Outcome::Known(*verdict)),
@@ -221,6 +222,13 @@ impl Writer {
         };
         calls.extend(if id != self.id && repeat == Repeat::Order { self.order() } else { self.resolve() });
         calls
+    }
+
+    /// Returns calls for the others to drop what is staged for a write that was declined. No answer to them is needed.
+    fn drop_staged(&self, verdict: Verdict) -> Calls {
+        let is_staged = matches!((&self.bytes, verdict), (Bytes::Staged(_), Verdict::Declined(_)));
+        let others = if is_staged { self.target.others() } else { &[] };
+        self.target.each(others, &Call::Refuse { id: self.id })
     }
 
     fn end(&mut self, outcome: Outcome) -> Calls {

@@ -231,6 +231,9 @@ fn cluster(text: &mut Text, shared: &Shared) {
         ("staged_bytes", "Bytes of writes that were not ordered yet.", gauges.staged_bytes),
         ("pieces", "Pieces of resilient values in memory.", gauges.pieces.0),
         ("piece_bytes", "Bytes of these pieces.", gauges.pieces.1),
+        ("repair_left_keys", "Keys that this server's agent has not looked at in this epoch.", gauges.repair.left),
+        ("repair_keys", "Keys that have all their pieces in this epoch.", gauges.repair.keys),
+        ("repair_bytes", "Bytes that the agent sent for them.", gauges.repair.bytes),
     ] {
         text.gauge(&format!("cluster_{name}"), help, value);
     }

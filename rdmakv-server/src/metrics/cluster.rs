@@ -1,5 +1,7 @@
 //! The counts of a server as a member of its cluster.
 
+use rdmakv_cluster::messages::Report;
+
 counters! { shared
     /// Calls of clients, servers and agents, by their ends.
     ClusterCounts {
@@ -49,4 +51,6 @@ pub struct ClusterGauges {
     pub staged_bytes: u64,
     /// Pieces in memory, and the bytes of their values.
     pub pieces: (u64, u64),
+    /// The progress of the repair in this epoch, as the agent reports it.
+    pub repair: Report,
 }

@@ -6,18 +6,20 @@
 //! Locks: that of a shard here, then that of the membership, then that of the shard's store. A call holds the first until its reply is
 //! written, so a key adopts an epoch between two calls.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use crc_fast::{CrcAlgorithm, checksum};
+use indexmap::IndexMap;
 use rdmakv_cluster::config::{Config, Epoch, Incarnation, Members, Policy, ServerId, State};
 use rdmakv_cluster::member::{CallId, Chunks, Member, Replica, Role, Standing};
 use rdmakv_cluster::membership::{Action, Identity, Membership, Part};
 use rdmakv_cluster::messages::{
-    Answer, Call, Change, Chunk, Condition, Form, Piece, Refusal, Reply, Request, Stored, Verdict,
+    Answer, Call, Change, Chunk, Condition, Form, Piece, Place, Refusal, Reply, Report, Request, Select, Stored,
+    Verdict, Version, WriteId,
 };
 use rdmakv_cluster::placement::Ring;
-use rdmakv_cluster::wire::{Arguments, Attributes, ReplyFrame, RequestFrame, WireError, carries_piece};
+use rdmakv_cluster::wire::{About, Arguments, Attributes, Entry, ReplyFrame, RequestFrame, WireError, carries_piece};
 use rdmakv_proto::clock;
 
 use super::Shards;
@@ -26,6 +28,9 @@ use crate::store::{self, ChunkWriter, Pieces, Walk};
 
 /// Items that are looked at under one lock, when policies changed.
 const LOOKED_AT: usize = 1000;
+
+/// Bytes of a page of keys after which no other key is added.
+const PAGE: usize = 48 << 10;
 
 /// The part of this server in a cluster.
 #[derive(Debug)]
@@ -36,6 +41,8 @@ pub struct Cluster {
     /// The configuration that this run adopted last.
     adopted: Mutex<Option<Arc<Config>>>,
     shards: Box<[Mutex<Shard>]>,
+    /// The last report of this server's agent, and its epoch.
+    report: Mutex<(Epoch, Report)>,
     counts: ClusterCounts,
 }
 
@@ -44,7 +51,8 @@ pub struct Cluster {
 struct Shard {
     /// None before the cluster is known.
     member: Option<Member>,
-    keys: HashMap<Box<[u8]>, Replica>,
+    /// A key that is removed leaves its place to the last one. So keys go down only, and an agent that reads them downward misses none.
+    keys: IndexMap<Box<[u8]>, Replica>,
     pieces: Pieces,
     unsettled: Unsettled,
 }
@@ -97,6 +105,7 @@ impl Cluster {
             policies: RwLock::default(),
             adopted: Mutex::default(),
             shards: (0..shards).map(|_| Mutex::default()).collect(),
+            report: Mutex::default(),
             counts: ClusterCounts::default(),
         }
     }
@@ -166,7 +175,14 @@ impl Cluster {
         };
         count(&self.counts.calls);
         let RequestFrame { mut request, attributes, arguments } = frame;
-        let is_for_all = matches!(request.call, Call::Fates(_));
+        if request.call.is_for_no_key() && !matches!(request.call, Call::Fates(_)) {
+            writer.into_iter().for_each(|writer| shards.at(at).abandon(writer));
+            let mut page = Vec::new();
+            let made = self.for_agent(shards, (key, now), request, &mut page);
+            reply(&ReplyFrame::new(made), &page);
+            return Ok(());
+        }
+        let is_for_all = request.call.is_for_no_key();
         if !is_for_all && self.keeping(key) == Keeping::Plain {
             writer.into_iter().for_each(|writer| shards.at(at).abandon(writer));
             return Err("CLIENT_ERROR key without a policy");
@@ -196,7 +212,7 @@ impl Cluster {
             put_chunk(&mut request.call, Chunk(piece));
         }
         let arguments = arguments.map(|arguments| (arguments, piece));
-        let is_read = matches!(request.call, Call::Read);
+        let is_read = matches!(request.call, Call::Read | Call::Fetch { .. });
         let stays = self.take(&mut shard, (shards, at), (key, now), request, arguments);
         self.note(&stays.answer);
         // A piece stays where it is the next or the current one, or is staged.
@@ -215,6 +231,62 @@ impl Cluster {
         let bytes = of(carried).map(|(bytes, ..)| bytes).unwrap_or_default();
         reply(&ReplyFrame { attributes, reply: stays.clone() }, bytes);
         Ok(())
+    }
+
+    /// Answers a call of an agent, which is for no key. `page` gets the keys that travel with the reply.
+    fn for_agent(&self, shards: &Shards, (key, now): (&[u8], u64), request: Request, page: &mut Vec<u8>) -> Reply {
+        if let Call::FatesAfter { shard: at, .. } = request.call
+            && let Some(at) = usize::try_from(at).ok().filter(|&at| at < self.shards.len())
+        {
+            return self.take(&mut self.shard(at), (shards, at), (key, now), request, None);
+        }
+        let (standing, cluster) = {
+            let membership = self.membership();
+            (membership.standing(key, clock::boot()), membership.config().map(Config::uuid))
+        };
+        let Some(standing) = standing.filter(|standing| standing.has_right && cluster == Some(request.cluster)) else {
+            return Reply { epoch: Epoch(0), id: None, answer: Answer::NotServing };
+        };
+        let answer = match request.call {
+            _ if standing.epoch != request.epoch => Answer::OtherEpoch,
+            Call::Keys { select, from } => self.keys(select, from, page),
+            Call::Report(report) => {
+                *self.report.lock().unwrap_or_else(PoisonError::into_inner) = (standing.epoch, report);
+                if report.is_done {
+                    self.membership().repaired(standing.epoch);
+                }
+                Answer::Taken
+            }
+            _ => Answer::Fates(None),
+        };
+        Reply { epoch: standing.epoch, id: None, answer }
+    }
+
+    /// Appends the entries of a page of keys. Looks at a bounded number of them.
+    fn keys(&self, select: Select, from: Place, page: &mut Vec<u8>) -> Answer {
+        let Some(at) = usize::try_from(from.shard).ok().filter(|&at| at < self.shards.len()) else {
+            return Answer::Keys { next: None, left: 0 };
+        };
+        let mut below;
+        {
+            let shard = self.shard(at);
+            below = usize::try_from(from.below).unwrap_or(usize::MAX).min(shard.keys.len());
+            let end = below.saturating_sub(LOOKED_AT);
+            while below > end && page.len() < PAGE {
+                below -= 1;
+                let Some((key, replica)) = shard.keys.get_index(below) else { break };
+                let role = self.membership().standing(key, clock::boot()).map(|standing| standing.role);
+                entries(key, replica, select, role == Some(Role::Primary), page);
+            }
+        }
+        let later = (at + 1..self.shards.len()).map(|at| self.shard(at).keys.len());
+        let left = (below + later.sum::<usize>()) as u64;
+        let next = match below {
+            0 if at + 1 < self.shards.len() => Some(Place { shard: from.shard + 1, ..Place::FIRST }),
+            0 => None,
+            below => Some(Place { shard: from.shard, below: below as u64 }),
+        };
+        Answer::Keys { next, left }
     }
 
     /// Answers a call for whose piece there is no memory. Before a write is ordered, that declines it.
@@ -279,7 +351,7 @@ impl Cluster {
         let is_empty = replica.current().is_none() && replica.is_idle();
         match (is_known, is_empty) {
             (false, false) => _ = keys.insert(key.into(), absent),
-            (true, true) => _ = keys.remove(key),
+            (true, true) => _ = keys.swap_remove(key),
             _ => {}
         }
         reply
@@ -388,7 +460,7 @@ impl Cluster {
         for at in 0..self.shards.len() {
             let mut shard = self.shard(at);
             shard.pieces.clear(&mut shards.at(at));
-            (shard.member, shard.keys, shard.unsettled) = (None, HashMap::new(), Unsettled::default());
+            (shard.member, shard.keys, shard.unsettled) = (None, IndexMap::new(), Unsettled::default());
         }
         // The next configuration is the first of another run. Until then keys are resilient or plain as they were.
         *self.adopted.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -404,6 +476,8 @@ impl Cluster {
             gauges.epoch = config.map_or(0, |config| config.epoch().0);
             gauges.is_whole = config.is_some_and(Config::is_whole);
             gauges.servers = config.map_or(0, |config| config.servers().len() as u64);
+            let (epoch, report) = *self.report.lock().unwrap_or_else(PoisonError::into_inner);
+            gauges.repair = if Some(epoch) == config.map(Config::epoch) { report } else { Report::default() };
             gauges.has_right = membership.has_right(clock::boot());
             gauges.part = match membership.part() {
                 Part::Unknown => "unknown",
@@ -423,6 +497,33 @@ impl Cluster {
             gauges.pieces = (gauges.pieces.0 + pieces as u64, gauges.pieces.1 + bytes);
         }
         gauges
+    }
+}
+
+/// Appends what an agent asked for of one key.
+fn entries(key: &[u8], replica: &Replica, select: Select, is_primary: bool, page: &mut Vec<u8>) {
+    let mut put = |about: About, id: WriteId, version: Version, length: u64| {
+        Entry { key: key.to_vec(), about, id, version, length }.encode(page);
+    };
+    let of = |stored: &Stored| (stored.id, stored.version, stored.piece.length);
+    let (current, next) = (replica.current(), replica.next());
+    match select {
+        Select::Primary => {
+            if let Some(stored) = current.or(next).filter(|_| is_primary) {
+                let (id, version, length) = of(stored);
+                put(About::Value, id, version, length);
+            }
+        }
+        Select::Unsettled => {
+            if let Some((id, version, length)) = next.map(of) {
+                put(if is_primary { About::Next } else { About::Sealed }, id, version, length);
+            }
+            if let Some((id, version, _)) = current.filter(|current| is_primary && !current.is_value()).map(of) {
+                put(About::Tombstone, id, version, 0);
+            }
+            // Others of this key are told when these are gone.
+            replica.staged().take(16).for_each(|id| put(About::Staged, id, Version::ABSENT, 0));
+        }
     }
 }
 

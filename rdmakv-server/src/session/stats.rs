@@ -322,6 +322,9 @@ fn cluster(cx: &Context<'_>, emit: &mut Emit<'_>) {
         ("staged_bytes", gauges.staged_bytes),
         ("pieces", gauges.pieces.0),
         ("piece_bytes", gauges.pieces.1),
+        ("repair_left_keys", gauges.repair.left),
+        ("repair_keys", gauges.repair.keys),
+        ("repair_bytes", gauges.repair.bytes),
     ] {
         emit(name, &value.to_string());
     }

@@ -7,7 +7,7 @@ use rdmakv_cluster::etcd::Endpoint;
 use rdmakv_cluster::facts::Keys;
 use rdmakv_cluster::membership::Identity;
 
-use crate::net::membership::Place;
+use crate::net::membership::{Agent, Place};
 
 /// How far the clocks of two servers may be from each other, in nanoseconds.
 const CLOCK_SKEW: u64 = 1_000_000_000;
@@ -26,6 +26,10 @@ pub(super) struct ClusterFlags {
     /// The first is the server's name, too: keep it, and its keys stay its own
     #[arg(long = "advertise", value_name = "ADDR", value_delimiter = ',')]
     advertise: Vec<String>,
+    /// The program that repairs this server's keys, which the server starts and ends: rdmakv, beside this program or in PATH. Or no: start
+    /// rdmakv agent otherwise, or epochs never become whole
+    #[arg(long = "agent", value_name = "PATH|no", requires = "advertise")]
+    agent: Option<String>,
 }
 
 /// A server's place in a cluster.
@@ -64,7 +68,9 @@ impl ClusterFlags {
             );
         }
         let name = addresses[0].clone();
+        let agent = Agent { program: self.agent.clone(), etcd, cluster: self.cluster.clone(), server: name.clone() };
+        let agent = (self.agent.as_deref() != Some("no")).then_some(agent);
         let identity = Identity { name, addresses, weight: 1, clock_skew: CLOCK_SKEW };
-        Ok(Some(ClusterPlan { place: Place { endpoints, name: self.cluster.clone() }, identity }))
+        Ok(Some(ClusterPlan { place: Place { endpoints, name: self.cluster.clone(), agent }, identity }))
     }
 }

@@ -192,6 +192,20 @@ pub(super) enum Command {
         after_help = "Examples:\n  rdmakv --etcd http://10.0.0.1:2379,http://10.0.0.2:2379 cluster init\n  rdmakv cluster policy user: copies:3            etcd's addresses are in RDMAKV_ETCD\n  rdmakv cluster status --json"
     )]
     Cluster(ClusterFlags),
+    /// Repairs the keys of a server of a cluster, and ends what clients left behind; the server starts it by itself
+    #[command(
+        after_help = "Examples:\n  rdmakv --etcd http://10.0.0.1:2379 agent tcp:10.0.0.2:11211\n  rdmakv agent tcp:10.0.0.2:11211 --repair-rate 100   etcd's addresses are in RDMAKV_ETCD"
+    )]
+    Agent {
+        /// The server's name: the first address that it advertises
+        name: String,
+        /// Megabytes a second that repair sends at most
+        #[arg(long, value_name = "MB", default_value_t = 400, value_parser = within::<u64, 1, 1_000_000>)]
+        repair_rate: u64,
+        /// End when standard input ends, as the server does that started it
+        #[arg(long)]
+        until_input_ends: bool,
+    },
     /// Prints servers' versions
     #[command(after_help = "Examples:\n  rdmakv version")]
     Version,

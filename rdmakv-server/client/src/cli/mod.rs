@@ -2,6 +2,7 @@
 //!
 //! Public for what is beside this crate, and no part of what [semantic versions](crate) are about.
 
+mod agent;
 mod cluster;
 mod flags;
 mod values;
@@ -100,6 +101,13 @@ fn run(flags: &Flags) -> Result<(), Failure> {
     let login = login.as_deref().and_then(|login| login.split_once(':'));
     let login = login.map(|(name, password)| (name.to_owned(), password.to_owned()));
     let options = Options { timeout, connect_timeout: timeout, one_sided: !flags.ask, login, ..Options::default() };
+    if let Command::Agent { name, repair_rate, until_input_ends } = &flags.command {
+        let cluster = cluster.ok_or_else(|| {
+            let why = "find etcd: no address is given: use --etcd URL or the variable RDMAKV_ETCD";
+            Failure::Usage(why.to_owned())
+        })?;
+        return agent::run(&cluster, (name, repair_rate * 1_000_000), options, *until_input_ends);
+    }
     let mut client = match cluster {
         Some(cluster) => Client::of_cluster(&cluster, options)?,
         None => Client::with_options(&servers, options)?,
@@ -126,7 +134,7 @@ fn run(flags: &Flags) -> Result<(), Failure> {
         Command::Decr { key, by } => number(key, client.decr(key, *by)?),
         Command::Stats { kind } => stats(client.stats(kind)),
         Command::Watch { interval, count } => watch::watch(&mut client, Duration::from_secs_f64(*interval), *count),
-        Command::Cluster(_) => Ok(()),
+        Command::Cluster(_) | Command::Agent { .. } => Ok(()),
         Command::Version => everywhere(client.version(), |server, version, text| {
             let _ = writeln!(text, "{server}  {version}");
         }),

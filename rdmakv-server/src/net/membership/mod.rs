@@ -4,6 +4,7 @@
 //! etcd, writes to it, the watch, and the pings of each other server have threads of their own. So a slow write delays no renewal of the
 //! right. Each wait is bounded.
 
+mod agent;
 mod etcd;
 mod pings;
 
@@ -24,6 +25,7 @@ use rdmakv_proto::clock;
 
 use crate::log;
 use crate::session::{Cluster, Shared, is_stopping};
+pub(crate) use agent::Agent;
 use pings::Pings;
 
 /// The time between two looks for work.
@@ -36,6 +38,8 @@ pub(crate) struct Place {
     pub(crate) endpoints: Vec<Endpoint>,
     /// The name of the cluster.
     pub(crate) name: String,
+    /// The agent of this server, if it starts one.
+    pub(crate) agent: Option<Agent>,
 }
 
 /// The ends of work that other threads did.
@@ -91,6 +95,10 @@ pub(crate) fn start(place: &Place, cluster: Arc<Cluster>, shared: Arc<Shared>) -
     threads.push(spawn("etcd-write", Box::new(move || etcd::write(writer, &to_write, &tell)))?);
     let (tell, ends) = (events.clone(), shared.clone());
     threads.push(spawn("etcd-watch", Box::new(move || etcd::watch(watcher, &tell, &|| is_stopping(&ends))))?);
+    if let Some(agent) = place.agent.clone() {
+        let ends = shared.clone();
+        threads.push(spawn("agent", Box::new(move || agent.keep(&|| is_stopping(&ends))))?);
+    }
     let driver = Driver { cluster, shared, reads, writes, pings: Pings::new(events), failing: false, part: None };
     threads.push(spawn("cluster", Box::new(move || driver.run(&happened)))?);
     Ok(Running(threads))

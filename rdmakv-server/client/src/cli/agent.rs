@@ -1,0 +1,45 @@
+//! The agent of a server of a cluster, as a process.
+
+use super::Failure;
+use crate::{Agent, AgentEvent, Cluster, Options};
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+/// The time between two looks whether it ends.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Works until the process is ended, or standard input is at its end.
+pub(super) fn run(
+    cluster: &Cluster,
+    (name, rate): (&str, u64),
+    options: Options,
+    until_input_ends: bool,
+) -> Result<(), Failure> {
+    let ends = Arc::new(AtomicBool::new(false));
+    if until_input_ends {
+        let input_ended = Arc::clone(&ends);
+        let wait = move || {
+            // Whatever comes is no matter, and an error is an end.
+            while io::stdin().read(&mut [0; 64]).is_ok_and(|read| read > 0) {}
+            input_ended.store(true, Relaxed);
+        };
+        std::thread::Builder::new().name("input".to_owned()).spawn(wait)?;
+    }
+    let mut agent = Agent::of_server(cluster, name, rate, options)?;
+    while !ends.load(Relaxed) {
+        for event in agent.work(LOOK) {
+            let line = match event {
+                AgentEvent::Began { epoch } => format!("repairs the keys of {name} in epoch {epoch}"),
+                AgentEvent::Repaired { epoch, keys, bytes } => {
+                    let megabytes = bytes as f64 / 1e6;
+                    format!("repaired {keys} keys of {name} in epoch {epoch}; {megabytes:.1} MB were sent")
+                }
+            };
+            // Where standard error is closed, it works on.
+            let _ = writeln!(io::stderr(), "rdmakv agent: {line}");
+        }
+    }
+    Ok(())
+}
