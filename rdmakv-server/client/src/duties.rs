@@ -4,8 +4,8 @@
 //! all servers the fates of writes, and then reports the server as repaired. All of that begins again in a later epoch, and may be done by
 //! two agents at once.
 //!
-//! From time to time it looks for what is *unsettled* at its server: writes that were ordered and never published, staged pieces that were
-//! never ordered, tombstones. Each is ended once it was there for long.
+//! From time to time it looks for what is *unsettled* at its server: writes that were not published, staged pieces that were not ordered,
+//! tombstones. Each is ended once it was there for long.
 
 use super::membership::Layout;
 use rdmakv_cluster::config::ServerId;
