@@ -7,6 +7,7 @@
 //! From time to time it looks for what is *unsettled* at its server: writes that were not published, staged pieces that were not ordered,
 //! tombstones. Each is ended once it was there for long.
 
+use super::erasure::Parts;
 use super::membership::Layout;
 use rdmakv_cluster::config::ServerId;
 use rdmakv_cluster::helper::{Calls, Target};
@@ -134,6 +135,8 @@ struct Job {
     length: u64,
     /// The bytes that calls carry, by the numbers of their chunks. The first ones came with the last reply.
     bodies: Vec<(Arc<Vec<u8>>, Attributes)>,
+    /// The fragments that were read of the value.
+    parts: Parts,
 }
 
 #[derive(Debug)]
@@ -405,7 +408,10 @@ impl Duties {
         let (key, length) = (entry.key, entry.length);
         let bodies = vec![(Arc::default(), Attributes::default())];
         let (round, waiting, retry_at, pauses) = (0, 0, None, 0);
-        self.jobs.insert(number, Job { key, target, kind, round, waiting, retry_at, pauses, length, bodies });
+        self.jobs.insert(
+            number,
+            Job { key, target, kind, round, waiting, retry_at, pauses, length, bodies, parts: Parts::default() },
+        );
         self.restart(number, now, out);
     }
 
@@ -492,8 +498,11 @@ impl Job {
             Kind::Repair(repair) => {
                 if let (Some((wanted, lacking)), Answer::Value(Some(found))) = (repair.wants(), &reply.answer)
                     && found.version == wanted.version
-                    && found.piece.form == Form::Copy
                 {
+                    if matches!(found.piece.form, Form::Fragment { .. }) {
+                        self.parts.take(&found.piece, bytes);
+                        return self.rebuild(frame.attributes);
+                    }
                     let piece = Piece { chunk: Chunk(1), ..found.piece };
                     let pieces = vec![piece; lacking.len()];
                     self.bodies.truncate(1);
@@ -503,8 +512,11 @@ impl Job {
                 if matches!(reply.answer, Answer::Help(_)) {
                     self.bodies[0] = (Arc::new(bytes), frame.attributes);
                 }
+                let is_fetching = repair.wants().is_some();
                 let mut calls = repair.take(from, reply);
-                calls.extend(self.fetch());
+                if !is_fetching {
+                    calls.extend(self.fetch());
+                }
                 calls
             }
             Kind::End(writer, about) => {
@@ -544,9 +556,26 @@ impl Job {
                 self.bodies.push((Arc::default(), Attributes::default()));
                 repair.fetched(&pieces)
             }
-            // No client writes fragments yet.
-            Form::Fragment { .. } => Calls::new(),
+            Form::Fragment { .. } => {
+                self.parts = Parts::default();
+                self.target.each(&self.target.members, &Call::Fetch { version: *version })
+            }
         }
+    }
+
+    /// Makes the fragments that members lack, once enough others were read.
+    fn rebuild(&mut self, attributes: Attributes) -> Calls {
+        let Kind::Repair(repair) = &mut self.kind else { return Calls::new() };
+        let Some((Stored { piece, .. }, lacking)) = repair.wants() else { return Calls::new() };
+        let index = |form: &Form| if let Form::Fragment { index, .. } = form { *index } else { 0 };
+        let indices: Vec<u8> = lacking.iter().map(|(_, form)| index(form)).collect();
+        let Some(made) = self.parts.make(piece, &indices) else { return Calls::new() };
+        let chunk = |at: usize| Chunk(at as u64 + 1);
+        let pieces: Vec<Piece> =
+            lacking.iter().enumerate().map(|(at, &(_, form))| Piece { chunk: chunk(at), form, ..*piece }).collect();
+        self.bodies.truncate(1);
+        self.bodies.extend(made.into_iter().map(|bytes| (Arc::new(bytes), attributes)));
+        repair.fetched(&pieces)
     }
 
     /// Returns calls that end what this agent's server has left of a write that ended so.

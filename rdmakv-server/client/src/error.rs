@@ -206,6 +206,18 @@ pub enum Error {
         /// How many servers are up.
         servers: usize,
     },
+    /// Fewer fragments of the value are left than make it: more servers of the key were lost than its policy allows.
+    #[error(
+        "{about}: {found} fragments are left and {needed} make the value: it is lost: store it again, and give its prefix a policy with more parity"
+    )]
+    Lost {
+        /// Which operation.
+        about: About,
+        /// Fragments that are left.
+        found: usize,
+        /// Fragments that make the value.
+        needed: usize,
+    },
     /// No server could answer for the key in time. Nothing was changed.
     #[error(
         "{about}: not served within {} ms: {why}: see `rdmakv cluster status`, or raise Cluster::give_up_after",
@@ -244,6 +256,7 @@ impl Error {
             | Self::OutcomeUnknown { about, .. }
             | Self::Refused { about, .. }
             | Self::TooFew { about, .. }
+            | Self::Lost { about, .. }
             | Self::NotServed { about, .. }
             | Self::Unsupported { about, .. }
             | Self::Nonsense { about, .. } => Some(about),

@@ -40,8 +40,8 @@
 //! # Clusters
 //!
 //! [`Client::of_cluster`] takes the servers from a configuration in etcd, and follows it as servers come and go. Keys with the policy
-//! `copies:N` are written to N servers by this client. Operations on them have one order, for all clients, though all but one of a key's
-//! servers are lost, one after another. They take up to [`Cluster::give_up_after`] while servers fail, whatever [`Options::timeout`] is.
+//! `copies:N` are written to N servers by this client, those with `code:K+M` in K + M fragments. Operations on them have one order, for
+//! all clients. It holds though all but one of a key's servers are lost, or M of them with fragments. They take up to [`Cluster::give_up_after`] while servers fail, whatever [`Options::timeout`] is.
 //! That time is for each of their calls.
 //!
 //! # One-sided reads
@@ -118,6 +118,7 @@ mod counters;
 mod domains;
 mod duties;
 mod end;
+mod erasure;
 mod error;
 mod fabric;
 pub mod far;

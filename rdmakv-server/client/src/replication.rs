@@ -6,6 +6,7 @@
 //! A write takes three steps, each at several servers at once: the primary orders it, all others seal it, the primary publishes it. Values
 //! of more than [`CARRIED`] bytes are staged at all of them first. A read asks the primary.
 
+use super::erasure::{CODE_FROM, Parts};
 use super::membership::Layout;
 use rdmakv_cluster::config::{Policy, ServerId};
 use rdmakv_cluster::helper::{Calls, Completion, Progress, Target};
@@ -90,6 +91,15 @@ pub(super) enum Body {
     Own,
     /// Those of a reply.
     Came(Arc<Vec<u8>>),
+    /// A fragment of those that the operation stores.
+    Fragment {
+        /// Fragments that make the value.
+        k: u8,
+        /// Which of them it is.
+        index: u8,
+        /// Fragments in all.
+        of: usize,
+    },
 }
 
 /// A reply as it came.
@@ -121,8 +131,13 @@ pub(super) enum End {
     Number(u64),
     /// Too few servers are left for a write that is to survive the loss of one.
     TooFew,
-    /// The key's values are in fragments.
-    Code,
+    /// Fewer fragments of the value are left than make it.
+    Lost {
+        /// Fragments that are left.
+        found: usize,
+        /// Fragments that make it.
+        needed: usize,
+    },
     /// The bytes are not those that were stored.
     Damaged,
     /// A server refused it in these words, and nothing was changed.
@@ -258,6 +273,32 @@ struct Behind {
     turns: u32,
 }
 
+/// The read of a value in fragments, after the primary told which version it has.
+#[derive(Debug)]
+struct Gathering {
+    target: Target,
+    version: Version,
+    piece: Piece,
+    flags: u32,
+    parts: Parts,
+    /// Members that were not asked.
+    others: Vec<ServerId>,
+    /// A member did not answer: it may have a fragment.
+    is_silent: bool,
+}
+
+impl Gathering {
+    /// Returns calls for as many fragments as are lacking.
+    fn ask(&mut self, lacking: usize) -> Calls {
+        let asked: Vec<ServerId> = self.others.drain(..lacking.min(self.others.len())).collect();
+        self.target.each(&asked, &Call::Fetch { version: self.version })
+    }
+
+    fn needed(&self) -> usize {
+        if let Form::Fragment { k, .. } = self.piece.form { usize::from(k) } else { 1 }
+    }
+}
+
 #[derive(Debug)]
 enum Step {
     /// It begins, or begins again, at this time.
@@ -265,6 +306,8 @@ enum Step {
     Writing(Writer),
     /// The value is asked for; after a computation, the one of this version.
     Reading(Target, Option<Version>),
+    /// The value's other fragments are asked for.
+    Gathering(Gathering),
     /// A write that the primary does not know the end of is completed, before the value is asked for again.
     Completing(Target, Completion, Option<Version>),
     Ended(Option<End>),
@@ -308,6 +351,7 @@ impl Operation {
         match &self.step {
             Step::Writing(writer) => Some(writer.target().epoch),
             Step::Reading(target, _) | Step::Completing(target, ..) => Some(target.epoch),
+            Step::Gathering(gathering) => Some(gathering.target.epoch),
             Step::Due(_) | Step::Ended(_) => None,
         }
     }
@@ -351,6 +395,7 @@ impl Operation {
                 let after = *after;
                 return self.read(now, after);
             }
+            Step::Gathering(_) => return self.read(now, None),
             Step::Ended(_) => Calls::new(),
         };
         let parcels = self.parcels(calls, None);
@@ -378,6 +423,17 @@ impl Operation {
             }
             Step::Reading(target, after) if reply.epoch == target.epoch && target.is_primary(from) => {
                 match &reply.answer {
+                    Answer::Value(Some(stored))
+                        if after.is_none() && matches!(stored.piece.form, Form::Fragment { .. }) =>
+                    {
+                        let mut parts = Parts::default();
+                        parts.take(&stored.piece, came.0.to_vec());
+                        let (target, others) = (target.clone(), target.others().to_vec());
+                        let (version, piece, flags) = (stored.version, stored.piece, attributes.flags);
+                        let gathering = Gathering { target, version, piece, flags, parts, others, is_silent: false };
+                        self.step = Step::Gathering(gathering);
+                        self.gather()
+                    }
                     Answer::Value(value) if reply.id.is_none() => {
                         let value = value.as_ref().map(|stored| (stored.version, stored.piece));
                         let end = self.found(value, &came);
@@ -392,6 +448,16 @@ impl Operation {
                     }
                     _ => Vec::new(),
                 }
+            }
+            Step::Gathering(gathering) if reply.epoch == gathering.target.epoch && round == Some(self.round) => {
+                match &reply.answer {
+                    Answer::Value(Some(stored)) if stored.version == gathering.version => {
+                        gathering.parts.take(&stored.piece, came.0.to_vec());
+                    }
+                    Answer::Value(_) => {}
+                    _ => gathering.is_silent = true,
+                }
+                self.gather()
             }
             Step::Completing(target, completion, after)
                 if reply.epoch == target.epoch && reply.id == Some(completion.id()) =>
@@ -414,7 +480,12 @@ impl Operation {
     }
 
     /// Notes that a call gets no answer, or a line in place of one.
-    pub(super) fn failed(&mut self, to: ServerId, (round, said): (Option<u32>, Option<String>), now: &mut Now<'_>) {
+    pub(super) fn failed(
+        &mut self,
+        to: ServerId,
+        (round, said): (Option<u32>, Option<String>),
+        now: &mut Now<'_>,
+    ) -> Vec<Parcel> {
         self.answered(round);
         self.obstacle = match &said {
             Some(said) => Obstacle::at(to, format!("says: {said}")),
@@ -430,7 +501,31 @@ impl Operation {
             }
         }
         self.stop_standing_back();
+        let mut parcels = Vec::new();
+        if let (Step::Gathering(gathering), true) = (&mut self.step, round == Some(self.round)) {
+            gathering.is_silent = true;
+            parcels = self.gather();
+        }
         self.settle(now);
+        parcels
+    }
+
+    /// Goes on with a read of fragments: makes the value, or asks more members.
+    fn gather(&mut self) -> Vec<Parcel> {
+        let Step::Gathering(gathering) = &mut self.step else { return Vec::new() };
+        let (needed, found) = (gathering.needed(), gathering.parts.len());
+        if found >= needed {
+            let value = gathering.parts.value(&gathering.piece);
+            let (version, flags) = (gathering.version, gathering.flags);
+            return self.end(value.map_or(End::Damaged, |bytes| End::Value(Some(Found { version, flags, bytes }))));
+        }
+        // Those that were asked may have what is lacking.
+        let lacking = (needed - found).saturating_sub(self.waiting as usize);
+        let calls = gathering.ask(lacking);
+        if calls.is_empty() && self.waiting == 0 && !gathering.is_silent {
+            return self.end(End::Lost { found, needed });
+        }
+        self.parcels(calls, None)
     }
 
     fn answered(&mut self, round: Option<u32>) {
@@ -491,10 +586,9 @@ impl Operation {
 
     /// Begins anew, under a new number.
     fn begin(&mut self, now: &mut Now<'_>) -> Vec<Parcel> {
-        match now.layout.policy(&self.key).shrunk_to(now.layout.live()) {
-            Some(Policy::Code { .. }) => return self.end(End::Code),
-            None if self.work != Work::Read => return self.end(End::TooFew),
-            _ => {}
+        let policy = now.layout.policy(&self.key).shrunk_to(now.layout.live());
+        if policy.is_none() && self.work != Work::Read {
+            return self.end(End::TooFew);
         }
         if self.work == Work::Read {
             return self.read(now, None);
@@ -506,6 +600,11 @@ impl Operation {
                 (Condition::Present, Bytes::Carried(none))
             }
             Work::Put(condition) => {
+                if let (Some(Policy::Code { data, .. }), true) = (policy, self.own.length >= CODE_FROM as u64) {
+                    let piece = |index| self.own.piece(Form::Fragment { k: data, index });
+                    let pieces = (0..target.members.len() as u8).map(piece).collect();
+                    return self.write(target, (condition, Bytes::Staged(pieces)), now);
+                }
                 let piece = self.own.piece(Form::Copy);
                 let is_carried = self.own.length <= CARRIED as u64;
                 let staged = || Bytes::Staged(vec![piece; target.members.len()]);
@@ -513,6 +612,10 @@ impl Operation {
             }
             Work::Read | Work::Compute(_) => (Condition::Present, Bytes::Computed(0)),
         };
+        self.write(target, (condition, bytes), now)
+    }
+
+    fn write(&mut self, target: Target, (condition, bytes): (Condition, Bytes), now: &mut Now<'_>) -> Vec<Parcel> {
         let (writer, calls) = Writer::begin(target, now.ids.begin(), condition, bytes);
         (self.step, self.is_ordered, self.order) = (Step::Writing(writer), false, None);
         let parcels = self.parcels(calls, None);
@@ -536,7 +639,6 @@ impl Operation {
         let after = if let Step::Reading(_, after) = self.step { after } else { None };
         let is_sound = |piece: &Piece| bytes.len() as u64 == piece.length && value_sum(bytes) == piece.sum;
         match (value, after) {
-            (Some((_, piece)), _) if piece.form != Form::Copy => End::Code,
             (Some((_, piece)), _) if !is_sound(&piece) => End::Damaged,
             (Some((version, _)), Some(after)) if version == after && number(bytes).is_some() => {
                 number(bytes).map_or(End::Damaged, End::Number)
@@ -569,6 +671,10 @@ impl Operation {
             (Some(piece), _) if piece.form == Form::Tombstone => {}
             (Some(piece), Some((bytes, attributes))) if piece.chunk == CAME => {
                 (body, frame.attributes) = (Body::Came(Arc::clone(bytes)), *attributes);
+            }
+            (Some(Piece { form: Form::Fragment { k, index }, .. }), _) => {
+                let of = if let Step::Writing(writer) = &self.step { writer.target().members.len() } else { 0 };
+                (body, frame.attributes) = (Body::Fragment { k, index, of }, self.own.attributes);
             }
             (Some(_), _) => (body, frame.attributes) = (Body::Own, self.own.attributes),
             (None, _) => {}
@@ -614,7 +720,7 @@ impl Operation {
                 }
             }
         }
-        let is_under_way = matches!(self.step, Step::Writing(_) | Step::Reading(..) | Step::Completing(..));
+        let is_under_way = !matches!(self.step, Step::Due(_) | Step::Ended(_));
         if is_under_way && self.waiting == 0 && self.retry_at.is_none() {
             self.retry_at = Some(now.time + self.pause());
         }

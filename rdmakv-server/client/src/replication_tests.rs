@@ -2,6 +2,7 @@
 //!
 //! Servers are lost and removed, learn epochs late, and answer until their rights end. Each history has to be linearizable.
 
+use super::erasure::Fragments;
 use super::membership::Layout;
 use super::replication::{Arrived, Body, CARRIED, End, Ids, Now, Operation, Own, Parcel, Work};
 use members::{Kept, Sent};
@@ -26,6 +27,8 @@ const ANSWER: u64 = 300 * MS;
 /// How long an operation may take.
 const PATIENCE: u64 = 5_000 * MS;
 const KEYS: [&[u8]; 2] = [b"a", b"b"];
+/// The key whose large values are in fragments.
+const CODED: usize = 1;
 const SERVERS: u64 = 5;
 
 // ---- The specification -------------------------------------------------------------------------------
@@ -158,8 +161,8 @@ impl World {
         let join = |config: Config, run: u64| {
             config.with_server(&format!("s{run}"), vec![format!("tcp:h{run}:1")], 1, Incarnation(run)).unwrap()
         };
-        let config =
-            (0..SERVERS).fold(Config::new(7), join).with_policy(b"", Policy::Copies(3)).unwrap().whole().unwrap();
+        let config = (0..SERVERS).fold(Config::new(7), join).with_policy(b"", Policy::Copies(3)).unwrap();
+        let config = config.with_policy(KEYS[CODED], Policy::Code { data: 2, parity: 2 }).unwrap().whole().unwrap();
         let node = |id: u8| Node {
             id: ServerId(id),
             is_alive: true,
@@ -364,6 +367,9 @@ impl World {
                 Body::None => {}
                 Body::Own => bytes.extend_from_slice(&running.value),
                 Body::Came(came) => bytes.extend_from_slice(&came),
+                Body::Fragment { k, index, of } => {
+                    bytes.extend_from_slice(Fragments::of(&running.value, k, of).get(&running.value, index));
+                }
             }
             if round.is_some() {
                 running.open.push((self.time + ANSWER, to, round));
@@ -386,8 +392,9 @@ impl World {
         let (late, open) = std::mem::take(&mut running.open).into_iter().partition(|&(until, ..)| until <= time);
         running.open = open;
         let late: Vec<(u64, ServerId, Option<u32>)> = late;
-        late.into_iter().for_each(|(_, to, round)| running.operation.failed(to, (round, None), &mut now));
-        let parcels = running.operation.progress(&mut now);
+        let mut parcels: Vec<Parcel> =
+            late.into_iter().flat_map(|(_, to, round)| running.operation.failed(to, (round, None), &mut now)).collect();
+        parcels.extend(running.operation.progress(&mut now));
         let end = running.operation.take_end();
         self.send(at, parcels);
         if let Some(end) = end {
@@ -396,7 +403,7 @@ impl World {
     }
 
     fn begin(&mut self, at: usize) {
-        let (key, kind, large) = (self.below(KEYS.len() as u64) as usize, self.below(10), self.below(12) == 0);
+        let (key, kind, large) = (self.below(KEYS.len() as u64) as usize, self.below(10), self.below(4) == 0);
         self.values += 1;
         let value = self.values * 1000;
         let read = self.clients[at].read.get(&key).copied();
@@ -452,6 +459,8 @@ impl World {
             End::Done(Verdict::Declined(Refusal::Exists)) => ("exists", Some(Told::Exists)),
             End::Done(Verdict::Declined(Refusal::NotStored)) => ("not stored", Some(Told::NotStored)),
             End::NotServed(_) | End::TooFew => ("not served", Some(Told::Nothing)),
+            // A value in fragments is no number.
+            End::Done(Verdict::Declined(Refusal::Invalid)) if key == CODED => ("no number", Some(Told::Nothing)),
             End::Unknown(_) => ("unknown", None),
             other => panic!("{asked:?} ended with {other:?}"),
         };

@@ -9,6 +9,7 @@ use super::buffer::Data;
 use super::command::Arguments;
 use super::common::Common;
 use super::duties::{Came, Duties, Outgoing};
+use super::erasure::Fragments;
 use super::error::{About, Error, Operation as Asked};
 use super::membership::{Layout, Membership};
 use super::ops::{Name, On};
@@ -108,6 +109,8 @@ struct Running {
     wakes_at: Option<u64>,
     /// The call that was sent last.
     call: Option<Name>,
+    /// The fragments that it stores, once they were computed.
+    fragments: Option<Fragments>,
 }
 
 /// The sender of a call.
@@ -211,7 +214,8 @@ impl Resilient {
             queue.push_back(name);
         }
         let source = Source::Socket;
-        let running = Running { operation, key, is_queued, source, is_waiting, wakes_at: None, call: None };
+        let running =
+            Running { operation, key, is_queued, source, is_waiting, wakes_at: None, call: None, fragments: None };
         self.running.insert(name, running);
         self.go_on(name, hands);
         self.progress(hands);
@@ -367,10 +371,7 @@ impl Resilient {
         let mut now = Now { layout: &self.layout, ids: &mut self.ids, time };
         let parcels = match came {
             Some((frame, bytes)) => running.operation.take(Arrived { from, round, frame, bytes }, &mut now),
-            None => {
-                running.operation.failed(from, (round, said), &mut now);
-                Vec::new()
-            }
+            None => running.operation.failed(from, (round, said), &mut now),
         };
         self.send(parent, parcels, hands);
         self.settle(parent, hands);
@@ -433,13 +434,16 @@ impl Resilient {
     }
 
     fn send(&mut self, parent: Name, parcels: Vec<Parcel>, hands: &mut Hands<'_>) {
-        for Parcel { to, frame, body, round } in parcels {
+        let mut parcels = VecDeque::from(parcels);
+        while let Some(Parcel { to, frame, body, round }) = parcels.pop_front() {
             let Some(place) = self.places.get(&to) else {
                 // It is in no epoch that this client knows any more.
                 let mut now =
                     Now { time: self.started.elapsed().as_nanos() as u64, layout: &self.layout, ids: &mut self.ids };
                 let running = self.running.get_mut(&parent);
-                running.into_iter().for_each(|running| running.operation.failed(to, (round, None), &mut now));
+                parcels.extend(
+                    running.map(|running| running.operation.failed(to, (round, None), &mut now)).unwrap_or_default(),
+                );
                 continue;
             };
             let Some(op) = hands.common.ops.get(parent) else { return };
@@ -451,6 +455,13 @@ impl Resilient {
                 Body::None => {}
                 Body::Own => data.extend_from_slice(op.data.bytes()),
                 Body::Came(bytes) => data.extend_from_slice(&bytes),
+                Body::Fragment { k, index, of } => {
+                    let value = op.data.bytes();
+                    let Some(running) = self.running.get_mut(&parent) else { return };
+                    let made = running.fragments.take().filter(|made| made.are_for(k, of));
+                    let made = running.fragments.insert(made.unwrap_or_else(|| Fragments::of(value, k, of)));
+                    data.extend_from_slice(made.get(value, index));
+                }
             }
             let sent = Sent { parent: Parent::Operation(parent), to, round };
             let call = self.issue(&key, (arguments, data), place.at, sent, hands);
@@ -516,9 +527,8 @@ impl Resilient {
                 let servers = self.layout.live();
                 return self.fail(common, name, |about| Error::TooFew { about, servers });
             }
-            End::Code => {
-                const WHY: &str = "this client has no codes yet: give its keys the policy copies:N";
-                return self.fail(common, name, |about| Error::Unsupported { about, why: WHY });
+            End::Lost { found, needed } => {
+                return self.fail(common, name, |about| Error::Lost { about, found, needed });
             }
             End::Damaged => {
                 const WHAT: &str = "a value whose sum is another";
@@ -564,6 +574,9 @@ fn work(operation: Asked, arguments: &Arguments) -> Result<Work, &'static str> {
 
 /// Returns the answer to an operation whose write ended so, or memcached's words for an error.
 fn done(operation: Asked, verdict: Verdict) -> Result<Answer, &'static str> {
+    if let (Asked::Append | Asked::Prepend, Verdict::Declined(Refusal::Invalid)) = (operation, verdict) {
+        return Err("SERVER_ERROR value in fragments: read it, and store all of it");
+    }
     if let Verdict::Declined(refusal) = verdict
         && let Some(said) = refused(refusal)
     {

@@ -60,6 +60,12 @@ pub fn fragment_length(whole: usize, k: usize) -> usize {
     whole.div_ceil(k.max(1)).next_multiple_of(FRAGMENT_UNIT)
 }
 
+/// Returns the bytes of the fragment `index` of a value of `whole` bytes: those of [`fragment_length`], or fewer at the value's end.
+pub fn piece_length(whole: usize, k: usize, index: usize) -> usize {
+    let length = fragment_length(whole, k);
+    if index < k { whole.saturating_sub(index.saturating_mul(length)).min(length) } else { length }
+}
+
 /// Returns the k data fragments of a value, which are slices of it.
 pub fn data_fragments(whole: &[u8], k: usize) -> Vec<&[u8]> {
     let length = fragment_length(whole.len(), k);

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use crc_fast::{CrcAlgorithm, checksum};
 use indexmap::IndexMap;
+use rdmakv_cluster::codec::piece_length;
 use rdmakv_cluster::config::{Config, Epoch, Incarnation, Members, Policy, ServerId, State};
 use rdmakv_cluster::member::{CallId, Chunks, Member, Replica, Role, Standing};
 use rdmakv_cluster::membership::{Action, Identity, Membership, Part};
@@ -538,7 +539,8 @@ fn check(frame: &RequestFrame, writer: Option<&ChunkWriter>) -> Result<(), NoRep
     let bytes = writer.map(ChunkWriter::bytes).unwrap_or_default();
     let is_good = match piece.form {
         Form::Copy => piece.length == bytes.len() as u64 && piece.sum == sum(bytes),
-        Form::Fragment { .. } => !bytes.is_empty() || piece.length == 0,
+        Form::Fragment { k, index } => usize::try_from(piece.length)
+            .is_ok_and(|whole| bytes.len() == piece_length(whole, usize::from(k), usize::from(index))),
         Form::Tombstone => bytes.is_empty(),
     };
     if is_good { Ok(()) } else { Err("CLIENT_ERROR bytes that are not the piece") }

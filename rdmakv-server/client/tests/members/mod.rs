@@ -25,6 +25,8 @@ impl Memory {
 
 impl Chunks for Memory {
     fn compute(&mut self, value: Option<&Stored>, arguments: u64) -> Result<Piece, Refusal> {
+        // A fragment is no number, though its bytes may look like one.
+        let value = value.filter(|value| value.piece.form == Form::Copy);
         let (attributes, bytes) =
             value.and_then(|value| self.chunks.get(&value.piece.chunk)).ok_or(Refusal::Invalid)?;
         let (arguments, more) = &self.computations[arguments as usize];
