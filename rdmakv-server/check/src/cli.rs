@@ -55,8 +55,9 @@ enum Command {
     Faults(Faults),
     /// Tortures a cluster over a real etcd, and proves that no acknowledged write was lost
     ///
-    /// Servers and an etcd of its own. Clients keep copies of each key on several servers; servers are killed, or stand still for longer
-    /// than their right, and etcd is killed. Every key is written first, and then each history has to be linearizable.
+    /// Servers and etcds of its own. Clients keep copies of each key on several servers. Servers are killed, paused for longer than their
+    /// right, drained, or cut off from others. etcd is killed, all of it or its leader. At most as many servers are lost as keys have copies to
+    /// spare, until agents have repaired all. Every key is written first, and then each history has to be linearizable.
     Cluster(cluster::Plan),
     /// A client process of a run
     #[command(hide = true)]

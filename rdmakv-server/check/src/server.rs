@@ -15,9 +15,13 @@ const STOP: Duration = Duration::from_secs(60);
 /// Set for a process that is to be the server: this program carries the server within it, so that both are of one build.
 const SERVE: &str = "RDMAKV_CHECK_SERVES";
 
-/// Becomes the server, if this process was started as one; ends with the one that started it.
+/// Becomes the server, if this process was started as one; ends with the one that started it. The agent that a server starts is this program,
+/// too, and ends with its server.
 pub fn serve_if_asked() -> Option<std::process::ExitCode> {
     std::env::var_os(SERVE)?;
+    if std::env::args().any(|argument| argument == "agent") {
+        return Some(rdmakv_client::cli::main());
+    }
     end_with_parent();
     Some(rdmakv_server::startup::main())
 }
