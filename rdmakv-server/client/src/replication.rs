@@ -260,6 +260,8 @@ pub(super) struct Operation {
     computed: Option<u64>,
     /// The words of a server that does not take the write.
     refused: Option<String>,
+    /// The version of which all members together had too few fragments at the last read.
+    lacked: Option<Version>,
     obstacle: Obstacle,
 }
 
@@ -331,6 +333,7 @@ impl Operation {
             behind: None,
             computed: None,
             refused: None,
+            lacked: None,
             obstacle: Obstacle::none("no server was asked"),
         }
     }
@@ -522,8 +525,13 @@ impl Operation {
         // Those that were asked may have what is lacking.
         let lacking = (needed - found).saturating_sub(self.waiting as usize);
         let calls = gathering.ask(lacking);
-        if calls.is_empty() && self.waiting == 0 && !gathering.is_silent {
-            return self.end(End::Lost { found, needed });
+        if calls.is_empty() && self.waiting == 0 {
+            let lacked = (!gathering.is_silent).then_some(gathering.version);
+            // Members drop a version when a later one is published. Then the primary has that, too, when it is asked again.
+            if lacked.is_some() && self.lacked == lacked {
+                return self.end(End::Lost { found, needed });
+            }
+            self.lacked = lacked;
         }
         self.parcels(calls, None)
     }
@@ -639,7 +647,7 @@ impl Operation {
         let after = if let Step::Reading(_, after) = self.step { after } else { None };
         let is_sound = |piece: &Piece| bytes.len() as u64 == piece.length && value_sum(bytes) == piece.sum;
         match (value, after) {
-            (Some((_, piece)), _) if !is_sound(&piece) => End::Damaged,
+            (Some((_, piece)), _) if piece.form == Form::Copy && !is_sound(&piece) => End::Damaged,
             (Some((version, _)), Some(after)) if version == after && number(bytes).is_some() => {
                 number(bytes).map_or(End::Damaged, End::Number)
             }

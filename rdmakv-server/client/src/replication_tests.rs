@@ -532,10 +532,12 @@ fn answer(
 fn a_lost_number_is_read_if_it_is_the_last_one() {
     let world = World::new(1, (1, 1), 0);
     let layout = &world.epochs[0];
-    for (version, end) in [(3, Some(End::Number(42))), (4, None)] {
+    let fragment = Form::Fragment { k: 2, index: 0 };
+    for (version, form, end) in [(3, Form::Copy, Some(End::Number(42))), (4, Form::Copy, None), (4, fragment, None)] {
         let mut ids = Ids::new(5);
         let (mut operation, to, id) = stored_increment(layout, &mut ids);
-        let piece = Piece { chunk: Chunk(0), form: Form::Copy, length: 2, sum: value_sum(b"42") };
+        let length = if form == Form::Copy { 2 } else { 5000 };
+        let piece = Piece { chunk: Chunk(0), form, length, sum: value_sum(b"42") };
         let (version, confirmed) = (Version(version), layout.epoch());
         let stored = Stored { id, version, confirmed, piece, is_staged: false };
         let request = Request { cluster: 7, epoch: layout.epoch(), call: Call::Read };
@@ -546,6 +548,33 @@ fn a_lost_number_is_read_if_it_is_the_last_one() {
             (got, end) => assert_eq!(got, end),
         }
     }
+}
+
+#[test]
+fn a_value_is_lost_only_if_no_write_followed() {
+    let world = World::new(1, (1, 1), 0);
+    let (layout, mut ids, value) = (&world.epochs[0], Ids::new(5), [7; 5000]);
+    let mut operation = Operation::new(KEYS[CODED], Work::Read, Own::default(), 0, PATIENCE);
+    let form = Form::Fragment { k: 2, index: 0 };
+    let piece = Piece { chunk: Chunk(0), form, length: 5000, sum: value_sum(&value) };
+    let fragments = Fragments::of(&value, 2, 4);
+    let mut time = 0;
+    let mut reads = operation.progress(&mut Now { layout, ids: &mut ids, time });
+    // The others have dropped the third version, because the fourth followed. That one they lack.
+    for version in [3, 4, 4] {
+        assert!(matches!(reads[..], [Parcel { ref frame, .. }] if frame.request.call == Call::Read));
+        let (version, confirmed, id) = (Version(version), layout.epoch(), WriteId { client: 9, sequence: version });
+        let stored = Answer::Value(Some(Stored { id, version, confirmed, piece, is_staged: true }));
+        let own = fragments.get(&value, 0);
+        let mut fetches = answer(&mut operation, &reads[0], stored, own, (layout, &mut ids, time));
+        while let Some(fetch) = fetches.pop() {
+            assert!(fetch.frame.request.call == Call::Fetch { version } && operation.take_end().is_none());
+            fetches.extend(answer(&mut operation, &fetch, Answer::Value(None), b"", (layout, &mut ids, time)));
+        }
+        time = operation.wakes_at();
+        reads = operation.progress(&mut Now { layout, ids: &mut ids, time });
+    }
+    assert_eq!(operation.take_end(), Some(End::Lost { found: 1, needed: 2 }));
 }
 
 #[test]
