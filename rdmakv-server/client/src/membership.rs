@@ -112,14 +112,15 @@ struct Shown {
 }
 
 impl Membership {
-    /// Reads the configuration, and follows it from then on.
-    pub(super) fn open(endpoints: &str, name: &str) -> Result<Self, Error> {
+    /// Reads the configuration, at most so long, and follows it from then on.
+    pub(super) fn open(endpoints: &str, name: &str, longest: Duration) -> Result<Self, Error> {
         let endpoints = Endpoint::list(endpoints).map_err(|why| configuration(&why))?;
-        let mut store = store(&endpoints, name).map_err(|why| configuration(&why))?;
-        let view = store.read().map_err(|why| configuration(&why))?;
+        let mut first = store(&endpoints, name, ANSWER.min(longest)).map_err(|why| configuration(&why))?;
+        let view = first.read().map_err(|why| configuration(&why))?;
         let none = || configuration(&etcd::Error::NoCluster(name.to_owned()));
         let latest = Latest::new(view.config().ok_or_else(none)?);
         let this = Self { shared: Shared::new(latest), endpoints, name: name.to_owned() };
+        let store = store(&this.endpoints, name, ANSWER).map_err(|why| configuration(&why))?;
         this.follow(store, view)?;
         Ok(this)
     }
@@ -130,7 +131,7 @@ impl Membership {
         let shared = Shared::new(Latest::new(&layout.config));
         std::mem::forget(std::mem::replace(&mut self.shared, shared));
         // Without a thread the child goes on with the epoch that it knows, and its operations end in time.
-        if let Ok(store) = store(&self.endpoints, &self.name) {
+        if let Ok(store) = store(&self.endpoints, &self.name, ANSWER) {
             let _ = self.follow(store, View::default());
         }
     }
@@ -226,8 +227,8 @@ impl Shared {
     }
 }
 
-fn store(endpoints: &[Endpoint], name: &str) -> Result<Store, rdmakv_cluster::facts::NameError> {
-    Store::new(Etcd::new(endpoints.to_vec(), ANSWER), name)
+fn store(endpoints: &[Endpoint], name: &str, answer: Duration) -> Result<Store, rdmakv_cluster::facts::NameError> {
+    Store::new(Etcd::new(endpoints.to_vec(), answer), name)
 }
 
 fn configuration(why: &dyn std::fmt::Display) -> Error {

@@ -47,7 +47,8 @@ pub struct Cluster {
     pub etcd: String,
     /// The cluster's name in etcd: `main`.
     pub name: String,
-    /// How long an operation on a key with copies may take: 30 s, and no longer. Other servers take a lost one's place in about 3 s.
+    /// How long an operation on a key with copies may take: 30 s, and no longer. Other servers take a lost one's place in about 3 s. The first
+    /// read of etcd takes no longer, either, and at most 5 s.
     pub give_up_after: Duration,
 }
 
@@ -137,7 +138,7 @@ pub(super) struct Hands<'a> {
 impl Resilient {
     /// Reads the configuration of the cluster, and makes its servers.
     pub(super) fn new(cluster: &Cluster, options: &Options, hands: &mut Hands<'_>) -> Result<Self, Error> {
-        let membership = Membership::open(&cluster.etcd, &cluster.name)?;
+        let membership = Membership::open(&cluster.etcd, &cluster.name, cluster.give_up_after)?;
         let layout = membership.layout();
         let mut this = Self {
             cluster: cluster.clone(),

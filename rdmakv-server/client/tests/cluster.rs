@@ -4,7 +4,7 @@
 mod etcd_server;
 
 use etcd_server::Members;
-use rdmakv_cluster::config::Incarnation;
+use rdmakv_cluster::config::{Config, Incarnation, Policy};
 use rdmakv_cluster::facts::Fact;
 use std::process::Command;
 
@@ -18,6 +18,26 @@ fn rdmakv(etcd: &str, arguments: &[&str]) -> (i32, String, String) {
         .unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn a_time_out_is_that_of_the_command() {
+    let Some(etcd) = Members::start(1) else { return };
+    let join = |config: Config, run| {
+        // Nothing listens there.
+        config.with_server(&format!("s{run}"), vec!["tcp:127.0.0.1:1".to_owned()], 1, Incarnation(run)).unwrap()
+    };
+    let config = (1..4).fold(Config::new(7), join).whole().unwrap().with_policy(b"user:", Policy::Copies(3)).unwrap();
+    assert!(etcd.store("main").create(&config).unwrap());
+    for arguments in [["get", "user:1"], ["delete", "user:1"]] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rdmakv"));
+        let output =
+            command.args(["--timeout", "300"]).args(arguments).env("RDMAKV_ETCD", etcd.urls()).output().unwrap();
+        let why = String::from_utf8_lossy(&output.stderr);
+        let is_bounded = why.contains("not served within 300 ms") && why.ends_with("or raise --timeout\n");
+        // A write whose order may have arrived has an unknown outcome.
+        assert!(is_bounded || arguments[0] == "delete" && output.status.code() == Some(3), "{why}");
+    }
 }
 
 #[test]

@@ -34,9 +34,9 @@ pub(super) struct Flags {
     /// A server; may be repeated
     #[arg(short, long = "server", value_name = "SERVER", global = true)]
     pub(super) servers: Vec<String>,
-    /// How long an operation may take, in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 1000, global = true, value_parser = within::<u64, 1, 3_600_000>)]
-    pub(super) timeout: u64,
+    /// How long an operation may take, in milliseconds: 1000; 30000 for keys with copies, which wait for others to take a lost server's place
+    #[arg(long, value_name = "MS", global = true, value_parser = within::<u64, 1, 3_600_000>)]
+    pub(super) timeout: Option<u64>,
     /// Do not read one-sidedly
     #[arg(long, global = true)]
     pub(super) ask: bool,

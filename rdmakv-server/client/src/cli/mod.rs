@@ -19,6 +19,9 @@ use std::time::Duration;
 /// The address of the server by default.
 const HERE: &str = "shm:@rdmakv-11211,tcp:127.0.0.1:11211";
 
+/// How long an operation may take by default.
+const TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Why the command comes to nothing.
 pub(super) enum Failure {
     Client(Error),
@@ -67,13 +70,22 @@ pub fn main() -> ExitCode {
             (2, error.to_string())
         }
         Err(Failure::Client(error @ Error::OutcomeUnknown { .. })) => (3, error.to_string()),
-        // Not as the library says it: this has a flag.
+        // Not as the library has them: this has a flag.
         Err(Failure::Client(Error::TimedOut { about, after })) => {
             let after = after.as_millis();
             (
                 1,
                 format!(
                     "{about}: no answer within {after} ms; see whether the server is busy or stopped, or raise --timeout"
+                ),
+            )
+        }
+        Err(Failure::Client(Error::NotServed { about, after, why })) => {
+            let after = after.as_millis();
+            (
+                1,
+                format!(
+                    "{about}: not served within {after} ms: {why}: see `rdmakv cluster status`, or raise --timeout"
                 ),
             )
         }
@@ -91,7 +103,7 @@ pub fn main() -> ExitCode {
 }
 
 fn run(flags: &Flags) -> Result<(), Failure> {
-    let timeout = Duration::from_millis(flags.timeout);
+    let timeout = flags.timeout.map_or(TIMEOUT, Duration::from_millis);
     if let Command::Cluster(cluster) = &flags.command {
         return cluster::run(cluster, flags.etcd.as_deref(), &flags.cluster, timeout);
     }
@@ -148,6 +160,9 @@ fn servers_of(flags: &Flags) -> Result<(Vec<String>, Option<Cluster>), Failure> 
     let of_cluster = |etcd: String| {
         let mut cluster = Cluster::new(etcd);
         cluster.name.clone_from(&flags.cluster);
+        // Servers forget writes that clients do not give up after their 30 s.
+        let longest = cluster.give_up_after;
+        cluster.give_up_after = flags.timeout.map_or(longest, |timeout| Duration::from_millis(timeout).min(longest));
         (Vec::new(), Some(cluster))
     };
     match (&flags.etcd, &flags.servers[..]) {
