@@ -29,8 +29,9 @@ fn no_write_is_lost() {
 #[test]
 fn plans_that_make_no_sense_are_refused() {
     for (arguments, expected) in [
-        (&["--servers", "2"][..], "choose copies: there are fewer servers"),
+        (&["--servers", "2"][..], "choose a policy: there are fewer servers"),
         (&["--servers", "3"], "no server could take the keys of one that drains"),
+        (&["--policy", "none"], "values would not survive a server"),
         (&["--etcds", "1"], "the other etcds have to elect one"),
     ] {
         let (code, _, why) = check(arguments);

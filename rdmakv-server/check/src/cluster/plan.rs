@@ -5,6 +5,7 @@ use std::io;
 
 use clap::Args;
 use rand::{Rng, RngExt};
+use rdmakv_cluster::config::Policy;
 
 use crate::values::MOST_THREADS;
 
@@ -12,7 +13,7 @@ const EXAMPLES: &str = "Examples:
   rdmakv-check cluster
   rdmakv-check cluster --shm -n 100000 --seed 7         other faults, by another seed
   rdmakv-check cluster --iwarp --kills 4 --cuts 6       more of some
-  rdmakv-check cluster --servers 4 --copies 2 --kills 0 --cuts 0 --drains 0
+  rdmakv-check cluster --policy code:4+2 --servers 7
 
 Cuts need namespaces, which root can make. Without that they are left out, and a line says so.";
 
@@ -32,9 +33,9 @@ pub struct Plan {
     /// Servers of etcd
     #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=5))]
     pub etcds: u8,
-    /// Copies of each value
-    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=16))]
-    pub copies: u8,
+    /// How values are stored: copies:N or code:K+M
+    #[arg(long, default_value = "copies:3", value_name = "POLICY")]
+    pub policy: Policy,
     /// Servers that are killed, and started anew without values
     #[arg(long, default_value_t = 2, value_name = "N")]
     pub kills: u32,
@@ -143,14 +144,17 @@ impl fmt::Display for Fault {
 impl Plan {
     /// Returns how many servers may be lost between two whole epochs.
     pub(super) fn may_lose(&self) -> u32 {
-        u32::from(self.copies) - 1
+        self.policy.may_lose() as u32
     }
 
     /// Refuses a plan that makes no sense.
     pub(super) fn check(&self) -> io::Result<()> {
-        let why = if self.copies > self.servers {
-            "choose copies: there are fewer servers: raise --servers"
-        } else if self.drains > 0 && self.copies == self.servers {
+        let (group, servers) = (self.policy.group_size(), usize::from(self.servers));
+        let why = if self.may_lose() == 0 {
+            "choose a policy: values would not survive a server: take copies:N or code:K+M"
+        } else if group > servers {
+            "choose a policy: there are fewer servers: raise --servers"
+        } else if self.drains > 0 && group == servers {
             "choose drains: no server could take the keys of one that drains: raise --servers, or ask for --drains 0"
         } else if self.leaders > 0 && self.etcds < 3 {
             "choose leaders: the other etcds have to elect one: raise --etcds to 3, or ask for --leaders 0"

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rand::{Rng, RngExt};
-use rdmakv_cluster::config::{Config, Policy, State};
+use rdmakv_cluster::config::{Config, State};
 use rdmakv_cluster::etcd::Store;
 
 use super::etcds::Etcds;
@@ -67,7 +67,7 @@ impl Setup {
         let (members, etcds) = places.split_at(servers);
         let etcds = Etcds::start(folder, etcds, network.as_ref())?;
         let config = Config::with_lease(u128::from(plan.seed) << 64 | u128::from(clock::now()), plan.lease);
-        let config = config.and_then(|config| config.with_policy(b"", Policy::Copies(plan.copies)));
+        let config = config.and_then(|config| config.with_policy(b"", plan.policy));
         etcds.store()?.create(&config.map_err(other)?).map_err(other)?;
         let member = |&(place, address, fabric): &(End, SocketAddr, SocketAddr)| Member {
             place,
