@@ -538,21 +538,26 @@ fn compare(client: &mut Client, values: &[(String, Option<Vec<u8>>)]) {
 
 #[test]
 fn agents_make_epochs_whole_again() {
-    let policies = [("two:", Policy::Copies(2)), ("three:", Policy::Copies(3))];
+    let code = Policy::Code { data: 2, parity: 1 };
+    let policies = [("two:", Policy::Copies(2)), ("three:", Policy::Copies(3)), ("code:", code)];
     let Some(mut cluster) = Cluster::start(3, &[], &policies) else { return };
     let (mut client, agents) = (cluster.client(), cluster.agents());
     let mut all = values("two:");
     all.extend(values("three:"));
+    let coded = values("code:");
     store_all(&mut client, &all);
+    store_all(&mut client, &coded);
 
     // Of the three servers one after the other fails and returns empty: no value has any of its first places at the end.
     for at in 0..3 {
         cluster.kill(at);
         cluster.is_whole(2);
         compare(&mut client, &all);
+        compare(&mut client, &coded);
         cluster.run(at, &[]);
         cluster.is_up(3);
         compare(&mut client, &all);
+        compare(&mut client, &coded);
     }
     // With two copies of each value one server is enough, after another was replaced.
     cluster.kill(0);
@@ -560,6 +565,20 @@ fn agents_make_epochs_whole_again() {
     cluster.kill(1);
     soon("that one is left", || cluster.config().servers().len() == 1);
     compare(&mut client, &all);
+    // Lost values keep no epoch from being whole.
+    cluster.run(0, &[]);
+    cluster.is_up(2);
+    compare(&mut client, &all);
+    for (key, value) in &coded {
+        let is_small = value.as_ref().is_none_or(|value| value.len() < 4096);
+        match client.get(key) {
+            // A server that returned empty is the primary of some.
+            Ok(None) => assert!(!is_small || value.is_none(), "{key} has copies"),
+            Ok(found) => assert!(is_small && found.as_deref() == value.as_deref(), "{key} is another value"),
+            Err(Error::Lost { found: 1, needed: 2, .. }) => assert!(!is_small, "{key} has copies"),
+            Err(error) => panic!("{error}"),
+        }
+    }
     drop(agents);
 }
 

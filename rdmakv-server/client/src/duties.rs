@@ -7,7 +7,7 @@
 //! From time to time it looks for what is *unsettled* at its server: writes that were not published, staged pieces that were not ordered,
 //! tombstones. Each is ended once it was there for long.
 
-use super::erasure::Parts;
+use super::erasure::{Fragments, Parts};
 use super::membership::Layout;
 use rdmakv_cluster::config::ServerId;
 use rdmakv_cluster::helper::{Calls, Target};
@@ -69,6 +69,8 @@ pub enum AgentEvent {
         keys: u64,
         /// The bytes that were sent for them.
         bytes: u64,
+        /// Keys whose values are lost: too few of their fragments are left.
+        lost: u64,
     },
 }
 
@@ -94,6 +96,8 @@ pub(super) struct Duties {
     calls: HashMap<u64, Sent>,
     last: u64,
     report: Report,
+    /// Keys whose values have too few fragments.
+    lost: u64,
     reported_at: u64,
     /// Unsettled keys, and when each was first seen; whether the present look saw it.
     seen: HashMap<(Vec<u8>, About, WriteId), (u64, bool)>,
@@ -137,6 +141,10 @@ struct Job {
     bodies: Vec<(Arc<Vec<u8>>, Attributes)>,
     /// The fragments that were read of the value.
     parts: Parts,
+    /// A member did not answer: it may have a fragment.
+    is_silent: bool,
+    /// The version of which all members together had too few fragments at the last attempt.
+    lacked: Option<Version>,
 }
 
 #[derive(Debug)]
@@ -170,6 +178,7 @@ impl Duties {
             calls: HashMap::new(),
             last: 0,
             report: Report::default(),
+            lost: 0,
             reported_at: 0,
             seen: HashMap::new(),
             events: Vec::new(),
@@ -230,7 +239,7 @@ impl Duties {
         self.layout = Some(Arc::clone(layout));
         self.phase = if config.is_whole() { Phase::Looking(None) } else { Phase::Repairing(Some(Place::FIRST)) };
         (self.began, self.phase_at, self.phase_call, self.pauses) = (now, now, None, 0);
-        (self.report, self.reported_at, self.bytes) = (Report::default(), now, 0);
+        (self.report, self.lost, self.reported_at, self.bytes) = (Report::default(), 0, now, 0);
         self.entries.clear();
         self.jobs.clear();
         self.keys.clear();
@@ -315,7 +324,7 @@ impl Duties {
             }
             (Phase::Reporting, Answer::Taken) => {
                 let (epoch, Report { keys, bytes, .. }) = (layout.epoch().0, self.report);
-                self.events.push(AgentEvent::Repaired { epoch, keys, bytes });
+                self.events.push(AgentEvent::Repaired { epoch, keys, bytes, lost: self.lost });
                 self.phase = Phase::Looking(None);
             }
             (Phase::Looking(place), Answer::Keys { next, .. }) => {
@@ -410,7 +419,20 @@ impl Duties {
         let (round, waiting, retry_at, pauses) = (0, 0, None, 0);
         self.jobs.insert(
             number,
-            Job { key, target, kind, round, waiting, retry_at, pauses, length, bodies, parts: Parts::default() },
+            Job {
+                key,
+                target,
+                kind,
+                round,
+                waiting,
+                retry_at,
+                pauses,
+                length,
+                bodies,
+                parts: Parts::default(),
+                is_silent: false,
+                lacked: None,
+            },
         );
         self.restart(number, now, out);
     }
@@ -468,7 +490,10 @@ impl Duties {
         job.waiting = job.waiting.saturating_sub(1);
         let calls = match came {
             Some((frame, bytes)) if frame.reply.epoch == job.target.epoch => job.take(from, &frame, bytes, self.me),
-            _ => Calls::new(),
+            _ => {
+                job.is_silent = true;
+                Calls::new()
+            }
         };
         self.post(number, calls, out);
         self.settle(number, now);
@@ -478,8 +503,10 @@ impl Duties {
     fn settle(&mut self, number: u64, now: u64) {
         let Some(job) = self.jobs.get_mut(&number) else { return };
         let is_repaired = matches!(&job.kind, Kind::Repair(repair) if repair.is_done());
-        if is_repaired || matches!(job.kind, Kind::Ending) && job.waiting == 0 {
+        let is_lost = job.waiting == 0 && job.retry_at.is_none() && job.is_lost();
+        if is_repaired || is_lost || matches!(job.kind, Kind::Ending) && job.waiting == 0 {
             self.report.keys += u64::from(is_repaired);
+            self.lost += u64::from(is_lost);
             self.bytes = self.bytes.saturating_sub(job.length);
             if let Some(job) = self.jobs.remove(&number) {
                 self.keys.remove(&job.key);
@@ -513,6 +540,7 @@ impl Job {
                     self.bodies[0] = (Arc::new(bytes), frame.attributes);
                 }
                 let is_fetching = repair.wants().is_some();
+                self.is_silent |= !matches!(reply.answer, Answer::Value(_));
                 let mut calls = repair.take(from, reply);
                 if !is_fetching {
                     calls.extend(self.fetch());
@@ -557,19 +585,36 @@ impl Job {
                 repair.fetched(&pieces)
             }
             Form::Fragment { .. } => {
-                self.parts = Parts::default();
+                self.parts.clear();
+                self.is_silent = false;
                 self.target.each(&self.target.members, &Call::Fetch { version: *version })
             }
         }
     }
 
-    /// Makes the fragments that members lack, once enough others were read.
+    /// Returns whether all members together have too few fragments of the value, and had at the attempt before.
+    ///
+    /// Between two attempts a later write could have followed. Servers bring nothing back, so a lost value is not waited for.
+    fn is_lost(&mut self) -> bool {
+        let Kind::Repair(repair) = &self.kind else { return false };
+        let Some((Stored { version, piece, .. }, _)) = repair.wants() else { return false };
+        let Form::Fragment { k, .. } = piece.form else { return false };
+        let lacked = (!self.is_silent && self.parts.len() < usize::from(k)).then_some(*version);
+        let before = std::mem::replace(&mut self.lacked, lacked);
+        lacked.is_some() && before == lacked
+    }
+
+    /// Makes the fragments that members lack, once enough others were read and their value has the right sum.
     fn rebuild(&mut self, attributes: Attributes) -> Calls {
         let Kind::Repair(repair) = &mut self.kind else { return Calls::new() };
         let Some((Stored { piece, .. }, lacking)) = repair.wants() else { return Calls::new() };
         let index = |form: &Form| if let Form::Fragment { index, .. } = form { *index } else { 0 };
         let indices: Vec<u8> = lacking.iter().map(|(_, form)| index(form)).collect();
-        let Some(made) = self.parts.make(piece, &indices) else { return Calls::new() };
+        let (Form::Fragment { k, .. }, Some(value)) = (piece.form, self.parts.value(piece)) else {
+            return Calls::new();
+        };
+        let made = Fragments::of(&value, k, indices.iter().map(|&index| usize::from(index) + 1).max().unwrap_or(0));
+        let made: Vec<Vec<u8>> = indices.iter().map(|&index| made.get(&value, index).to_vec()).collect();
         let chunk = |at: usize| Chunk(at as u64 + 1);
         let pieces: Vec<Piece> =
             lacking.iter().enumerate().map(|(at, &(_, form))| Piece { chunk: chunk(at), form, ..*piece }).collect();

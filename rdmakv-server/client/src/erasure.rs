@@ -67,6 +67,11 @@ impl Parts {
         self.0.len()
     }
 
+    /// Forgets them.
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
     /// Makes fragments of these numbers, of the value that a piece is of; None if too few were read.
     pub(super) fn make(&self, piece: &Piece, indices: &[u8]) -> Option<Vec<Vec<u8>>> {
         let Form::Fragment { k, .. } = piece.form else { return None };

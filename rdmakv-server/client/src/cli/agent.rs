@@ -32,9 +32,10 @@ pub(super) fn run(
         for event in agent.work(LOOK) {
             let line = match event {
                 AgentEvent::Began { epoch } => format!("repairs the keys of {name} in epoch {epoch}"),
-                AgentEvent::Repaired { epoch, keys, bytes } => {
+                AgentEvent::Repaired { epoch, keys, bytes, lost } => {
                     let megabytes = bytes as f64 / 1e6;
-                    format!("repaired {keys} keys of {name} in epoch {epoch}; {megabytes:.1} MB were sent")
+                    let lost = if lost == 0 { String::new() } else { format!("; {lost} values are lost") };
+                    format!("repaired {keys} keys of {name} in epoch {epoch}; {megabytes:.1} MB were sent{lost}")
                 }
             };
             // Where standard error is closed, it works on.
