@@ -628,6 +628,25 @@ fn values_in_fragments_outlive_two_of_six_servers() {
 }
 
 #[test]
+fn writers_of_one_key_mix_no_fragments() {
+    let Some(cluster) = Cluster::start(4, &[], &[("", Policy::Code { data: 2, parity: 2 })]) else { return };
+    let write = |byte: u8| {
+        let mut client = cluster.client();
+        std::thread::spawn(move || {
+            for turn in 0..20 {
+                // Copies follow fragments, and the other way round.
+                let length = if turn % 4 == 3 { 100 } else { 5000 + 1000 * usize::from(byte) };
+                assert!(client.set("key", vec![byte; length], ()).unwrap().is_stored());
+                let found = client.get("key").unwrap().expect("it is never deleted");
+                assert!(found.iter().all(|&other| other == found[0]), "a mix of values");
+            }
+        })
+    };
+    let writers = [1, 2, 3].map(write);
+    writers.into_iter().for_each(|writer| writer.join().unwrap());
+}
+
+#[test]
 fn a_server_leaves_when_its_keys_are_elsewhere() {
     let Some(mut cluster) = Cluster::start(3, &[], &[("", Policy::Copies(2))]) else { return };
     let (mut client, _agents) = (cluster.client(), cluster.agents());
