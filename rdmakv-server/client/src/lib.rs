@@ -779,6 +779,9 @@ impl Drop for Client {
     /// Waits up to 100 ms until servers of a cluster know that the last writes are published.
     fn drop(&mut self) {
         let until = Instant::now() + resilient::LAST_NOTES;
+        if let Some(resilient) = self.resilient.as_mut().filter(|resilient| resilient.has_calls()) {
+            resilient.send_notes(&mut Hands { servers: &mut self.servers, common: &mut self.common });
+        }
         while self.resilient.as_ref().is_some_and(|resilient| resilient.has_calls()) && Instant::now() < until {
             self.move_on();
             self.wait_for_cluster(None, until.saturating_duration_since(Instant::now()));

@@ -19,7 +19,7 @@ use super::server::Server;
 use super::value::{Bytes, Source, Value};
 use hashbrown::HashMap;
 use rdmakv_cluster::config::{Incarnation, Policy, ServerId};
-use rdmakv_cluster::messages::{Condition, Refusal, Verdict, Version};
+use rdmakv_cluster::messages::{Call, Condition, Refusal, Verdict, Version};
 use rdmakv_cluster::wire::{Arguments as Computation, Attributes, ReplyFrame};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -28,6 +28,9 @@ use std::time::{Duration, Instant};
 
 /// How long a client that is dropped waits for the answers to its last notes. Without them the servers keep the values of before.
 pub(super) const LAST_NOTES: Duration = Duration::from_millis(100);
+/// Nanoseconds for which a note waits for another call to its server while the client works, and how many notes wait.
+const NOTE_WAITS: u64 = 5_000_000;
+const NOTES: usize = 64;
 /// The longest sleep while a later epoch may come.
 const MOMENT: Duration = Duration::from_millis(20);
 
@@ -83,6 +86,8 @@ pub(super) struct Resilient {
     calls: HashMap<Name, Sent>,
     /// All calls have the same time.
     by_age: VecDeque<(Instant, Name)>,
+    /// Notes that leave with the next calls to their servers. Agents end what a client without calls leaves.
+    notes: VecDeque<Note>,
     /// When operations have something to do though nothing comes.
     wakes: BTreeSet<(u64, Name)>,
     /// The replies to the calls of an agent; None where none comes.
@@ -129,6 +134,14 @@ struct Sent {
     round: Option<u32>,
 }
 
+/// A note that waits.
+struct Note {
+    due: u64,
+    key: Vec<u8>,
+    call: (Arguments, Vec<u8>),
+    sent: Sent,
+}
+
 /// The parts of a client that its operations need.
 pub(super) struct Hands<'a> {
     pub(super) servers: &'a mut Vec<Server>,
@@ -152,6 +165,7 @@ impl Resilient {
             queues: HashMap::new(),
             calls: HashMap::new(),
             by_age: VecDeque::new(),
+            notes: VecDeque::new(),
             wakes: BTreeSet::new(),
             returned: Vec::new(),
             started: Instant::now(),
@@ -178,14 +192,15 @@ impl Resilient {
 
     /// Returns whether calls are under way, as those are that tell backups of published writes. A child of a fork has none of its own.
     pub(super) fn has_calls(&self) -> bool {
-        !self.calls.is_empty() && self.process == std::process::id()
+        (!self.calls.is_empty() || !self.notes.is_empty()) && self.process == std::process::id()
     }
 
     /// Returns when there is something to do though nothing comes.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let call = self.by_age.front().map(|&(deadline, _)| deadline);
         let wake = self.wakes.first().map(|&(at, _)| self.started + Duration::from_nanos(at));
-        call.into_iter().chain(wake).min()
+        let note = self.notes.front().map(|note| self.started + Duration::from_nanos(note.due));
+        call.into_iter().chain(wake).chain(note).min()
     }
 
     /// Begins an operation that was opened.
@@ -240,6 +255,11 @@ impl Resilient {
         }
         self.take_replies(hands);
         let due = self.now();
+        while self.notes.front().is_some_and(|note| note.due <= due)
+            && let Some(note) = self.notes.pop_front()
+        {
+            self.issue_note(note, hands);
+        }
         let due: Vec<Name> = self.wakes.iter().take_while(|&&(at, _)| at <= due).map(|&(_, name)| name).collect();
         if !due.is_empty() {
             due.into_iter().for_each(|name| self.go_on(name, hands));
@@ -250,8 +270,9 @@ impl Resilient {
     /// Sleeps until something may have happened to an operation, or so long.
     pub(super) fn wait(&mut self, name: Option<Name>, longest: Duration, hands: &mut Hands<'_>) {
         let now = self.now();
-        let left = self.wakes.first().map_or(longest, |&(at, _)| Duration::from_nanos(at.saturating_sub(now)));
-        let longest = longest.min(left);
+        let next =
+            self.wakes.first().map(|&(at, _)| at).into_iter().chain(self.notes.front().map(|note| note.due)).min();
+        let longest = next.map_or(longest, |at| longest.min(Duration::from_nanos(at.saturating_sub(now))));
         let ops = &hands.common.ops;
         let is_open = |call: &Name| ops.get(*call).is_some() && !ops.is_done(*call);
         let own = name.and_then(|name| self.running.get(&name)?.call).filter(is_open);
@@ -311,6 +332,8 @@ impl Resilient {
             self.places.insert(server.id, Place { at, run: server.incarnation, addresses });
         }
         self.layout = layout;
+        // Servers refuse those of an earlier epoch, and agents repair its keys.
+        self.notes.clear();
     }
 
     /// In a child of a fork: writes that were begun stay with the parent, which goes on with them. Reads begin anew.
@@ -322,6 +345,7 @@ impl Resilient {
         self.ids = Ids::new(random().unwrap_or_else(|_| u64::from(self.process) ^ self.now()));
         self.calls.clear();
         self.by_age.clear();
+        self.notes.clear();
         self.queues.clear();
         self.wakes.clear();
         for (name, running) in std::mem::take(&mut self.running) {
@@ -465,6 +489,14 @@ impl Resilient {
                 }
             }
             let sent = Sent { parent: Parent::Operation(parent), to, round };
+            if matches!(frame.request.call, Call::Note { .. }) {
+                self.notes.push_back(Note { due: self.now() + NOTE_WAITS, key, call: (arguments, data), sent });
+                if self.notes.len() > NOTES {
+                    let first = self.notes.pop_front();
+                    first.into_iter().for_each(|note| self.issue_note(note, hands));
+                }
+                continue;
+            }
             let call = self.issue(&key, (arguments, data), place.at, sent, hands);
             self.running.get_mut(&parent).into_iter().for_each(|running| running.call = Some(call));
         }
@@ -478,12 +510,45 @@ impl Resilient {
         sent: Sent,
         hands: &mut Hands<'_>,
     ) -> Name {
+        let to = sent.to;
+        let (with_it, others) = std::mem::take(&mut self.notes).into_iter().partition(|note| note.sent.to == to);
+        self.notes = others;
+        let with_it: VecDeque<Note> = with_it;
+        for note in with_it {
+            let call = self.insert(&note.key, note.call, at, note.sent, hands);
+            hands.servers[at].enqueue(hands.common, call);
+        }
+        let call = self.insert(key, (arguments, data), at, sent, hands);
+        hands.servers[at].issue(hands.common, call);
+        call
+    }
+
+    fn insert(
+        &mut self,
+        key: &[u8],
+        (arguments, data): (Arguments, Vec<u8>),
+        at: usize,
+        sent: Sent,
+        hands: &mut Hands<'_>,
+    ) -> Name {
         let deadline = Instant::now() + hands.common.timeout;
         let call = hands.common.ops.insert_part(key, arguments, Data::Vec(data), at, deadline);
         self.calls.insert(call, sent);
         self.by_age.push_back((deadline, call));
-        hands.servers[at].issue(hands.common, call);
         call
+    }
+
+    /// Sends all notes that wait.
+    pub(super) fn send_notes(&mut self, hands: &mut Hands<'_>) {
+        while let Some(note) = self.notes.pop_front() {
+            self.issue_note(note, hands);
+        }
+    }
+
+    fn issue_note(&mut self, note: Note, hands: &mut Hands<'_>) {
+        if let Some(at) = self.places.get(&note.sent.to).map(|place| place.at) {
+            self.issue(&note.key, note.call, at, note.sent, hands);
+        }
     }
 
     /// Gives an agent the replies to its calls, and sends those that it makes. Returns whether there were any.

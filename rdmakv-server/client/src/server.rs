@@ -106,6 +106,12 @@ impl Server {
 
     /// Begins an operation.
     pub(super) fn issue(&mut self, common: &mut Common, name: Name) {
+        self.enqueue(common, name);
+        self.go_on(common);
+    }
+
+    /// Begins an operation whose request leaves with that of the next one.
+    pub(super) fn enqueue(&mut self, common: &mut Common, name: Name) {
         // First, as what is issued here is no parent's.
         self.look_for_a_fork(common);
         if let Some(op) = common.ops.get(name)
@@ -115,7 +121,6 @@ impl Server {
             if op.operation.has_key() { self.tags.forget(&op.key) } else { self.tags.forget_tags() }
         }
         self.queue.push_back(name);
-        self.go_on(common);
     }
 
     /// Whether what is asked from now on may wait until it leaves together. A connection that is made meanwhile holds nothing.
