@@ -68,6 +68,11 @@ pub struct Plan {
     pub seed: u64,
 }
 
+/// How many leases of servers a cut lasts. The others have removed the server by then, if they do.
+pub(super) const CUT: u32 = 3;
+/// How many leases of servers etcd is away.
+pub(super) const OUTAGE: u32 = 2;
+
 /// A fault that is put in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fault {
@@ -122,6 +127,12 @@ impl Fault {
             Self::Cut(Peer::Clients, _) => 6,
             Self::Drain => 7,
         }]
+    }
+
+    /// Returns how many leases of servers one of this kind lasts, if nothing can take the place of what it takes away.
+    pub(super) fn lasts(kind: &str) -> Option<u32> {
+        let kinds = [(Self::KINDS[2], OUTAGE), (Self::KINDS[4], CUT), (Self::KINDS[6], CUT)];
+        kinds.iter().find(|(name, _)| *name == kind).map(|&(_, leases)| leases)
     }
 
     /// Returns whether the cluster may remove a server for it.

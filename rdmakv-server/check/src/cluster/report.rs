@@ -54,11 +54,12 @@ impl Run {
         let worked = facts.worked.as_secs_f64();
         let _ = writeln!(text, "operations: {} in {worked:.1} s; seed {}", counts.join(", "), facts.seed);
         let ms = |time: u64| time as f64 / 1e6;
-        let limit = facts.lease + 1000;
-        let _ = writeln!(text, "faults, and the longest gap after each kind (limit {limit} ms, lease and 1 s):");
+        let _ = writeln!(text, "faults, and the longest gap after each kind:");
         for kind in Fault::KINDS {
             if let Some(&(count, gap)) = self.kinds.get(kind) {
-                let _ = writeln!(text, "  {kind:<28} {count:>3} {:>8.0} ms", ms(gap));
+                let (leases, why) = Fault::lasts(kind).map_or((1, "lease"), |leases| (leases, "fault"));
+                let limit = leases * facts.lease + 1000;
+                let _ = writeln!(text, "  {kind:<28} {count:>3} {:>8.0} ms; limit {limit} ms, {why} and 1 s", ms(gap));
             }
         }
         let at = |share: f64| self.times.get((self.times.len() as f64 * share) as usize).copied().unwrap_or(0);
@@ -169,5 +170,6 @@ mod tests {
         assert_eq!(run.kinds["server killed"], (2, 40));
         assert_eq!(run.kinds["server paused"], (1, 60));
         assert_eq!(run.kinds.len(), 2);
+        assert!(run.render().contains("  server paused                  1        0 ms; limit 1000 ms, lease and 1 s"));
     }
 }

@@ -13,7 +13,7 @@ use rdmakv_cluster::etcd::Store;
 
 use super::etcds::Etcds;
 use super::network::{End, Network, address};
-use super::plan::{Direction, Fault, Peer, Plan};
+use super::plan::{CUT, Direction, Fault, OUTAGE, Peer, Plan};
 use super::worker::{Did, KEYS, Outcome, Shared, Worker};
 use super::{NAME, PATIENCE, other};
 use crate::clock;
@@ -151,17 +151,17 @@ impl Setup {
             Fault::Pause => server.process.as_mut().map_or(Ok(()), |process| process.pause(lease * 3)),
             Fault::Outage => {
                 self.etcds.kill_all();
-                std::thread::sleep(lease * 2);
+                std::thread::sleep(lease * OUTAGE);
                 self.etcds.run(self.network.as_ref())
             }
             Fault::Leader => {
                 self.etcds.kill_leader()?;
-                std::thread::sleep(lease * 2);
+                std::thread::sleep(lease * OUTAGE);
                 self.etcds.run(self.network.as_ref())
             }
             Fault::Cut(peer, direction) => {
                 self.cut(victim, peer, direction, true)?;
-                std::thread::sleep(lease * 3);
+                std::thread::sleep(lease * CUT);
                 self.cut(victim, peer, direction, false)?;
                 // It may be removed yet for what was lost.
                 std::thread::sleep(lease);
