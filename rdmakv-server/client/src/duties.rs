@@ -283,6 +283,8 @@ impl Duties {
             &Phase::Fates(shard, after) => Some((me, Call::FatesAfter { shard, after })),
             Phase::Telling { list, to, .. } => to.first().map(|&to| (to, Call::Fates(list.clone()))),
             Phase::Reporting => Some((me, Call::Report(Report { is_done: true, left: 0, ..self.report }))),
+            // What the last look found is ended first.
+            Phase::Looking(None) if !self.entries.is_empty() => None,
             Phase::Looking(None) => {
                 self.seen.retain(|_, (_, is_there)| std::mem::take(is_there));
                 self.phase = Phase::Looking(Some(Place::FIRST));
