@@ -28,7 +28,7 @@ const BYTES: u64 = 32 << 20;
 /// Nanoseconds before a call is repeated, at first and at most.
 const PAUSE: (u64, u64) = (5_000_000, SECOND);
 /// Nanoseconds between two looks for what is unsettled, and between two reports.
-const LOOK: u64 = 5 * SECOND;
+const LOOK: u64 = 10 * SECOND;
 const REPORT: u64 = SECOND / 2;
 /// Unsettled keys that are remembered from one look to the next.
 const SEEN: usize = 1 << 16;
@@ -120,8 +120,8 @@ enum Phase {
 
 #[derive(Debug)]
 struct Sent {
-    /// The job that waits for it, and the job's round.
-    job: Option<(u64, u32)>,
+    /// The job that waits for it.
+    job: Option<u64>,
     to: ServerId,
 }
 
@@ -131,8 +131,7 @@ struct Job {
     key: Vec<u8>,
     target: Target,
     kind: Kind,
-    /// Replies of earlier rounds change nothing.
-    round: u32,
+    /// Calls without an answer. It begins again after the last one only, so no reply is to a call of before.
     waiting: u32,
     retry_at: Option<u64>,
     pauses: u32,
@@ -216,7 +215,7 @@ impl Duties {
         let Some(Sent { job, to }) = self.calls.remove(&number) else { return Vec::new() };
         let mut out = Vec::new();
         match job {
-            Some((job, round)) => self.take_for(job, (round, to), came, now, &mut out),
+            Some(job) => self.take_for(job, to, came, now, &mut out),
             None if self.phase_call == Some(number) => {
                 self.phase_call = None;
                 self.phase_at = match self.take_for_phase(to, came, now) {
@@ -418,14 +417,13 @@ impl Duties {
         self.keys.insert(entry.key.clone());
         let (key, length) = (entry.key, entry.length);
         let bodies = vec![(Arc::default(), Attributes::default())];
-        let (round, waiting, retry_at, pauses) = (0, 0, None, 0);
+        let (waiting, retry_at, pauses) = (0, None, 0);
         self.jobs.insert(
             number,
             Job {
                 key,
                 target,
                 kind,
-                round,
                 waiting,
                 retry_at,
                 pauses,
@@ -442,7 +440,7 @@ impl Duties {
     /// Begins the work on a key again.
     fn restart(&mut self, number: u64, now: u64, out: &mut Vec<Outgoing>) {
         let Some(job) = self.jobs.get_mut(&number) else { return };
-        (job.round, job.waiting, job.retry_at) = (job.round + 1, 0, None);
+        job.retry_at = None;
         job.bodies.truncate(1);
         let calls = match &mut job.kind {
             Kind::Repair(repair) => repair.lost(),
@@ -474,21 +472,14 @@ impl Duties {
             if matches!(frame.request.call, Call::Repair { .. }) {
                 self.report.bytes += body.len() as u64;
             }
-            self.calls.insert(call, Sent { job: Some((number, job.round)), to });
+            self.calls.insert(call, Sent { job: Some(number), to });
             out.push(Outgoing { number: call, to, key: job.key.clone(), frame, body });
         }
     }
 
     /// Takes the reply to a call of a job.
-    fn take_for(
-        &mut self,
-        number: u64,
-        (round, from): (u32, ServerId),
-        came: Option<Came>,
-        now: u64,
-        out: &mut Vec<Outgoing>,
-    ) {
-        let Some(job) = self.jobs.get_mut(&number).filter(|job| job.round == round) else { return };
+    fn take_for(&mut self, number: u64, from: ServerId, came: Option<Came>, now: u64, out: &mut Vec<Outgoing>) {
+        let Some(job) = self.jobs.get_mut(&number) else { return };
         job.waiting = job.waiting.saturating_sub(1);
         let calls = match came {
             Some((frame, bytes)) if frame.reply.epoch == job.target.epoch => job.take(from, &frame, bytes, self.me),
@@ -520,7 +511,7 @@ impl Duties {
 }
 
 impl Job {
-    /// Takes a reply of this round and epoch.
+    /// Takes a reply of this epoch.
     fn take(&mut self, from: ServerId, frame: &ReplyFrame, bytes: Vec<u8>, me: Option<ServerId>) -> Calls {
         let reply = &frame.reply;
         match &mut self.kind {
@@ -656,43 +647,222 @@ fn pause(pauses: &mut u32) -> u64 {
 mod tests {
     use super::*;
     use rdmakv_cluster::config::{Config, Incarnation, Policy};
-    use rdmakv_cluster::messages::Reply;
+    use rdmakv_cluster::messages::{Epoch, Pending, Reply};
 
-    /// Returns the call that the duties make after this answer to their last one.
-    fn after(duties: &mut Duties, call: &Outgoing, answer: Answer, bytes: Vec<u8>) -> Vec<Outgoing> {
-        let id = call.frame.request.call.id();
-        let reply = Reply { epoch: call.frame.request.epoch, id, answer };
-        duties.take(call.number, Some((ReplyFrame { reply, attributes: Attributes::default() }, bytes)), 1)
+    const KEY: &[u8] = b"key";
+    const ID: WriteId = WriteId { client: 7, sequence: 3 };
+
+    /// An agent, the reply to each of its calls by hand.
+    struct Talk {
+        duties: Duties,
+        layout: Arc<Layout>,
+        now: u64,
+        calls: VecDeque<Outgoing>,
+    }
+
+    impl Talk {
+        /// Begins as the agent of one of the three servers of the key, by its place among them.
+        fn begin(place: usize, is_whole: bool) -> Self {
+            let join = |config: Config, run: u64| {
+                config.with_server(&format!("s{run}"), vec![format!("tcp:h{run}:1")], 1, Incarnation(run)).unwrap()
+            };
+            let config =
+                (0..3).fold(Config::new(9), join).with_policy(b"", Policy::Copies(3)).unwrap().whole().unwrap();
+            let config = if is_whole { config } else { config.renewed().unwrap() };
+            let layout = Arc::new(Layout::of(&config));
+            let name = &config.server(layout.target(KEY).members[place]).unwrap().name;
+            let mut talk = Self { duties: Duties::new(name, 1 << 30), layout, now: 1, calls: VecDeque::new() };
+            talk.pass(0);
+            talk
+        }
+
+        fn target(&self) -> Target {
+            self.layout.target(KEY)
+        }
+
+        fn pass(&mut self, time: u64) {
+            self.now += time;
+            self.calls.extend(self.duties.progress(&self.layout, self.now));
+        }
+
+        /// Returns the next call, after the reports of progress.
+        fn call(&mut self) -> (ServerId, Call, u64) {
+            loop {
+                let Outgoing { number, to, frame, .. } = self.calls.pop_front().expect("it calls");
+                match frame.request.call {
+                    Call::Report(Report { is_done: false, .. }) => self.reply(number, Answer::Taken, &[]),
+                    call => return (to, call, number),
+                }
+            }
+        }
+
+        fn reply(&mut self, number: u64, answer: Answer, bytes: &[u8]) {
+            let frame = ReplyFrame::new(Reply { epoch: self.layout.epoch(), id: Some(ID), answer });
+            self.calls.extend(self.duties.take(number, Some((frame, bytes.to_vec())), self.now));
+        }
+
+        /// Expects a call, and replies to it.
+        fn expect(&mut self, to: ServerId, expected: &Call, answer: Answer) {
+            let (at, call, number) = self.call();
+            assert_eq!((at, &call), (to, expected));
+            self.reply(number, answer, &[]);
+        }
+
+        /// Tells what is unsettled, once for each look.
+        fn tell(&mut self, about: About, version: Version) {
+            let (_, call, number) = self.call();
+            assert_eq!(call, Call::Keys { select: Select::Unsettled, from: Place::FIRST });
+            let mut page = Vec::new();
+            Entry { key: KEY.to_vec(), about, id: ID, version, length: 5 }.encode(&mut page);
+            self.reply(number, Answer::Keys { next: None, left: 0 }, &page);
+        }
+    }
+
+    fn version(count: u64) -> Version {
+        Version::new(Epoch(1), count)
+    }
+
+    fn stored() -> Stored {
+        let piece = Piece { chunk: Chunk(0), form: Form::Copy, length: 5, sum: 1 };
+        Stored { id: ID, version: version(4), confirmed: Epoch(1), piece, is_staged: true }
+    }
+
+    #[test]
+    fn a_staged_piece_goes_after_its_client_was_silent() {
+        let mut talk = Talk::begin(1, true);
+        let target = talk.target();
+        for _ in 0..3 {
+            talk.pass(LOOK);
+            talk.tell(About::Staged, Version::ABSENT);
+            assert!(talk.calls.is_empty(), "it is not old");
+        }
+        talk.pass(LOOK);
+        talk.tell(About::Staged, Version::ABSENT);
+        talk.expect(target.members[0], &Call::Resolve { id: ID }, Answer::Refused);
+        for &other in target.others() {
+            talk.expect(other, &Call::Refuse { id: ID }, Answer::Refused);
+        }
+        assert!(talk.calls.is_empty() && talk.duties.jobs.is_empty());
+    }
+
+    #[test]
+    fn a_published_write_is_noted_where_it_is_only_sealed() {
+        let mut talk = Talk::begin(2, true);
+        let (target, me) = (talk.target(), talk.target().members[2]);
+        for _ in 0..2 {
+            talk.pass(LOOK);
+            talk.tell(About::Sealed, version(4));
+        }
+        talk.expect(target.members[0], &Call::Resolve { id: ID }, Answer::Done(Verdict::Stored(version(4))));
+        let (version, lowest) = (version(4), 0);
+        let seal = Call::Seal { id: ID, version, base: Version::ABSENT, piece: None };
+        talk.expect(me, &seal, Answer::Sealed(version));
+        talk.expect(me, &Call::Note { id: ID, version, lowest }, Answer::Taken);
+        assert!(talk.calls.is_empty() && talk.duties.jobs.is_empty());
+    }
+
+    #[test]
+    fn a_write_that_nothing_completes_is_completed() {
+        let mut talk = Talk::begin(0, true);
+        let target = talk.target();
+        for _ in 0..2 {
+            talk.pass(LOOK);
+            talk.tell(About::Next, version(4));
+        }
+        let pending = Pending { stored: stored(), base: version(3) };
+        talk.expect(target.members[0], &Call::Resolve { id: ID }, Answer::Help(pending));
+        let (version, base, lowest) = (version(4), version(3), 0);
+        for &other in target.others() {
+            talk.expect(other, &Call::Seal { id: ID, version, base, piece: None }, Answer::Sealed(version));
+        }
+        let publish = Call::Publish { id: ID, version };
+        talk.expect(target.members[0], &publish, Answer::Done(Verdict::Stored(version)));
+        for &other in target.others() {
+            talk.expect(other, &Call::Note { id: ID, version, lowest }, Answer::Taken);
+        }
+        assert!(talk.calls.is_empty() && talk.duties.jobs.is_empty());
+    }
+
+    #[test]
+    fn a_tombstone_is_forgotten_at_its_primary_last() {
+        let mut talk = Talk::begin(0, true);
+        let (target, version) = (talk.target(), version(4));
+        talk.pass(LOOK);
+        talk.tell(About::Tombstone, version);
+        talk.pass(LOOK);
+        talk.tell(About::Tombstone, version);
+        for &other in target.others() {
+            talk.expect(other, &Call::Forget { version }, Answer::Taken);
+        }
+        talk.expect(target.members[0], &Call::Forget { version }, Answer::Taken);
+        assert!(talk.calls.is_empty() && talk.duties.jobs.is_empty());
+    }
+
+    #[test]
+    fn values_and_fates_go_out_before_the_report() {
+        let mut talk = Talk::begin(0, false);
+        let (target, me) = (talk.target(), talk.target().members[0]);
+        let (_, call, number) = talk.call();
+        assert_eq!(call, Call::Keys { select: Select::Primary, from: Place::FIRST });
+        let mut page = Vec::new();
+        Entry { key: KEY.to_vec(), about: About::Value, id: ID, version: version(4), length: 5 }.encode(&mut page);
+        talk.reply(number, Answer::Keys { next: None, left: 0 }, &page);
+        let version = version(4);
+        talk.expect(me, &Call::Survey, Answer::Value(Some(stored())));
+        talk.expect(target.members[1], &Call::List { version }, Answer::Has(Some(0)));
+        talk.expect(target.members[2], &Call::List { version }, Answer::Has(None));
+        let (to, call, number) = talk.call();
+        assert_eq!((to, call), (me, Call::Fetch { version }));
+        talk.reply(number, Answer::Value(Some(stored())), b"value");
+        let sent = talk.calls.pop_front().unwrap();
+        assert!(matches!(sent.frame.request.call, Call::Repair { id: ID, version: of, .. } if of == version));
+        assert_eq!((sent.to, &sent.body[..]), (target.members[2], &b"value"[..]));
+        assert!(talk.calls.is_empty(), "nothing is reported before the value is there");
+        talk.reply(sent.number, Answer::Repaired(version), &[]);
+
+        let fates = vec![(ID, Fate::Done(Verdict::Stored(version)))];
+        talk.expect(me, &Call::FatesAfter { shard: 0, after: None }, Answer::Fates(Some(fates.clone())));
+        let others = talk.layout.config().servers().iter().map(|server| server.id).filter(|&other| other != me);
+        for other in others.collect::<Vec<_>>() {
+            talk.expect(other, &Call::Fates(fates.clone()), Answer::Taken);
+        }
+        talk.expect(me, &Call::FatesAfter { shard: 0, after: Some(ID) }, Answer::Fates(Some(Vec::new())));
+        talk.expect(me, &Call::FatesAfter { shard: 1, after: None }, Answer::Fates(None));
+        let report = Report { is_done: true, left: 0, keys: 1, bytes: 5 };
+        talk.expect(me, &Call::Report(report), Answer::Taken);
+        let epoch = talk.layout.epoch().0;
+        let repaired = AgentEvent::Repaired { epoch, keys: 1, bytes: 5, lost: 0 };
+        assert_eq!(talk.duties.take_events(), [AgentEvent::Began { epoch }, repaired]);
     }
 
     #[test]
     fn a_value_that_was_replaced_is_asked_for_anew() {
-        let join = |config: Config, run| {
-            config.with_server(&format!("s{run}"), vec!["tcp:h:1".to_owned()], 1, Incarnation(run)).unwrap()
-        };
-        let config = (1..4).fold(Config::new(7), join).with_policy(b"", Policy::Copies(3)).unwrap();
-        let layout = Arc::new(Layout::of(&config));
-        let primary = layout.target(b"key").members[0];
-        let mut duties = Duties::new(&config.server(primary).unwrap().name, 1 << 30);
-        let calls = duties.progress(&layout, 0);
-        let (id, version) = (WriteId { client: 1, sequence: 1 }, Version::new(config.epoch(), 1));
-        let mut entries = Vec::new();
-        Entry { key: b"key".to_vec(), about: About::Value, id, version, length: 1 }.encode(&mut entries);
-        let keys = calls.iter().find(|call| matches!(call.frame.request.call, Call::Keys { .. })).unwrap();
-        let calls = after(&mut duties, keys, Answer::Keys { next: None, left: 0 }, entries);
-        assert!(matches!(
-            calls[..],
-            [Outgoing { frame: RequestFrame { request: Request { call: Call::Survey, .. }, .. }, .. }]
-        ));
-        let piece = Piece { chunk: Chunk(0), form: Form::Copy, length: 1, sum: 0 };
-        let stored = Stored { id, version, confirmed: config.epoch(), piece, is_staged: false };
-        let lists = after(&mut duties, &calls[0], Answer::Value(Some(stored)), Vec::new());
-        assert!(after(&mut duties, &lists[0], Answer::Has(None), Vec::new()).is_empty());
-        let fetch = after(&mut duties, &lists[1], Answer::Has(Some(0)), Vec::new());
-        assert!(matches!(fetch[0].frame.request.call, Call::Fetch { version: fetched } if fetched == version));
-        // The same version would be asked for forever.
-        assert!(after(&mut duties, &fetch[0], Answer::Value(None), Vec::new()).is_empty());
-        let next = duties.progress(&layout, SECOND / 4);
-        assert!(matches!(next[0].frame.request.call, Call::Survey), "{next:?}");
+        let mut talk = Talk::begin(0, false);
+        let (target, me) = (talk.target(), talk.target().members[0]);
+        let (_, _, number) = talk.call();
+        let mut page = Vec::new();
+        Entry { key: KEY.to_vec(), about: About::Value, id: ID, version: version(4), length: 5 }.encode(&mut page);
+        talk.reply(number, Answer::Keys { next: None, left: 0 }, &page);
+        let version = version(4);
+        talk.expect(me, &Call::Survey, Answer::Value(Some(stored())));
+        for &other in target.others() {
+            talk.expect(other, &Call::List { version }, Answer::Has(None));
+        }
+        talk.expect(me, &Call::Fetch { version }, Answer::Value(None));
+        assert!(talk.calls.is_empty(), "the same version would be asked for forever");
+        talk.pass(PAUSE.1);
+        talk.expect(me, &Call::Survey, Answer::Value(None));
+    }
+
+    #[test]
+    fn calls_without_answers_are_repeated() {
+        let mut talk = Talk::begin(0, false);
+        for _ in 0..20 {
+            let (_, call, number) = talk.call();
+            assert_eq!(call, Call::Keys { select: Select::Primary, from: Place::FIRST });
+            talk.duties.take(number, None, talk.now);
+            assert!(talk.duties.progress(&talk.layout, talk.now).is_empty(), "it pauses");
+            talk.pass(PAUSE.1);
+        }
     }
 }

@@ -33,6 +33,9 @@ const LOOKED_AT: usize = 1000;
 /// Bytes of a page of keys after which no other key is added.
 const PAGE: usize = 48 << 10;
 
+/// Keys that are looked at for a page under one lock: those whose part is computed, and those at which a look is enough.
+const LISTED: (usize, usize) = (250, 10_000);
+
 /// The part of this server in a cluster.
 #[derive(Debug)]
 pub struct Cluster {
@@ -272,10 +275,15 @@ impl Cluster {
         {
             let shard = self.shard(at);
             below = usize::try_from(from.below).unwrap_or(usize::MAX).min(shard.keys.len());
-            let end = below.saturating_sub(LOOKED_AT);
-            while below > end && page.len() < PAGE {
+            let (mut computed, end) = (0, below.saturating_sub(LISTED.1));
+            while below > end && computed < LISTED.0 && page.len() < PAGE {
                 below -= 1;
                 let Some((key, replica)) = shard.keys.get_index(below) else { break };
+                let is_settled = replica.is_idle() && replica.current().is_some_and(Stored::is_value);
+                if is_settled && select == Select::Unsettled {
+                    continue;
+                }
+                computed += 1;
                 let role = self.membership().standing(key, clock::boot()).map(|standing| standing.role);
                 entries(key, replica, select, role == Some(Role::Primary), page);
             }
