@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use rdmakv_client::Client;
@@ -68,8 +69,13 @@ fn items_of_a_file_cut_short_are_lost_aloud() {
         true
     });
     assert!(found.count() < ITEMS as usize / 2);
-    let said = BufReader::new(errors).lines().map_while(Result::ok).find(|line| line.contains("could not be read"));
-    assert!(said.is_some_and(|line| line.contains("--flash") && line.contains("they are lost")));
+    let (tell, told) = channel();
+    std::thread::spawn(move || {
+        let mut lines = BufReader::new(errors).lines().map_while(Result::ok);
+        tell.send(lines.find(|line| line.contains("could not be read"))).unwrap();
+    });
+    let said = told.recv_timeout(PATIENCE).expect("a line about them").unwrap();
+    assert!(said.contains("--flash") && said.contains("they are lost"), "{said}");
 }
 
 fn line(client: &mut BufReader<TcpStream>) -> String {
