@@ -20,6 +20,7 @@ use rdmakv_cluster::wire::{About, Attributes, Entry, ReplyFrame, RequestFrame, c
 use rdmakv_cluster::writer::{Bytes, Outcome, Writer};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 const SECOND: u64 = 1_000_000_000;
 /// Keys that are worked on at once, and the bytes of their values.
@@ -71,6 +72,8 @@ pub enum AgentEvent {
         bytes: u64,
         /// Keys whose values are lost: too few of their fragments are left.
         lost: u64,
+        /// How long it took since the agent learned of the epoch.
+        time: Duration,
     },
 }
 
@@ -325,7 +328,8 @@ impl Duties {
             }
             (Phase::Reporting, Answer::Taken) => {
                 let (epoch, Report { keys, bytes, .. }) = (layout.epoch().0, self.report);
-                self.events.push(AgentEvent::Repaired { epoch, keys, bytes, lost: self.lost });
+                let (lost, time) = (self.lost, Duration::from_nanos(now - self.began));
+                self.events.push(AgentEvent::Repaired { epoch, keys, bytes, lost, time });
                 self.phase = Phase::Looking(None);
             }
             (Phase::Looking(place), Answer::Keys { next, .. }) => {
@@ -831,7 +835,7 @@ mod tests {
         let report = Report { is_done: true, left: 0, keys: 1, bytes: 5 };
         talk.expect(me, &Call::Report(report), Answer::Taken);
         let epoch = talk.layout.epoch().0;
-        let repaired = AgentEvent::Repaired { epoch, keys: 1, bytes: 5, lost: 0 };
+        let repaired = AgentEvent::Repaired { epoch, keys: 1, bytes: 5, lost: 0, time: Duration::ZERO };
         assert_eq!(talk.duties.take_events(), [AgentEvent::Began { epoch }, repaired]);
     }
 

@@ -782,9 +782,13 @@ impl Drop for Client {
         if let Some(resilient) = self.resilient.as_mut().filter(|resilient| resilient.has_calls()) {
             resilient.send_notes(&mut Hands { servers: &mut self.servers, common: &mut self.common });
         }
-        while self.resilient.as_ref().is_some_and(|resilient| resilient.has_calls()) && Instant::now() < until {
+        let is_waiting = |client: &Self| client.resilient.as_ref().is_some_and(|resilient| resilient.has_calls());
+        while is_waiting(self) && Instant::now() < until {
             self.move_on();
-            self.wait_for_cluster(None, until.saturating_duration_since(Instant::now()));
+            // Without calls it would wait for another configuration.
+            if is_waiting(self) {
+                self.wait_for_cluster(None, until.saturating_duration_since(Instant::now()));
+            }
         }
         self.servers.iter_mut().for_each(Server::close);
     }

@@ -32,10 +32,12 @@ pub(super) fn run(
         for event in agent.work(LOOK) {
             let line = match event {
                 AgentEvent::Began { epoch } => format!("repairs the keys of {name} in epoch {epoch}"),
-                AgentEvent::Repaired { epoch, keys, bytes, lost } => {
-                    let megabytes = bytes as f64 / 1e6;
+                AgentEvent::Repaired { epoch, keys, bytes, lost, time } => {
+                    let (megabytes, time) = (bytes as f64 / 1e6, time.as_secs_f64());
                     let lost = if lost == 0 { String::new() } else { format!("; {lost} values are lost") };
-                    format!("repaired {keys} keys of {name} in epoch {epoch}; {megabytes:.1} MB were sent{lost}")
+                    format!(
+                        "repaired {keys} keys of {name} in epoch {epoch} in {time:.1} s; {megabytes:.1} MB were sent{lost}"
+                    )
                 }
             };
             // Where standard error is closed, it works on.
