@@ -14,12 +14,9 @@ use std::time::Duration;
 ///
 /// let cluster = Cluster::new("http://10.0.0.1:2379");
 /// let mut agent = Agent::of_server(&cluster, "tcp:10.0.0.1:11211", 400_000_000, Options::default())?;
-/// loop {
-///     for event in agent.work(Duration::from_secs(1)) {
-///         println!("{event:?}");
-///     }
+/// for event in agent.work(Duration::from_secs(60)) {
+///     println!("{event:?}");
 /// }
-/// # #[allow(unreachable_code)]
 /// # Ok::<(), rdmakv_client::Error>(())
 /// ```
 #[derive(Debug)]

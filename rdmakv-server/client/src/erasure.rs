@@ -4,7 +4,7 @@ use rdmakv_cluster::codec::{Code, data_fragments, fragment_length, piece_length}
 use rdmakv_cluster::messages::{Form, Piece};
 use rdmakv_proto::item::value_sum;
 
-/// Values of fewer bytes are copies at all members: that takes fewer messages to read, and not more memory by much.
+/// Values of fewer bytes are copies at all members: they are read from one server, and take more memory.
 pub(super) const CODE_FROM: usize = 4 << 10;
 
 /// The fragments of a value that is written.

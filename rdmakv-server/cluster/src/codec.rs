@@ -57,7 +57,8 @@ pub enum CodecError {
 /// Returns the length of each fragment of a value of `whole` bytes: a k-th of it, up to the next multiple of [`FRAGMENT_UNIT`]. The last
 /// data fragments may be shorter or empty, and count as followed by zeros.
 pub fn fragment_length(whole: usize, k: usize) -> usize {
-    whole.div_ceil(k.max(1)).next_multiple_of(FRAGMENT_UNIT)
+    // No value is as long as a length from another machine may be.
+    whole.div_ceil(k.max(1)).checked_next_multiple_of(FRAGMENT_UNIT).unwrap_or(usize::MAX)
 }
 
 /// Returns the bytes of the fragment `index` of a value of `whole` bytes: those of [`fragment_length`], or fewer at the value's end.
@@ -254,6 +255,14 @@ fn inverted(mut matrix: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn impossible_lengths_are_no_fragments() {
+        assert_eq!(super::fragment_length(usize::MAX, 1), usize::MAX);
+        assert_eq!(super::piece_length(usize::MAX, 1, 0), usize::MAX);
+        assert_eq!(super::piece_length(usize::MAX, 1, 63), usize::MAX);
+        assert_eq!(super::piece_length(usize::MAX, 64, 63), usize::MAX / 64);
+    }
+
     use proptest::prelude::*;
 
     use super::*;
