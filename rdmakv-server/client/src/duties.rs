@@ -55,6 +55,12 @@ pub(super) struct Outgoing {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum AgentEvent {
+    /// The cluster has no server of this name: the agent waits for it.
+    #[non_exhaustive]
+    Absent {
+        /// The epoch that has no such server.
+        epoch: u32,
+    },
     /// The repair of the server's keys began.
     #[non_exhaustive]
     Began {
@@ -246,10 +252,13 @@ impl Duties {
         self.jobs.clear();
         self.keys.clear();
         self.calls.clear();
-        if config.is_whole() {
+        let epoch = config.epoch().0;
+        if self.me.is_none() {
+            self.events.push(AgentEvent::Absent { epoch });
+        } else if config.is_whole() {
             self.phase_at = now + LOOK;
-        } else if self.me.is_some() {
-            self.events.push(AgentEvent::Began { epoch: config.epoch().0 });
+        } else {
+            self.events.push(AgentEvent::Began { epoch });
         }
     }
 
@@ -856,6 +865,15 @@ mod tests {
         assert!(talk.calls.is_empty(), "the same version would be asked for forever");
         talk.pass(PAUSE.1);
         talk.expect(me, &Call::Survey, Answer::Value(None));
+    }
+
+    #[test]
+    fn a_server_that_is_not_there_is_waited_for_aloud() {
+        let talk = Talk::begin(0, false);
+        let epoch = talk.layout.epoch().0;
+        let mut duties = Duties::new("another", 1);
+        assert!(duties.progress(&talk.layout, 1).is_empty() && duties.progress(&talk.layout, 2).is_empty());
+        assert_eq!(duties.take_events(), [AgentEvent::Absent { epoch }]);
     }
 
     #[test]

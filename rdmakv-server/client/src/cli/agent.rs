@@ -31,6 +31,9 @@ pub(super) fn run(
     while !ends.load(Relaxed) {
         for event in agent.work(LOOK) {
             let line = match event {
+                AgentEvent::Absent { epoch } => {
+                    format!("waits for {name}: epoch {epoch} has no server of this name: see `rdmakv cluster status`")
+                }
                 AgentEvent::Began { epoch } => format!("repairs the keys of {name} in epoch {epoch}"),
                 AgentEvent::Repaired { epoch, keys, bytes, lost, time } => {
                     let (megabytes, time) = (bytes as f64 / 1e6, time.as_secs_f64());
