@@ -50,6 +50,17 @@ pub fn pin(cpu: usize) -> io::Result<()> {
     if refused == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Does something in a thread on that CPU, which processes that are started there inherit.
+///
+/// # Errors
+/// As [`pin`], and those of what is done.
+pub fn on<T: Send>(cpu: usize, act: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(move || pin(cpu).and_then(|()| act()));
+        thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread on that CPU panicked")))
+    })
+}
+
 /// How often this thread left its CPU since it began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Switches {
@@ -89,6 +100,29 @@ pub fn process_nanos() -> u64 {
         time
     };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Returns the nanoseconds of CPU that a process has had, all its threads, those that ended too.
+///
+/// # Errors
+/// Those of the system: there is no such process.
+pub fn nanos_of(process: u32) -> io::Result<u64> {
+    let process = libc::pid_t::try_from(process).map_err(io::Error::other)?;
+    #[expect(unsafe_code, reason = "system calls")]
+    // SAFETY: the first call writes the clock's number, which the second one reads, and that overwrites the record.
+    let time = unsafe {
+        let (mut clock, mut time) = (0, mem::zeroed::<libc::timespec>());
+        // The first call returns the error, the second one sets it.
+        let error = libc::clock_getcpuclockid(process, &raw mut clock);
+        if error != 0 {
+            return Err(io::Error::from_raw_os_error(error));
+        }
+        if libc::clock_gettime(clock, &raw mut time) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        time
+    };
+    Ok(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
 /// Lets this process have as many open files as it may.
@@ -251,6 +285,18 @@ mod tests {
         for cpu in [MOST, usize::MAX] {
             assert_eq!(pin(cpu).unwrap_err().raw_os_error(), Some(libc::EINVAL));
         }
+    }
+
+    #[test]
+    fn cpu_of_a_process_is_that_of_all_its_threads() {
+        let before = nanos_of(std::process::id()).unwrap();
+        let own = process_nanos();
+        let spin = move || while process_nanos() < own + 20_000_000 {};
+        std::thread::spawn(spin).join().unwrap();
+        assert!(nanos_of(std::process::id()).unwrap() >= before + 20_000_000);
+        let mut ended = std::process::Command::new("true").spawn().unwrap();
+        ended.wait().unwrap();
+        assert!(nanos_of(u32::MAX).is_err() && nanos_of(ended.id()).is_err());
     }
 
     #[test]

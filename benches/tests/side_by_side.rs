@@ -189,6 +189,33 @@ fn handshake_covers_both_fabrics_and_all_states() {
 }
 
 #[test]
+fn resilience_is_measured_row_by_row_as_listed() {
+    if Command::new("etcd").arg("--version").output().is_err() {
+        return println!("skipped: etcd is not installed");
+    }
+    let list = run(&["resilience", "--list"]);
+    let table = run(&["resilience", "--quick"]);
+    assert!(table.status.success(), "{}", text(&table.stderr));
+    let (list, table) = (text(&list.stdout), text(&table.stdout));
+    let measured = |row: &&str| table.lines().any(|line| line.split_whitespace().next() == Some(row));
+    assert_eq!(list.lines().filter(measured).count(), list.lines().count(), "{table}");
+    assert_eq!(table.matches(" limit at ").count(), 16, "{table}");
+    // What is counted is the same in each run.
+    let of = |row: &str| table.lines().find(|line| line.contains(row)).unwrap_or_default();
+    for row in ["memory/copies", "memory/code"] {
+        assert!(of(row).contains("met with"), "{table}");
+    }
+}
+
+#[test]
+fn resilience_names_the_package_of_a_missing_etcd() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_side-by-side"));
+    let output = command.args(["resilience", "--quick"]).env("PATH", "/does/not/exist").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("start etcd: there is no such program: apt-get install etcd-server"));
+}
+
+#[test]
 fn fabric_table_shows_goals() {
     let output = run(&["fabric", "--quick", "--only", "shm/read"]);
     assert!(output.status.success());
@@ -211,6 +238,8 @@ fn wrong_usage_is_status_2_and_says_what_is_right() {
         (&["fabric", "--quick", "--seconds", "1"], "--quick"),
         (&["handshake", "--only", ""], "shm/nic/4KiB"),
         (&["handshake", "--seconds", "-1"], "seconds"),
+        (&["resilience", "--only", "sets"], "set/1MiB"),
+        (&["resilience", "--rounds", "0"], "rounds"),
         (&["cash"], "cache"),
         (&["all", "--only", "cash"], "cache"),
     ] {

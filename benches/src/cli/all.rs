@@ -22,6 +22,7 @@ enum Part {
     Fabric,
     Handshake,
     Kv,
+    Resilience,
 }
 
 #[derive(Args, Default)]

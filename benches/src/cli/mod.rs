@@ -10,11 +10,13 @@ mod sim;
 use crate::side_by_side::far;
 use crate::side_by_side::kv::OURS;
 use crate::side_by_side::remote;
+use crate::side_by_side::resilience::CLIENT;
 use crate::side_by_side::sim::commands::TRACESIM;
 use crate::side_by_side::sim::instructions;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::io;
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Measures ours beside its peers, in turns, on pinned threads
@@ -39,6 +41,8 @@ enum Subject {
     Handshake(parts::Handshake),
     /// The key-value server, beside memcached
     Kv(parts::Kv),
+    /// Keys that survive their servers, compared with one copy
+    Resilience(parts::Resilience),
     /// GETs over UDP that the kernel answers (--xdp), beside memcached's over UDP
     Kernel(parts::Kernel),
 }
@@ -62,6 +66,10 @@ pub fn main() -> ExitCode {
     // Our server: this program under its name.
     if std::env::args_os().next().is_some_and(|name| name == OURS) {
         return rdmakv_server::startup::main();
+    }
+    // The agent of a server: this program as `rdmakv`.
+    if std::env::args_os().next().is_some_and(|name| Path::new(&name).file_name().is_some_and(|name| name == CLIENT)) {
+        return rdmakv_client::cli::main();
     }
     // Our simulator: this program under its name.
     if std::env::args_os().next().is_some_and(|name| name == TRACESIM) {
@@ -88,6 +96,7 @@ pub fn main() -> ExitCode {
         Some(Subject::Fabric(fabric)) => parts::fabric(fabric),
         Some(Subject::Handshake(handshake)) => parts::handshake(handshake),
         Some(Subject::Kv(kv)) => parts::kv(kv),
+        Some(Subject::Resilience(resilience)) => parts::resilience(resilience),
         Some(Subject::Kernel(kernel)) => parts::kernel(kernel),
     };
     match done {

@@ -1,10 +1,10 @@
-//! `side-by-side fabric`, `side-by-side handshake` and `side-by-side kv`.
+//! `side-by-side fabric`, `side-by-side handshake`, `side-by-side kv` and `side-by-side resilience`.
 
 use super::output::Output;
 use super::{Stop, seconds};
 use crate::pin::Places;
 use crate::side_by_side::part::{Part, Setting};
-use crate::side_by_side::{fabric, handshake, kv};
+use crate::side_by_side::{fabric, handshake, kv, resilience};
 use clap::Args;
 use std::io::{self, Write};
 use std::time::Duration;
@@ -151,6 +151,63 @@ pub(super) fn kv(kv: &Kv) -> Result<(), Stop> {
     let rounds = if kv.common.quick { 1 } else { kv.rounds as usize };
     let setting = Setting { near, far, rounds, whole, quick: kv.common.quick };
     run("kv", &kv.common, &setting, kv::parts(&kv.trace).map_err(Stop::Usage)?, &head)
+}
+
+#[derive(Args)]
+#[command(after_help = RESILIENCE)]
+pub(super) struct Resilience {
+    #[command(flatten)]
+    common: Common,
+
+    /// Seconds of each turn of requests
+    #[arg(long, value_name = "S", default_value_t = 0.5, value_parser = seconds, allow_negative_numbers = true)]
+    seconds: f64,
+
+    /// Turns of each kind of keys, and repairs
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+}
+
+const RESILIENCE: &str = "\
+It takes etcd. Six servers, their agents and one etcd are started here, and a server without a cluster, the peer. Rows, where KEYS is
+copies (copies:3) or code (code:4+2):
+  memory/KEYS                chunks that hold values of 1 MiB, as many as fit into half of the free memory
+  idle/cpu                   CPU of servers and agents in a second without requests
+  set/SIZE/KEYS/p50, cpu     a SET out of registered memory: its median time; CPU of servers, agents and client
+  set/SIZE/KEYS/messages     the calls that servers answer for it
+  get/SIZE/KEYS/p50, cpu     a GET
+  degraded/SIZE/KEYS/...     a GET after two servers were killed; the peer is the same GET before
+  repair/KEYS/rate           bytes that come to a server that was killed and is empty, by the time between the first and the last
+  repair/KEYS/whole          the time from its start until no key lacks a piece
+
+Some rows have a limit: so many times the peer, by medians. `met` and `missed` tell whether it holds.
+`MB/s` is better the higher it is, all others the lower.
+
+Examples:
+  side-by-side resilience                        two minutes
+  side-by-side resilience --only set/1MiB --rounds 15
+  side-by-side all --only resilience --markdown benches/RESULTS.md
+
+Exit status: 0 measured, 1 something could not be measured, 2 wrong usage.";
+
+pub(super) fn resilience(resilience: &Resilience) -> Result<(), Stop> {
+    let (near, far) = places(true)?;
+    let cpus = cpus_of_servers(near)?;
+    let list: Vec<_> = cpus.iter().map(usize::to_string).collect();
+    let mut head = vec![format!("The client on CPU {near}, the servers on {} in turn.", list.join(", "))];
+    head.extend(resilience::about());
+    let common = &resilience.common;
+    let whole = if common.quick { Duration::from_millis(20) } else { Duration::from_secs_f64(resilience.seconds) };
+    let rounds = if common.quick { 1 } else { resilience.rounds as usize };
+    let setting = Setting { near, far, rounds, whole, quick: common.quick };
+    run("resilience", common, &setting, resilience::parts(&cpus), &head)
+}
+
+/// Returns all other CPUs than the client's, in the order in which they are used; this one where there is no other.
+fn cpus_of_servers(near: usize) -> Result<Vec<usize>, Stop> {
+    let places = Places::look().map_err(|error| Stop::Measuring(format!("sched_getaffinity: {error}")))?;
+    let others: Vec<_> = places.cpus.into_iter().filter(|&cpu| cpu != near).collect();
+    Ok(if others.is_empty() { vec![near] } else { others })
 }
 
 #[derive(Args)]

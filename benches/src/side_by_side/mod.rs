@@ -5,6 +5,7 @@
 //! * [`fabric`]: the fabrics beside what they stand on.
 //! * [`handshake`]: the handshake beside the traditional process.
 //! * [`kv`]: our server beside memcached.
+//! * [`resilience`]: keys that survive their servers compared with one copy.
 //!
 //! In all of them the two take turns, many times, on pinned CPUs. [`figure`] and [`report`] have the meaning of a row, and
 //! whether ours and the peer's can be told apart; [`part`] is a measurement that knows its rows before it is made; [`host`]
@@ -21,5 +22,6 @@ pub mod kv;
 pub mod part;
 pub mod remote;
 pub mod report;
+pub mod resilience;
 pub mod results;
 pub mod sim;

@@ -1,5 +1,5 @@
 //! A measurement that knows its rows before it is made: those of [`cache`](super::cache), [`fabric`](super::fabric),
-//! [`handshake`](super::handshake) and [`kv`](super::kv).
+//! [`handshake`](super::handshake), [`kv`](super::kv) and [`resilience`](super::resilience).
 
 use super::report::Row;
 use std::time::Duration;

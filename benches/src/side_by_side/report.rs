@@ -20,6 +20,9 @@ pub enum Unit {
     /// Thousand million bytes a second: higher is better.
     #[serde(rename = "GB/s")]
     Gigabytes,
+    /// Million bytes a second: higher is better.
+    #[serde(rename = "MB/s")]
+    Megabytes,
     /// Memory in units of 2²⁰ bytes: lower is better.
     #[serde(rename = "MiB")]
     Mebibytes,
@@ -58,6 +61,18 @@ pub struct Row {
     pub note: String,
     /// Whether ours and the peer's could be told apart by more than their rounds.
     told_apart: bool,
+    /// Ours is held to a limit, and not to the peer.
+    #[serde(default)]
+    limit: Option<Limit>,
+}
+
+/// A limit of ours, and what it is by medians.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Limit {
+    /// `at most 3.5 x`.
+    text: String,
+    value: f64,
+    is_met: bool,
 }
 
 /// How ours stands to the peer.
@@ -76,7 +91,7 @@ pub enum Standing {
 impl Unit {
     /// Returns whether more of it is better.
     fn rises(self) -> bool {
-        matches!(self, Self::Times | Self::Millions | Self::Gigabytes | Self::Part | Self::Items)
+        matches!(self, Self::Times | Self::Millions | Self::Gigabytes | Self::Megabytes | Self::Part | Self::Items)
     }
 
     /// Behind a number.
@@ -86,6 +101,7 @@ impl Unit {
             Self::Times => "x",
             Self::Millions => "M/s",
             Self::Gigabytes => "GB/s",
+            Self::Megabytes => "MB/s",
             Self::Mebibytes => "MiB",
             Self::Part => "part",
             Self::Share => "share",
@@ -100,13 +116,16 @@ impl Unit {
 impl Row {
     /// Returns a row without a note.
     pub fn new(name: impl Into<String>, ours: Figure, peer: Option<Figure>, unit: Unit) -> Self {
-        Self { name: name.into(), ours, peer, unit, note: String::new(), told_apart: true }
+        Self { name: name.into(), ours, peer, unit, note: String::new(), told_apart: true, limit: None }
     }
 
     /// With a note.
     #[must_use]
     pub fn note(mut self, note: impl Into<String>) -> Self {
-        self.note = note.into();
+        if !self.note.is_empty() {
+            self.note.push_str("; ");
+        }
+        self.note.push_str(&note.into());
         self
     }
 
@@ -115,6 +134,36 @@ impl Row {
     pub fn without_ratio(mut self) -> Self {
         self.told_apart = false;
         self
+    }
+
+    /// Holds ours to a limit, in place of the peer: it is a multiple of that by intent.
+    #[must_use]
+    pub fn at_most(mut self, unit: &str, value: f64, most: f64) -> Self {
+        self.limit = Some(Limit { text: format!("at most {most} {unit}"), value, is_met: value <= most });
+        self
+    }
+
+    /// Holds the medians of ours to so many times those of the peer, if there is a limit. Without one the row is no loss, either.
+    #[must_use]
+    pub fn at_most_times(self, most: Option<f64>) -> Self {
+        let median = |figure: Figure| figure.median.unwrap_or(figure.best);
+        let times = self.peer.map_or(f64::NAN, |peer| median(self.ours) / median(peer));
+        match most {
+            Some(most) => self.at_most("x", times, most),
+            None => self.without_ratio().note(format!("{times:.2} x by medians")),
+        }
+    }
+
+    /// Holds ours to a limit from below.
+    #[must_use]
+    pub fn at_least(mut self, unit: &str, value: f64, least: f64) -> Self {
+        self.limit = Some(Limit { text: format!("at least {least} {unit}"), value, is_met: value >= least });
+        self
+    }
+
+    /// Returns whether the limit is met, if there is one.
+    pub(super) fn is_within_limit(&self) -> Option<bool> {
+        self.limit.as_ref().map(|limit| limit.is_met)
     }
 
     /// Ours / peer, of the best rounds; none where the rounds overlap.
@@ -132,7 +181,7 @@ impl Row {
 
     /// How ours stands to the peer; none where there is no peer, or nothing to be told by.
     pub fn standing(&self) -> Option<Standing> {
-        let peer = self.peer.filter(|_| self.told_apart)?;
+        let peer = self.peer.filter(|_| self.told_apart && self.limit.is_none())?;
         if self.ours.overlaps(&peer) {
             return Some(Standing::Overlap);
         }
@@ -161,7 +210,11 @@ impl Row {
             Some(Standing::Overlap) => "the rounds overlap",
             _ => "",
         };
-        let note = [stands, &self.note].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("; ");
+        let limit = self.limit.as_ref().map_or_else(String::new, |Limit { text, value, is_met }| {
+            format!("limit {text}: {} with {value:.2}", if *is_met { "met" } else { "missed" })
+        });
+        let note =
+            [stands, &limit, &self.note].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("; ");
         let ours = Some(self.ours);
         let unit = self.unit.name().into();
         [self.name.clone(), value(ours), median(ours), value(self.peer), median(self.peer), unit, ratio, note]
@@ -237,10 +290,10 @@ fn number(value: f64, unit: Unit) -> String {
         Unit::Times | Unit::Millions | Unit::Gigabytes | Unit::Mebibytes | Unit::Calls => format!("{value:.2}"),
         Unit::Part => format!("{value:.2}"),
         Unit::Share => format!("{value:.4}"),
-        Unit::Nanos | Unit::Bytes if value < 1000.0 => format!("{value:.1}"),
+        Unit::Nanos | Unit::Bytes | Unit::Megabytes if value < 1000.0 => format!("{value:.1}"),
         // A count for each of many.
         Unit::Count if value < 100.0 && value.fract() != 0.0 => format!("{value:.2}"),
-        Unit::Nanos | Unit::Count | Unit::Bytes | Unit::Items => {
+        Unit::Nanos | Unit::Count | Unit::Bytes | Unit::Megabytes | Unit::Items => {
             let digits = format!("{value:.0}");
             let first = digits.len() % 3;
             let mut grouped = digits[..first].to_owned();
@@ -338,6 +391,25 @@ mod tests {
         let rounds = |value| Figure::lowest(vec![value; 3]);
         let apart = Row::new("x", rounds(0.514_204), Some(rounds(0.514_196)), Unit::Share);
         assert_eq!(apart.standing(), Some(Standing::Behind), "but rounds tell what is not printed");
+    }
+
+    #[test]
+    fn a_row_with_a_limit_is_no_loss() {
+        let row = |ours: &[f64], peer: &[f64], most| {
+            let (ours, peer) = (Figure::lowest(ours.into()), Figure::lowest(peer.into()));
+            Row::new("x", ours, Some(peer), Unit::Nanos).at_most_times(most)
+        };
+        let [met, missed] = [3.0, 2.9].map(|most| row(&[9.0, 30.0, 40.0], &[9.0, 10.0, 20.0], Some(most)));
+        assert_eq!((met.is_within_limit(), met.standing()), (Some(true), None));
+        assert_eq!(met.cells()[7], "limit at most 3 x: met with 3.00");
+        assert_eq!((missed.is_within_limit(), missed.standing()), (Some(false), None));
+        assert_eq!(missed.cells()[7], "limit at most 2.9 x: missed with 3.00");
+        let unlimited = row(&[6.0], &[2.0], None);
+        assert_eq!((unlimited.is_within_limit(), unlimited.standing()), (None, None));
+        assert_eq!(unlimited.cells()[7], "3.00 x by medians");
+        let rate = Row::new("x", Figure::once(299.0), None, Unit::Megabytes).at_least("MB/s", 299.0, 300.0);
+        assert_eq!(rate.is_within_limit(), Some(false));
+        assert_eq!(row(&[6.0], &[], Some(3.0)).is_within_limit(), Some(false), "a peer without a figure meets nothing");
     }
 
     #[test]

@@ -404,9 +404,14 @@ fn in_a_line(part: &Kept) -> String {
     };
     let effects: Vec<String> = HEADLINES.iter().filter(|(of, ..)| *of == part.head.part).filter_map(effect).collect();
     let effects = if effects.is_empty() { String::new() } else { format!(" {}.", effects.join(", ")) };
+    let limits: Vec<bool> = part.rows.iter().filter_map(|row| row.row.is_within_limit()).collect();
+    let limits = match (limits.iter().filter(|&&is_met| is_met).count(), limits.len()) {
+        (_, 0) => String::new(),
+        (met, all) => format!(" {met} of {all} limits are met."),
+    };
     let rows = |count: usize| if count == 1 { "1 row".to_owned() } else { format!("{count} rows") };
     format!(
-        "**{}**{peer}:{effects} Ahead in {}, even in {even}, behind in {behind}; in {overlap} the rounds overlap.",
+        "**{}**{peer}:{effects}{limits} Ahead in {}, even in {even}, behind in {behind}; in {overlap} the rounds overlap.",
         part.head.part,
         rows(ahead)
     )

@@ -89,7 +89,7 @@ impl Server {
             let mut command = program(whose)?;
             command.args(listens).args(flags);
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            let child = on_cpu(cpu, move || command.spawn())?;
+            let child = pin::on(cpu, move || command.spawn())?;
             let mut server = Self { child, address };
             match server.wait() {
                 Ok(()) => return Ok(server),
@@ -104,7 +104,7 @@ impl Server {
     pub(super) fn start_at(whose: Whose, cpu: usize, address: Address, flags: &[String]) -> Outcome<Self> {
         let mut command = program(whose)?;
         command.args(flags).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut server = Self { child: on_cpu(cpu, move || command.spawn())?, address };
+        let mut server = Self { child: pin::on(cpu, move || command.spawn())?, address };
         server.wait().map_err(|error| format!("{whose:?} did not start: {error}"))?;
         Ok(server)
     }
@@ -183,14 +183,6 @@ fn program(whose: Whose) -> std::io::Result<Command> {
             command.args(["-u", "root"]);
             command
         }
-    })
-}
-
-/// Does it in a thread on that CPU, which a process that is started there inherits.
-fn on_cpu<T: Send>(cpu: usize, act: impl FnOnce() -> std::io::Result<T> + Send) -> std::io::Result<T> {
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(move || pin::pin(cpu).and_then(|()| act()));
-        thread.join().unwrap_or_else(|_| Err(std::io::Error::other("the thread that starts it panicked")))
     })
 }
 
