@@ -32,22 +32,38 @@ const RESILIENT: &str = "SERVER_ERROR resilient key: use rdmakv\r\n";
 struct Cluster {
     etcd: Members,
     ports: Vec<u16>,
+    /// Those for iWARP.
+    iwarp: Vec<u16>,
+    fabric: Fabric,
     servers: Vec<Option<Server>>,
+}
+
+/// A way to servers beside TCP.
+#[derive(Clone, Copy, PartialEq)]
+enum Fabric {
+    None,
+    Shm,
+    Iwarp,
 }
 
 impl Cluster {
     /// Starts servers one after another, and waits until all are up.
     fn start(count: usize, more: &[&str], policies: &[(&str, Policy)]) -> Option<Self> {
+        Self::over(Fabric::None, count, more, policies)
+    }
+
+    fn over(fabric: Fabric, count: usize, more: &[&str], policies: &[(&str, Policy)]) -> Option<Self> {
         let etcd = Members::start(1)?;
         let mut config = Config::with_lease(7, 1000).unwrap();
         for (prefix, policy) in policies {
             config = config.with_policy(prefix.as_bytes(), *policy).unwrap();
         }
         assert!(etcd.store("main").create(&config).unwrap());
-        let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let ports = listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect();
+        let listeners: Vec<_> = (0..2 * count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let mut ports: Vec<u16> = listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect();
         drop(listeners);
-        let mut cluster = Self { etcd, ports, servers: (0..count).map(|_| None).collect() };
+        let iwarp = ports.split_off(count);
+        let mut cluster = Self { etcd, ports, iwarp, fabric, servers: (0..count).map(|_| None).collect() };
         (0..count).for_each(|at| cluster.run(at, more));
         cluster.is_up(count);
         Some(cluster)
@@ -55,10 +71,18 @@ impl Cluster {
 
     fn run(&mut self, at: usize, more: &[&str]) {
         let (port, urls) = (self.ports[at].to_string(), self.etcd.urls());
-        let address = format!("tcp:127.0.0.1:{port}");
+        let fabric = match self.fabric {
+            Fabric::None => None,
+            Fabric::Shm => Some(format!("shm:@rdmakv-test-{port}")),
+            Fabric::Iwarp => Some(format!("iwarp:127.0.0.1:{}", self.iwarp[at])),
+        };
+        let addresses: Vec<String> =
+            [Some(format!("tcp:127.0.0.1:{port}")), fabric.clone()].into_iter().flatten().collect();
         // What these tests need of agents they have in threads of their own.
+        let address = addresses.join(",");
         let cluster = ["--etcd", &urls, "--advertise", &address, "--agent", "no"];
-        let flags = [&["-p", &port, "-l", "127.0.0.1", "-t", "2"], &cluster[..]].concat();
+        let mut flags = [&["-p", &port, "-l", "127.0.0.1", "-t", "2"], &cluster[..]].concat();
+        flags.extend(fabric.iter().flat_map(|fabric| ["--fabric", fabric]));
         self.servers[at] = Some(Server::start(&[&flags, more].concat()));
     }
 
@@ -662,4 +686,128 @@ fn a_server_leaves_when_its_keys_are_elsewhere() {
     assert!(server.process.wait().unwrap().success());
     cluster.is_whole(2);
     compare(&mut client, &all);
+}
+
+/// Waits until a client reads without its servers.
+fn reads_by_itself(client: &mut Client, key: &str) {
+    soon("a read without a server", || {
+        let value = client.get(key).unwrap().expect("it was stored");
+        value.source() == rdmakv_client::Source::OneSided
+    });
+}
+
+fn number(value: &[u8]) -> u64 {
+    u64::from_le_bytes(value[..8].try_into().unwrap())
+}
+
+#[test]
+fn values_with_copies_are_read_without_servers() {
+    for fabric in [Fabric::Shm, Fabric::Iwarp] {
+        let more = ["--tag-lease", "300ms"];
+        let Some(cluster) = Cluster::over(fabric, 3, &more, &[("", Policy::Copies(3))]) else { return };
+        let (mut writer, mut reader) = (cluster.client(), cluster.client());
+        let values = values("read");
+        store_all(&mut writer, &values);
+        for (key, value) in &values {
+            assert_eq!(reader.get(key).unwrap().map(|value| value.into_vec()), *value, "{key}");
+        }
+        // What was stored is found at once, and what was read before is not.
+        for key in 0..40 {
+            let (key, first) = (format!("key-{key}"), vec![1; 1000 * key]);
+            let version = writer.set(&key, &first, Terms { flags: 7, ..Terms::default() }).unwrap();
+            reads_by_itself(&mut reader, &key);
+            let value = reader.get(&key).unwrap().unwrap();
+            assert_eq!((&value[..], value.flags()), (&first[..], 7));
+            assert!(matches!(version, rdmakv_client::Stored::Yes(version) if version == value.version()));
+            assert!(writer.set(&key, vec![2; 500], ()).unwrap().is_stored());
+            assert_eq!(&reader.get(&key).unwrap().unwrap()[..], [2; 500]);
+            assert!(writer.delete(&key).unwrap());
+            assert!(reader.get(&key).unwrap().is_none());
+        }
+        assert!(reader.counters().one_sided >= 40);
+    }
+}
+
+#[test]
+fn no_read_is_older_than_an_acknowledged_write() {
+    const KEYS: u64 = 40;
+    // A tag of the last would end after the right: there is none.
+    let cases = [(Fabric::Shm, "pause", "200ms"), (Fabric::Iwarp, "drain", "200ms"), (Fabric::Shm, "kill", "4s")];
+    for (fabric, fault, lease) in cases {
+        let more = ["--tag-lease", lease];
+        let Some(mut cluster) = Cluster::over(fabric, 4, &more, &[("", Policy::Copies(3))]) else { return };
+        let agents = cluster.agents();
+        let written: Vec<_> = (0..KEYS).map(|_| std::sync::atomic::AtomicU64::new(0)).collect();
+        let key = |at: u64| format!("key-{at}");
+        let write = |client: &mut Client, number: u64| {
+            let at = number % KEYS;
+            assert!(client.set(key(at), number.to_le_bytes(), ()).unwrap().is_stored());
+            written[at as usize].store(number, std::sync::atomic::Ordering::SeqCst);
+        };
+        let mut writer = cluster.client();
+        (KEYS..2 * KEYS).for_each(|number| write(&mut writer, number));
+        let victim = cluster.at(cluster.target(&key(0)).members[0]);
+        let ends = AtomicBool::new(false);
+        let one_sided: u64 = std::thread::scope(|scope| {
+            let read = || {
+                let (mut client, mut at, mut last) = (cluster.client(), 0, vec![0; KEYS as usize]);
+                while !ends.load(Relaxed) {
+                    at = (at + 1) % KEYS;
+                    let before = written[at as usize].load(std::sync::atomic::Ordering::SeqCst).max(last[at as usize]);
+                    let value = client.get(key(at)).unwrap().unwrap_or_else(|| panic!("{fault}: {} is lost", key(at)));
+                    last[at as usize] = number(&value);
+                    assert!(number(&value) >= before, "{fault}: {} is {}, and was {before}", key(at), number(&value));
+                }
+                client.counters().one_sided
+            };
+            let readers = [scope.spawn(read), scope.spawn(read)];
+            let mut next = 2 * KEYS;
+            let mut write_for = |time: Duration| {
+                let until = Instant::now() + time;
+                while Instant::now() < until {
+                    write(&mut writer, next);
+                    next += 1;
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+            };
+            write_for(Duration::from_secs(1));
+            let process = cluster.servers[victim].as_ref().unwrap().process.id();
+            let signal = |name: &str| {
+                assert!(
+                    std::process::Command::new("kill").args([name, &process.to_string()]).status().unwrap().success()
+                )
+            };
+            match fault {
+                "pause" => {
+                    signal("-STOP");
+                    write_for(Duration::from_secs(3));
+                    signal("-CONT");
+                    write_for(Duration::from_secs(1));
+                }
+                "kill" => {
+                    signal("-KILL");
+                    write_for(Duration::from_secs(3));
+                }
+                _ => {
+                    let name = format!("tcp:127.0.0.1:{}", cluster.ports[victim]);
+                    cluster
+                        .store()
+                        .update(|_, config| {
+                            let server = config.servers().iter().find(|server| server.name == name);
+                            server.map(|server| config.draining(server.id)).transpose()
+                        })
+                        .unwrap();
+                    write_for(Duration::from_secs(3));
+                }
+            }
+            ends.store(true, Relaxed);
+            readers.into_iter().map(|reader| reader.join().unwrap()).sum()
+        });
+        let is_right = if lease == "4s" { one_sided == 0 } else { one_sided > 1000 };
+        assert!(is_right, "{fault}: {one_sided} reads without a server");
+        drop(agents);
+        if fault != "pause" {
+            cluster.servers[victim] = None;
+        }
+    }
 }

@@ -42,7 +42,7 @@
 //! [`Client::of_cluster`] takes the servers from a configuration in etcd, and follows it as servers come and go. Keys with the policy
 //! `copies:N` are written to N servers by this client, those with `code:K+M` in K + M fragments. Operations on them have one order, for
 //! all clients. It holds though all but one of a key's servers are lost, or M of them with fragments. They take up to [`Cluster::give_up_after`] while servers fail, whatever [`Options::timeout`] is.
-//! That time is for each of their calls.
+//! That time is for each of their calls. Whole values are read over fabrics as those of plain keys are, one-sidedly too.
 //!
 //! # One-sided reads
 //!
@@ -258,9 +258,12 @@ impl Client {
     pub fn get(&mut self, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
         let key = key.as_ref();
         check_key(Operation::Get, key)?;
-        let has_copies = self.has_copies(key);
-        let server = self.server_of(key);
-        if !has_copies && let Some(value) = self.servers[server].get_now(&mut self.common, key) {
+        let server = if self.has_copies(key) {
+            self.resilient.as_ref().and_then(|resilient| resilient.to_read(key))
+        } else {
+            Some(self.server_of(key))
+        };
+        if let Some(value) = server.and_then(|server| self.servers[server].get_now(&mut self.common, key)) {
             self.common.counters.hits += 1;
             return Ok(Some(value));
         }

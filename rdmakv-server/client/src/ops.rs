@@ -167,13 +167,13 @@ impl Ops {
     /// Opens a call of another operation. The window does not count it, and it is never the oldest.
     pub(super) fn insert_part(
         &mut self,
-        key: &[u8],
+        what: (Operation, &[u8]),
         arguments: Arguments,
         data: Data,
         server: usize,
         deadline: Instant,
     ) -> Name {
-        let name = self.insert((Operation::Call, key), arguments, data, server, deadline);
+        let name = self.insert(what, arguments, data, server, deadline);
         self.by_age.pop_back();
         self.parts += 1;
         if let Some(op) = self.get_mut(name) {

@@ -109,7 +109,7 @@ struct Running {
     is_queued: bool,
     /// How the last reply came.
     source: Source,
-    /// Another operation on the key comes first.
+    /// Another operation on the key comes first, or a GET at the primary.
     is_waiting: bool,
     /// Its time in the wakes, if it is there.
     wakes_at: Option<u64>,
@@ -123,6 +123,8 @@ struct Running {
 #[derive(Clone, Copy)]
 enum Parent {
     Operation(Name),
+    /// A read, which asks the primary as for a plain key first.
+    Reader(Name),
     /// An agent, which has its own numbers for calls.
     Agent(u64),
 }
@@ -223,15 +225,15 @@ impl Resilient {
         let patience = u64::try_from(self.cluster.give_up_after.as_nanos()).unwrap_or(u64::MAX);
         let operation = Operation::new(&key, work, own, self.now(), patience);
         let is_queued = work != Work::Read || self.queues.contains_key(&key);
-        let mut is_waiting = false;
+        let call = if is_queued { None } else { self.get_plainly(name, &key, hands) };
+        let mut is_waiting = call.is_some();
         if is_queued {
             let queue = self.queues.entry(key.clone()).or_default();
             is_waiting = !queue.is_empty();
             queue.push_back(name);
         }
         let source = Source::Socket;
-        let running =
-            Running { operation, key, is_queued, source, is_waiting, wakes_at: None, call: None, fragments: None };
+        let running = Running { operation, key, is_queued, source, is_waiting, wakes_at: None, call, fragments: None };
         self.running.insert(name, running);
         self.go_on(name, hands);
         self.progress(hands);
@@ -382,6 +384,9 @@ impl Resilient {
     fn take_reply(&mut self, sent: &Sent, (answer, source): (Result<Answer, Error>, Source), hands: &mut Hands<'_>) {
         let time = self.now();
         let &Sent { parent, to: from, round } = sent;
+        if let Parent::Reader(name) = parent {
+            return self.take_item(name, answer, hands);
+        }
         let (came, said) = match answer {
             Ok(Answer::Called(reply, bytes)) => (ReplyFrame::decode(&reply).ok().map(|frame| (frame, bytes)), None),
             Err(Error::Refused { said, .. }) => (None, Some(said)),
@@ -390,6 +395,7 @@ impl Resilient {
         let parent = match parent {
             Parent::Operation(parent) => parent,
             Parent::Agent(number) => return self.returned.push((number, came)),
+            Parent::Reader(_) => return,
         };
         let Some(running) = self.running.get_mut(&parent) else { return };
         running.source = source;
@@ -531,11 +537,60 @@ impl Resilient {
         sent: Sent,
         hands: &mut Hands<'_>,
     ) -> Name {
+        self.insert_part((Asked::Call, key), (arguments, Data::Vec(data)), at, sent, hands)
+    }
+
+    fn insert_part(
+        &mut self,
+        what: (Asked, &[u8]),
+        (arguments, data): (Arguments, Data),
+        at: usize,
+        sent: Sent,
+        hands: &mut Hands<'_>,
+    ) -> Name {
         let deadline = Instant::now() + hands.common.timeout;
-        let call = hands.common.ops.insert_part(key, arguments, Data::Vec(data), at, deadline);
+        let call = hands.common.ops.insert_part(what, arguments, data, at, deadline);
         self.calls.insert(call, sent);
         self.by_age.push_back((deadline, call));
         call
+    }
+
+    /// Asks the primary for the whole value, as for one of a plain key, if it has a fabric in use.
+    fn get_plainly(&mut self, name: Name, key: &[u8], hands: &mut Hands<'_>) -> Option<Name> {
+        let (to, at) = self.place_to_read(key)?;
+        hands.servers[at].fabric_in_use()?;
+        let sent = Sent { parent: Parent::Reader(name), to, round: None };
+        let get = self.insert_part((Asked::Get, key), (Arguments::default(), Data::None), at, sent, hands);
+        hands.servers[at].issue(hands.common, get);
+        Some(get)
+    }
+
+    fn place_to_read(&self, key: &[u8]) -> Option<(ServerId, usize)> {
+        let is_whole = matches!(self.layout.policy(key), Policy::Copies(_)) && !self.queues.contains_key(key);
+        let primary = self.layout.primary(key).filter(|_| is_whole)?;
+        self.places.get(&primary).map(|place| (primary, place.at))
+    }
+
+    /// Returns the server out of whose memory the value of a key may be read now: nothing that was begun before changes it.
+    pub(super) fn to_read(&self, key: &[u8]) -> Option<usize> {
+        self.place_to_read(key).map(|(_, at)| at)
+    }
+
+    /// Takes the end of a GET at the primary. What did not have a value or its absence is asked for by calls.
+    fn take_item(&mut self, name: Name, answer: Result<Answer, Error>, hands: &mut Hands<'_>) {
+        let Some(running) = self.running.get_mut(&name) else { return };
+        match answer {
+            Ok(answer @ Answer::Value(_)) => {
+                let wakes_at = running.wakes_at;
+                self.running.remove(&name);
+                wakes_at.into_iter().for_each(|at| _ = self.wakes.remove(&(at, name)));
+                hands.common.end(name, Ok(answer));
+            }
+            _ => {
+                running.is_waiting = false;
+                self.go_on(name, hands);
+            }
+        }
     }
 
     /// Sends all notes that wait.

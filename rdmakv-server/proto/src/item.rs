@@ -2,7 +2,7 @@
 //!
 //! | at | bytes | what                                                              | in the CRC |
 //! |---:|------:|-------------------------------------------------------------------|------------|
-//! |  0 |     1 | state: 0 free, 1 unpublished, 2 alive, 3 dead                     | no         |
+//! |  0 |     1 | state: 0 free, 1 unpublished, 2 alive, 3 dead, 4 held, 5 primary  | no         |
 //! |  1 |     1 | marks: 1 fetched, 2 stale, 4 won, 8 leased, 16 key was base64, 32 its version was chosen, 64 listed | no |
 //! |  2 |     2 | magic: 76 6b                                                      | no         |
 //! |  4 |     4 | incarnation of the server                                         | no         |
@@ -22,8 +22,11 @@
 //! While an item is alive the first sixteen bytes change in place, as two words of eight, and so do the store's own; nothing else
 //! does. A reader that finds the state *alive* has read it at a moment at which the chunk was the key's value, and the rest, read
 //! after that within the reader's lease, is of the same value.
+//!
+//! Values that several servers keep are *primary* where their key's server may answer, which readers take as alive. They are *held*
+//! where it may not, and then they are no answer.
 
-use crc_fast::{CrcAlgorithm, Digest};
+use crc_fast::{CrcAlgorithm, Digest, checksum_combine};
 
 /// Bytes before the key.
 pub const HEADER: usize = 56;
@@ -44,6 +47,10 @@ pub enum State {
     Alive = 2,
     /// Was the value of its key.
     Dead = 3,
+    /// A value that several servers keep. This one may not answer for its key.
+    Held = 4,
+    /// The value of a key that several servers keep, at the one that answers for it.
+    Primary = 5,
 }
 
 impl State {
@@ -54,24 +61,44 @@ impl State {
             1 => Self::Unpublished,
             2 => Self::Alive,
             3 => Self::Dead,
+            4 => Self::Held,
+            5 => Self::Primary,
             _ => Self::Free,
         }
+    }
+
+    /// Returns whether a reader may take the chunk for the value of its key.
+    #[inline]
+    pub fn is_readable(self) -> bool {
+        matches!(self, Self::Alive | Self::Primary)
     }
 }
 
 /// Returns the CRC32C that an item's header should carry.
 #[inline]
 pub fn sum(version: u64, flags: u32, key: &[u8], value: &[u8]) -> u32 {
+    let mut digest = before_value(version, flags, key, value.len());
+    digest.update(value);
+    digest.finalize() as u32
+}
+
+/// Returns the same for a value of this length, of which [`value_sum`] is known.
+pub fn sum_of(version: u64, flags: u32, key: &[u8], (length, value_sum): (usize, u32)) -> u32 {
+    let before = before_value(version, flags, key, length).finalize();
+    checksum_combine(CrcAlgorithm::Crc32Iscsi, before, u64::from(value_sum), length as u64) as u32
+}
+
+#[inline]
+fn before_value(version: u64, flags: u32, key: &[u8], length: usize) -> Digest {
     let mut fields = [0; 17];
     fields[..8].copy_from_slice(&version.to_le_bytes());
-    fields[8..12].copy_from_slice(&(value.len() as u32).to_le_bytes());
+    fields[8..12].copy_from_slice(&(length as u32).to_le_bytes());
     fields[12..16].copy_from_slice(&flags.to_le_bytes());
     fields[16] = key.len() as u8;
     let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
     digest.update(&fields);
     digest.update(key);
-    digest.update(value);
-    digest.finalize() as u32
+    digest
 }
 
 /// Returns the CRC32C of a value alone, which the copies and fragments of it carry.
@@ -126,7 +153,7 @@ fn number<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 /// [`ItemError`]: the server is to be asked.
 #[inline]
 pub fn check<'a>(bytes: &'a [u8], key: &[u8], incarnation: u32, now: u64) -> Result<Item<'a>, ItemError> {
-    if bytes.len() < HEADER || u16::from_le_bytes(number(bytes, 2)) != MAGIC || State::of(bytes[0]) != State::Alive {
+    if bytes.len() < HEADER || u16::from_le_bytes(number(bytes, 2)) != MAGIC || !State::of(bytes[0]).is_readable() {
         return Err(ItemError::NotAlive);
     }
     if u32::from_le_bytes(number(bytes, 4)) != incarnation {
@@ -188,6 +215,26 @@ mod tests {
         // The bytes behind it have no meaning.
         let longer = [&bytes[..], b"rest"].concat();
         assert_eq!(check(&longer, b"key", 7, 99).unwrap().value, b"value");
+    }
+
+    #[test]
+    fn only_alive_and_primary_are_believed() {
+        let mut bytes = image();
+        for state in 0..=u8::MAX {
+            bytes[0] = state;
+            let is_readable = matches!(state, 2 | 5);
+            assert_eq!(check(&bytes, b"key", 7, 99).is_ok(), is_readable, "{state}");
+            assert!(check(&bytes, b"key", 7, 99).is_ok() || check(&bytes, b"key", 7, 99) == Err(ItemError::NotAlive));
+        }
+    }
+
+    #[test]
+    fn the_sum_follows_from_that_of_the_value() {
+        for length in [0, 1, 63, 64, 5000] {
+            let value = vec![0xa5; length];
+            let whole = sum(1 << 41 | 7, 3, b"some key", &value);
+            assert_eq!(sum_of(1 << 41 | 7, 3, b"some key", (length, value_sum(&value))), whole, "{length}");
+        }
     }
 
     #[test]

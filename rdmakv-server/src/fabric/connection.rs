@@ -33,7 +33,7 @@ use super::state::FabricState;
 use super::turns::Turns;
 use crate::log;
 use crate::metrics::{add, count};
-use crate::session::{is_accepting, is_stopping, refuses};
+use crate::session::{is_accepting, is_stopping};
 use rdmakv_proto::clock;
 use rdmakv_proto::messages::{Kind, Malformed, Refusal, Reply, Request, Segments, Table, VERSION, Welcome, Whole};
 
@@ -330,16 +330,6 @@ impl<'f, F: Fabric> Connection<'f, F> {
         may
     }
 
-    /// Returns whether the client may ask for the item of this key; it is refused if not.
-    fn may_get(&mut self, id: u32, key: &[u8]) -> bool {
-        if !self.may_ask(id) {
-            return false;
-        }
-        let why = refuses(&self.commands.context(), key);
-        why.into_iter().for_each(|why| self.refuse(id, Refusal::NotNow, why));
-        why.is_none()
-    }
-
     fn refuse(&mut self, id: u32, why: Refusal, text: &str) {
         if why == Refusal::Busy {
             count(&self.state.counts.busy);
@@ -370,7 +360,7 @@ impl<'f, F: Fabric> Connection<'f, F> {
 
     /// Answers a GET in a message.
     fn get(&mut self, get: Get<'_>) {
-        if self.may_get(get.id, get.key) {
+        if self.may_ask(get.id) {
             let found = self.gets.find(self.state, &mut self.commands, get.key, None);
             self.reply_item(get, found, None);
         }
@@ -391,7 +381,7 @@ impl<'f, F: Fabric> Connection<'f, F> {
                 return self.refuse_malformed(0, what);
             }
         };
-        if !self.may_get(get.id, get.key) {
+        if !self.may_ask(get.id) {
             return self.outbox.then(Then::Refuse(transfer));
         }
         let found = self.gets.find(self.state, &mut self.commands, get.key, Some(room));
@@ -400,7 +390,7 @@ impl<'f, F: Fabric> Connection<'f, F> {
 
     /// Replies with what was found, and ends or feeds the transfer that asked for it.
     fn reply_item(&mut self, Get { id, wish, key }: Get<'_>, found: Found<'f>, transfer: Option<Tag>) {
-        let there = !matches!(found, Found::Nothing | Found::Busy);
+        let there = !matches!(found, Found::Nothing | Found::Busy | Found::Refused(_));
         let tag = if wish && there { self.reader.grant(key) } else { None };
         let mut then = transfer.map_or(Then::Nothing, Then::Refuse);
         match (found, transfer) {
@@ -416,6 +406,7 @@ impl<'f, F: Fabric> Connection<'f, F> {
             (Found::Busy, _) => {
                 self.refuse(id, Refusal::Busy, "too many large items are on their way; ask again");
             }
+            (Found::Refused(line), _) => self.refuse(id, Refusal::NotNow, line),
             _ => self.outbox.reply(id, &Reply::None),
         }
         self.outbox.then(then);

@@ -14,9 +14,9 @@ use super::budget::Room;
 use super::commands::Commands;
 use super::providers::Fabric;
 use super::state::FabricState;
-use crate::session::Shards;
-use crate::store::ChunkRef;
-use rdmakv_proto::item::{HEADER, KEY_MAX};
+use crate::session::{Shards, resilient};
+use crate::store::{ChunkRef, Handle, Store};
+use rdmakv_proto::item::KEY_MAX;
 use rdmakv_proto::messages::{self, Kind, Malformed, Request};
 
 /// A chunk that a transfer reads. Dropping it gives the chunk back.
@@ -51,6 +51,8 @@ pub(super) enum Found<'f> {
     Lent(Lent<'f>),
     /// Too much is under way.
     Busy,
+    /// The client may not have it from here, for this reason.
+    Refused(&'static str),
 }
 
 /// A GET that opened a transfer.
@@ -99,8 +101,24 @@ impl<'f> Gets<'f> {
         key: &[u8],
         transfer: Option<u64>,
     ) -> Found<'f> {
-        let lent = self.lent.values().map(|lent| lent.size as u64).sum::<u64>();
+        let cluster = match resilient(commands.shared(), key) {
+            Ok(cluster) => cluster,
+            Err(line) => return Found::Refused(line),
+        };
         let shards = &commands.shared().shards;
+        if let Some(cluster) = cluster {
+            let (shard, cx) = (shards.of(key), commands.context());
+            cx.counts.cmd_get += 1;
+            let shown = cluster.show(shards, key, cx.now, |store, handle| {
+                handle.map_or(Found::Nothing, |handle| self.give(state, (shards, shard, store), handle, transfer))
+            });
+            match shown {
+                Ok(Found::Nothing) => cx.counts.get_misses += 1,
+                Ok(_) => cx.counts.get_hits += 1,
+                Err(_) => {}
+            }
+            return shown.unwrap_or_else(Found::Refused);
+        }
         let Some((shard, mut store)) = commands.recall(key) else { return Found::Busy };
         let cx = commands.context();
         cx.counts.cmd_get += 1;
@@ -109,11 +127,23 @@ impl<'f> Gets<'f> {
             return Found::Nothing;
         };
         cx.counts.get_hits += 1;
+        let handle = view.handle();
+        self.give(state, (shards, shard, &mut store), handle, transfer)
+    }
+
+    /// Returns an item that was found.
+    fn give<F: Fabric>(
+        &mut self,
+        state: &'f FabricState<F>,
+        (shards, shard, store): (&'f Shards, usize, &mut Store),
+        handle: Handle,
+        transfer: Option<u64>,
+    ) -> Found<'f> {
+        let lent = self.lent.values().map(|lent| lent.size as u64).sum::<u64>();
         // A client that opened a transfer wants one for values that could come in a message too.
         let eager = if transfer.is_some() { state.terms.transfers_from } else { state.terms.eager };
-        let (short, size, handle) = (view.value.len() <= eager, view.size, view.handle());
-        let address = view.key.as_ptr() as usize - HEADER;
-        if short {
+        let ((value, size), address) = (store.size(handle), store.extent(handle).address as usize);
+        if value <= eager {
             self.image.clear();
             store.image(handle, &mut self.image);
             return Found::Image;

@@ -14,7 +14,8 @@ use super::providers::{Fabric, Leased, Offer};
 use super::state::FabricState;
 use super::tags::{Admitted, Client, Refused};
 use crate::metrics::{Counts, add, count};
-use crate::store::{Exposure, Extent, NoLease, Replacement, Store};
+use crate::session::resilient;
+use crate::store::{ChunkRef, Exposure, Extent, Handle, NoLease, Replacement, Store};
 use frrwp::wire::Segment;
 use rdmakv_proto::clock;
 use rdmakv_proto::messages::RemoteSegment;
@@ -55,40 +56,61 @@ fn count_unleased<F: Fabric>(state: &FabricState<F>, why: NoLease) {
     });
 }
 
+/// A grant of which the first look at the item has been taken.
+enum Begun {
+    Done(Option<Tag>),
+    /// The chunk is held until its memory is registered, or the bytes behind the item are zeros.
+    Held(ChunkRef, Extent, Admitted),
+}
+
 /// Returns a tag of the key's item for this client, if it can have one.
 fn grant<F: Fabric>(state: &FabricState<F>, client: Client, own: &F::Own, key: &[u8]) -> Option<Tag> {
     let shards = &state.shared.shards;
-    let shard = shards.of(key);
-    let mut store = shards.at(shard);
-    let now = clock::nanos();
-    let handle = store.get(key, false, now / 1_000_000_000)?.handle();
-    let extent = store.extent(handle);
-    let admitted =
-        admits(state, &mut store, client, extent, now).map_err(|refused| count_refused(state, refused)).ok()?;
-    if !admitted.registers && !admitted.clears {
-        let until = store.lease(handle, now).map_err(|why| count_unleased(state, why)).ok()?;
-        return give(state, client, own, extent, until, (admitted, None));
+    let (shard, now) = (shards.of(key), clock::nanos());
+    let cluster = resilient(&state.shared, key).ok()?;
+    // Tags of values that several servers keep end while this server may still answer.
+    let may_be_read = || cluster.is_none_or(|cluster| cluster.allows_tag(state.terms.lease));
+    if !may_be_read() {
+        return None;
     }
-    let held = store.hold(handle)?;
+    let seconds = now / 1_000_000_000;
+    let begun = match cluster {
+        Some(cluster) => {
+            let shown =
+                cluster.show(shards, key, seconds, |store, handle| begin(state, client, own, (store, handle), now));
+            shown.ok()?
+        }
+        None => {
+            let mut store = shards.at(shard);
+            let handle = store.get(key, false, seconds).map(|view| view.handle());
+            begin(state, client, own, (&mut store, handle), now)
+        }
+    };
+    let (held, extent, admitted) = match begun {
+        Begun::Done(tag) => return tag,
+        Begun::Held(held, extent, admitted) => (held, extent, admitted),
+    };
     let mut registration = None;
     if admitted.registers {
-        drop(store);
         let leased = lease(state, extent.address, admitted.bound).map_err(std::io::Error::other);
-        let registered = leased.and_then(|leased| state.fabric.registration(leased));
-        store = shards.at(shard);
-        match registered {
+        match leased.and_then(|leased| state.fabric.registration(leased)) {
             Ok(registered) => registration = Some(registered),
             Err(_) => {
-                store.release(held);
+                shards.at(shard).release(held);
                 count(&state.counts.refused_registration);
                 return None;
             }
         }
     }
+    // The time of the lease is taken first, so that it ends inside the right that is there after that.
+    let now = clock::nanos();
+    let may_be_read = may_be_read();
+    let mut store = shards.at(shard);
     if admitted.clears {
         store.clear_tail(&held, admitted.bound);
     }
-    let (tag, left) = match store.expose(&held, clock::nanos()) {
+    let exposed = if may_be_read { store.expose(&held, now) } else { Err(NoLease::Gone) };
+    let (tag, left) = match exposed {
         Ok(until) => (give(state, client, own, extent, until, (admitted, registration)), None),
         Err(why) => {
             count_unleased(state, why);
@@ -100,6 +122,38 @@ fn grant<F: Fabric>(state: &FabricState<F>, client: Client, own: &F::Own, key: &
     drop(store);
     left.into_iter().for_each(|registration| state.fabric.release(registration));
     tag
+}
+
+/// Takes the first look at an item, under the store's lock: the tag of one that needs no registration is granted at once.
+fn begin<F: Fabric>(
+    state: &FabricState<F>,
+    client: Client,
+    own: &F::Own,
+    (store, handle): (&mut Store, Option<Handle>),
+    now: u64,
+) -> Begun {
+    let Some(handle) = handle else { return Begun::Done(None) };
+    let extent = store.extent(handle);
+    let admitted = match admits(state, store, client, extent, now) {
+        Ok(admitted) => admitted,
+        Err(refused) => {
+            count_refused(state, refused);
+            return Begun::Done(None);
+        }
+    };
+    if admitted.registers || admitted.clears {
+        return match store.hold(handle) {
+            Some(held) => Begun::Held(held, extent, admitted),
+            None => Begun::Done(None),
+        };
+    }
+    match store.lease(handle, now) {
+        Ok(until) => Begun::Done(give(state, client, own, extent, until, (admitted, None))),
+        Err(why) => {
+            count_unleased(state, why);
+            Begun::Done(None)
+        }
+    }
 }
 
 /// Lists the key's item in the GET table; returns whether it is there.

@@ -8,6 +8,7 @@
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
 
 use crc_fast::{CrcAlgorithm, checksum};
 use indexmap::IndexMap;
@@ -25,7 +26,7 @@ use rdmakv_proto::clock;
 
 use super::Shards;
 use crate::metrics::{ClusterCounts, ClusterGauges, count};
-use crate::store::{self, ChunkWriter, Pieces, Walk};
+use crate::store::{self, ChunkWriter, Handle, Pieces, Store, Walk};
 
 /// Items that are looked at under one lock, when policies changed.
 const LOOKED_AT: usize = 1000;
@@ -131,7 +132,7 @@ impl Cluster {
         drop(membership);
         match &action {
             Action::Adopt => self.adopt(shards),
-            Action::Hold => self.hold(),
+            Action::Hold => self.hold(shards),
             Action::Empty | Action::Leave => self.empty(shards),
             _ => {}
         }
@@ -226,7 +227,7 @@ impl Cluster {
             let is_kept = stays.answer == Answer::Staged
                 || replica.is_some_and(|replica| named(replica.current()) || named(replica.next()));
             if !is_kept {
-                shard.pieces.free(&mut shards.at(at), piece);
+                shard.pieces.free(&mut shards.at(at), piece, now);
             }
         }
         let (named, carried) = pieces(&stays.answer, is_read);
@@ -386,20 +387,48 @@ impl Cluster {
         found: impl FnOnce(Option<Value<'_>>) -> T,
     ) -> Result<T, NoReply> {
         let shard = self.shard(shards.of(key));
-        let standing = self.membership().standing(key, clock::boot());
-        let may = |standing: &Standing| standing.role == Role::Primary && standing.has_right && !standing.is_fenced;
-        let replica = shard.keys.get(key);
-        if !standing.is_some_and(|standing| may(&standing)) || replica.is_some_and(Replica::is_ambiguous) {
-            return Err("SERVER_ERROR resilient key: use rdmakv");
-        }
-        let Some(current) = replica.and_then(Replica::current).filter(|current| current.is_value()) else {
-            return Ok(found(None));
-        };
-        if current.piece.form != Form::Copy {
-            return Err("SERVER_ERROR resilient key: use rdmakv");
-        }
+        let Some(current) = self.answer(shard.keys.get(key), key)? else { return Ok(found(None)) };
         let piece = shard.pieces.get(current.piece.chunk.0).filter(|&(.., expiry)| expiry == 0 || expiry > now);
         Ok(found(piece.map(|(bytes, flags, _)| Value { bytes, flags, version: current.version.0 })))
+    }
+
+    /// Shows the value of a key to a client that asks for it over a fabric, if this server may answer for the key. `found` gets it, or
+    /// None, under the store's lock.
+    pub(crate) fn show<T>(
+        &self,
+        shards: &Shards,
+        key: &[u8],
+        now: u64,
+        found: impl FnOnce(&mut Store, Option<Handle>) -> T,
+    ) -> Result<T, NoReply> {
+        let at = shards.of(key);
+        let mut shard = self.shard(at);
+        let Shard { keys, pieces, .. } = &mut *shard;
+        let current = self.answer(keys.get(key), key)?;
+        let is_over = is_over(current, pieces, now);
+        let mut store = shards.at(at);
+        let shown = current.filter(|_| !is_over).and_then(|current| {
+            let (version, sum) = (current.version.0, current.piece.sum);
+            pieces.show(&mut store, current.piece.chunk.0, (version, sum))
+        });
+        Ok(found(&mut store, shown))
+    }
+
+    /// Returns the value with which this server may answer for a key; None if the key is absent.
+    fn answer<'a>(&self, replica: Option<&'a Replica>, key: &[u8]) -> Result<Option<&'a Stored>, NoReply> {
+        const REFUSED: NoReply = "SERVER_ERROR resilient key: use rdmakv";
+        let standing = self.membership().standing(key, clock::boot());
+        let may = |standing: &Standing| standing.role == Role::Primary && standing.has_right && !standing.is_fenced;
+        if !standing.is_some_and(|standing| may(&standing)) || replica.is_some_and(Replica::is_ambiguous) {
+            return Err(REFUSED);
+        }
+        let current = replica.and_then(Replica::current).filter(|current| current.is_value());
+        if current.is_some_and(|current| current.piece.form != Form::Copy) { Err(REFUSED) } else { Ok(current) }
+    }
+
+    /// Returns whether a tag may be granted now that a client may use for so long.
+    pub(crate) fn allows_tag(&self, lasting: Duration) -> bool {
+        self.membership().allows_tag(clock::boot(), u64::try_from(lasting.as_nanos()).unwrap_or(u64::MAX))
     }
 
     /// Answers a ping: this run, its epoch, and the time since 1970 in nanoseconds.
@@ -419,10 +448,12 @@ impl Cluster {
         let replaced = self.policies.write().unwrap_or_else(PoisonError::into_inner).replace(config.clone());
         let before = self.adopted.lock().unwrap_or_else(PoisonError::into_inner).replace(config.clone());
         let history = History::of(before.as_deref(), &config, run);
-        let mut has_nothing = true;
+        let (mut has_nothing, now) = (true, clock::now());
         for at in 0..self.shards.len() {
             let mut shard = self.shard(at);
             let Shard { member, keys, pieces, unsettled: tally } = &mut *shard;
+            // Another server may be the primary now. Where this one still is, clients ask once more.
+            pieces.cover(&mut shards.at(at));
             let member = member.get_or_insert_with(|| Member::new(config.uuid()));
             *tally = Unsettled::default();
             keys.retain(|key, replica| {
@@ -438,7 +469,7 @@ impl Cluster {
                     flushed: config.flushed(),
                 };
                 let gaps = (history.stayed_primary(key), history.was_outside(key, size));
-                let mut chunks = Lent { pieces, shards, at, key, now: 0, arguments: None, is_over: false };
+                let mut chunks = Lent { pieces, shards, at, key, now, arguments: None, is_over: false };
                 // No order waits, so there are no replies.
                 let _ = member.adopt(replica, first, &standing, gaps, &mut chunks);
                 tally.change((false, false), unsettled(replica));
@@ -458,9 +489,9 @@ impl Cluster {
         }
     }
 
-    /// Waits until no call is answered that began under a right. There are no tags, so no value is read after that.
-    fn hold(&self) {
-        (0..self.shards.len()).for_each(|shard| drop(self.shard(shard)));
+    /// Waits until no call is answered that began under a right, and covers what tags lead to: no value is read after that.
+    fn hold(&self, shards: &Shards) {
+        (0..self.shards.len()).for_each(|at| self.shard(at).pieces.cover(&mut shards.at(at)));
         self.membership().held();
     }
 
@@ -468,7 +499,7 @@ impl Cluster {
     fn empty(&self, shards: &Shards) {
         for at in 0..self.shards.len() {
             let mut shard = self.shard(at);
-            shard.pieces.clear(&mut shards.at(at));
+            shard.pieces.clear(&mut shards.at(at), clock::now());
             (shard.member, shard.keys, shard.unsettled) = (None, IndexMap::new(), Unsettled::default());
         }
         // The next configuration is the first of another run. Until then keys are resilient or plain as they were.
@@ -636,11 +667,11 @@ impl Chunks for Lent<'_> {
     }
 
     fn publish(&mut self, _: Piece) {
-        // Values are read by calls, and not by tags.
+        // It is shown when a client asks for it. The one before was freed, so tags lead to nothing.
     }
 
     fn free(&mut self, piece: Piece) {
-        self.pieces.free(&mut self.shards.at(self.at), piece.chunk.0);
+        self.pieces.free(&mut self.shards.at(self.at), piece.chunk.0, self.now);
     }
 }
 

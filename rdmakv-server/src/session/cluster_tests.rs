@@ -9,6 +9,7 @@ use rdmakv_cluster::membership::{Action, Identity};
 use rdmakv_cluster::messages::{Answer, Call, Change, Chunk, Condition, Epoch, Form, Piece, Request, Verdict, WriteId};
 use rdmakv_cluster::wire::{ReplyFrame, RequestFrame};
 use rdmakv_proto::clock;
+use rdmakv_proto::item::State;
 
 use super::{Cluster, Context, Out, Session, Settings, Shards, Shared};
 use crate::metrics::Counts;
@@ -41,6 +42,11 @@ fn server(config: &Configuration) -> (Shared, Arc<Cluster>) {
 
 /// Lets the server read a configuration that was written in this revision, and adopt it.
 fn adopt(shared: &Shared, cluster: &Cluster, config: &Configuration, revision: i64) {
+    assert!(follow(shared, cluster, config, revision) && cluster.membership().config() == Some(config));
+}
+
+/// Lets the server read a configuration, and do what follows. Returns whether it adopted one.
+fn follow(shared: &Shared, cluster: &Cluster, config: &Configuration, revision: i64) -> bool {
     let bytes = json::encode(config);
     let view = View::of(revision, [Changed { path: "config", value: Some(&bytes), revision }]).unwrap();
     let mut adopted = false;
@@ -52,7 +58,7 @@ fn adopt(shared: &Shared, cluster: &Cluster, config: &Configuration, revision: i
             _ => cluster.membership().changed(view.clone()),
         }
     }
-    assert!(adopted && cluster.membership().config() == Some(config));
+    adopted
 }
 
 /// Sends a line with a call, and returns what comes back.
@@ -124,4 +130,40 @@ fn plain_items_of_keys_that_get_a_policy_are_dropped() {
     assert_eq!(talk(b"get p:1\r\nget q:1\r\n"), "END\r\nVALUE q:1 0 1\r\ny\r\nEND\r\n");
     adopt(&shared, &cluster, &next.with_policy(b"p:", Policy::None).unwrap(), 7);
     assert_eq!(talk(b"get p:1\r\nget q:1\r\n"), "END\r\nVALUE q:1 0 1\r\ny\r\nEND\r\n");
+}
+
+#[test]
+fn what_clients_read_is_covered_by_each_epoch() {
+    let config = configuration();
+    let (shared, cluster) = server(&config);
+    let read = || {
+        let shown = cluster.show(&shared.shards, b"r:key", NOW, |store, handle| {
+            let handle = handle.expect("it was written");
+            let mut image = Vec::new();
+            store.image(handle, &mut image);
+            (handle, image)
+        });
+        shown.map(|(handle, image)| (handle, State::of(image[0])))
+    };
+    let state = |handle| {
+        let mut image = Vec::new();
+        shared.shards.at(0).image(handle, &mut image);
+        State::of(image[0])
+    };
+    write(&shared, 1);
+    let (handle, before) = read().unwrap();
+    assert_eq!(before, State::Primary);
+    let next = config.with_policy(b"other:", Policy::Copies(2)).unwrap();
+    adopt(&shared, &cluster, &next, 6);
+    assert_eq!(state(handle), State::Held);
+    assert_eq!(read().map(|(_, state)| state), Ok(State::Primary));
+    // A server that leaves holds what it hands over.
+    let next = next.with_server("tcp:b", vec!["tcp:b".to_owned()], 1, Incarnation(4)).unwrap();
+    let me = next.servers().iter().find(|server| server.name == "tcp:a").unwrap().id;
+    adopt(&shared, &cluster, &next, 7);
+    let (handle, shown) = read().unwrap();
+    assert_eq!(shown, State::Primary);
+    follow(&shared, &cluster, &next.without_server(me).unwrap(), 8);
+    assert_eq!(state(handle), State::Held);
+    assert!(read().is_err());
 }

@@ -40,7 +40,7 @@ pub use flash::{Bell, Reads, Waits};
 pub use out::{Out, SLICES};
 pub use peer::{Address, Doing, Peer, Peers};
 pub use prefixes::Prefixes;
-pub(crate) use replicate::refuses;
+pub(crate) use replicate::resilient;
 pub use settings::{ProtocolMode, RESERVED, Settings};
 pub use shards::Shards;
 pub(crate) use shared::stuck_worker;

@@ -7,7 +7,7 @@ use super::body::{Body, NoMemory, Room, TooLarge};
 use super::cluster::{Cluster, Keeping, Value};
 use super::replies::put_number;
 use super::state::State;
-use super::{Context, Out};
+use super::{Context, Out, Shared};
 use crate::metrics::count;
 use rdmakv_cluster::wire::MAX_CALL;
 use rdmakv_proto::commands::binary::Op;
@@ -121,12 +121,29 @@ pub(super) fn admit(request: &Request<'_>, state: &mut State, cx: &mut Context<'
     }
 }
 
-/// Returns the line that refuses a request for this key over a binary connection or a fabric, if one does.
-pub(crate) fn refuses(cx: &Context<'_>, key: &[u8]) -> Option<&'static str> {
+/// Returns the line that refuses a request for this key over a binary connection, if one does.
+fn refuses(cx: &Context<'_>, key: &[u8]) -> Option<&'static str> {
     let cluster = cx.shared.cluster.as_ref()?;
     let line = refusal(cluster, key)?;
     count(&cluster.counts().plain_refused);
     Some(line)
+}
+
+/// Returns the cluster that has the key, if one has: only its part at this server knows the value.
+///
+/// # Errors
+///
+/// It is not known yet.
+pub(crate) fn resilient<'a>(shared: &'a Shared, key: &[u8]) -> Result<Option<&'a Cluster>, &'static str> {
+    let Some(cluster) = &shared.cluster else { return Ok(None) };
+    match cluster.keeping(key) {
+        Keeping::Plain => Ok(None),
+        Keeping::Resilient => Ok(Some(cluster)),
+        Keeping::Unknown => {
+            count(&cluster.counts().plain_refused);
+            Err(UNKNOWN)
+        }
+    }
 }
 
 /// Returns the line that refuses a binary request, if one does.

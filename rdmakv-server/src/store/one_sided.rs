@@ -3,12 +3,14 @@
 
 use std::sync::Arc;
 
-use super::chunk::Id;
+use rdmakv_proto::item::{State, sum_of};
+
+use super::chunk::{Id, LEASED};
 use super::eviction::{self, MOST_FREQUENT};
 use super::kernel::KernelTable;
 use super::kernel_list::KernelList;
 use super::leases::{AT_A_GRANT, Exposure, NoLease};
-use super::{ChunkRef, Extent, GetTable, Handle, Store};
+use super::{ChunkRef, ChunkWriter, Extent, GetTable, Handle, Store};
 
 impl Store {
     /// Tells this fabric from now on what becomes of the chunks that it exposed.
@@ -58,7 +60,12 @@ impl Store {
         let seconds = now / 1_000_000_000;
         self.flush_if_due(seconds);
         self.leases.learn_time(now);
-        if !self.is_alive(id) || self.is_over(id, seconds) {
+        let chunk = self.slabs.chunk(id);
+        let is_there = match chunk.state() {
+            State::Primary => chunk.expiry() == 0 || chunk.expiry() > seconds,
+            _ => self.is_alive(id) && !self.is_over(id, seconds),
+        };
+        if !is_there {
             return Err(NoLease::Gone);
         }
         let granted = self.leases.grant(&mut self.slabs, id, |slabs| self.index.hash_of(slabs, id), now);
@@ -89,6 +96,46 @@ impl Store {
         self.leases.close();
         self.table.close();
         self.end_leased(now, |_, _| true);
+        for id in self.leases.chunks() {
+            if self.slabs.chunk(id).state() == State::Primary {
+                self.slabs.cover(id);
+            }
+        }
+    }
+
+    /// Returns a value just looked at: its bytes, and those with the header.
+    pub fn size(&self, handle: Handle) -> (usize, usize) {
+        let chunk = self.slabs.chunk(handle.0);
+        (chunk.value_len(), chunk.size())
+    }
+
+    /// Shows a piece to those that read it without asking.
+    pub(super) fn show_piece(&mut self, piece: &ChunkWriter, version: u64, sum: u32) {
+        let chunk = piece.chunk();
+        if chunk.state() == State::Unpublished {
+            self.versions.take_over(chunk, version);
+            chunk.set_crc(sum_of(version, chunk.flags(), chunk.key(), (chunk.value_len(), sum)));
+        }
+        self.slabs.show(piece.id());
+    }
+
+    /// Makes a piece that was shown no answer.
+    pub(super) fn cover_piece(&mut self, piece: &ChunkWriter) {
+        self.slabs.cover(piece.id());
+    }
+
+    /// Ends a piece: the chunk of one that was shown is free after its last holder and lease.
+    pub(super) fn end_piece(&mut self, piece: ChunkWriter, now: u64) {
+        if piece.chunk().state() == State::Unpublished {
+            return self.abandon(piece);
+        }
+        let id = self.slabs.take(&piece);
+        self.slabs.kill(id);
+        let chunk = self.slabs.chunk(id);
+        if chunk.marked(LEASED) {
+            self.leases.died(self.index.hash(chunk.key()), chunk.version(), now);
+        }
+        self.retire(id);
     }
 
     /// Counts one-sided reads of the item whose chunk begins at this address: as if it had been asked for so often. Returns whether

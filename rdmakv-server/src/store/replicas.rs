@@ -1,15 +1,19 @@
 //! Pieces of values that a cluster keeps on several servers: chunks that no lookup finds.
 //!
-//! A piece is an unpublished chunk, so it is never evicted, moved or read by a tag. It counts against the memory for items like any other.
+//! A piece is an unpublished chunk, so it is never evicted or moved. It counts against the memory for items like any other. A key's primary
+//! shows the current value to clients that ask over a fabric: they may hold, lease and read it. It covers the value when it may not answer
+//! any more: a reader believes nothing of it from then on. Such a piece ends as items do, after its last lease.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use super::{ChunkWriter, Refused, Store};
+use super::{ChunkWriter, Handle, Refused, Store};
 
 /// The pieces in the chunks of one store, by number.
 #[derive(Debug, Default)]
 pub struct Pieces {
     kept: HashMap<u64, ChunkWriter>,
+    /// Those that are shown. Others may have been.
+    shown: HashSet<u64>,
     /// Bytes of the kept pieces.
     bytes: u64,
     last: u64,
@@ -52,17 +56,36 @@ impl Pieces {
         Some((chunk.value(), chunk.flags(), chunk.expiry()))
     }
 
-    /// Gives a piece back to its store. One that was given back before is no error.
-    pub fn free(&mut self, store: &mut Store, number: u64) {
-        if let Some(mut writer) = self.kept.remove(&number) {
-            self.bytes -= writer.value().len() as u64;
-            store.abandon(writer);
+    /// Shows a piece, a value of this version and with this sum of its own, to clients that read it without asking. None if there is no
+    /// such piece.
+    pub fn show(&mut self, store: &mut Store, number: u64, (version, sum): (u64, u32)) -> Option<Handle> {
+        let piece = self.kept.get(&number)?;
+        if self.shown.insert(number) {
+            store.show_piece(piece, version, sum);
+        }
+        Some(Handle(piece.id()))
+    }
+
+    /// Covers all pieces that are shown: this server may not answer with them any more.
+    pub fn cover(&mut self, store: &mut Store) {
+        for number in self.shown.drain() {
+            self.kept.get(&number).into_iter().for_each(|piece| store.cover_piece(piece));
+        }
+    }
+
+    /// Gives a piece back to its store. One that was given back before is no error. `now` is in Unix seconds.
+    pub fn free(&mut self, store: &mut Store, number: u64, now: u64) {
+        if let Some(mut piece) = self.kept.remove(&number) {
+            self.shown.remove(&number);
+            self.bytes -= piece.value().len() as u64;
+            store.end_piece(piece, now);
         }
     }
 
     /// Gives all pieces back to their store.
-    pub fn clear(&mut self, store: &mut Store) {
-        self.kept.drain().for_each(|(_, writer)| store.abandon(writer));
+    pub fn clear(&mut self, store: &mut Store, now: u64) {
+        self.shown.clear();
+        self.kept.drain().for_each(|(_, piece)| store.end_piece(piece, now));
         self.bytes = 0;
     }
 
@@ -74,8 +97,9 @@ impl Pieces {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Config, Store, Terms};
+    use super::super::{Config, NoLease, Store, Terms};
     use super::*;
+    use rdmakv_proto::item::{check, value_sum};
 
     #[test]
     fn pieces_are_no_items_and_are_never_evicted() {
@@ -94,8 +118,8 @@ mod tests {
             store.publish(writer, Terms::default(), 1);
         }
         assert_eq!(pieces.get(number).unwrap().0, b"onetwo");
-        pieces.free(&mut store, number);
-        pieces.free(&mut store, number);
+        pieces.free(&mut store, number, 1);
+        pieces.free(&mut store, number, 1);
         assert_eq!((pieces.get(number), pieces.size()), (None, (0, 0)));
     }
 
@@ -109,7 +133,81 @@ mod tests {
         };
         let fit = fill(&mut store, &mut pieces);
         assert!((4..1000).contains(&fit), "{fit}");
-        pieces.clear(&mut store);
+        pieces.clear(&mut store, 1);
         assert_eq!(fill(&mut store, &mut pieces), fit);
+    }
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn read(store: &Store, handle: Handle) -> Result<(Vec<u8>, u64), rdmakv_proto::item::ItemError> {
+        let mut image = Vec::new();
+        store.image(handle, &mut image);
+        check(&image, b"key", 1, 100).map(|item| (item.value.to_vec(), item.version))
+    }
+
+    #[test]
+    fn shown_pieces_are_read_until_they_are_covered() {
+        let config = Config { memory: 4 << 20, incarnation: 1, ..Config::default() };
+        let (mut store, mut pieces) = (Store::new(&config).unwrap(), Pieces::default());
+        let number = pieces.add(&mut store, b"key", [b"value", b""], (7, 0), 100).unwrap();
+        assert!(pieces.show(&mut store, number + 1, (1, 0)).is_none());
+        let about = (3 << 40 | 5, value_sum(b"value"));
+        let handle = pieces.show(&mut store, number, about).unwrap();
+        assert_eq!(read(&store, handle), Ok((b"value".to_vec(), 3 << 40 | 5)));
+        assert!(store.lease(handle, 100 * SECOND).is_ok());
+        store.check().unwrap();
+
+        pieces.cover(&mut store);
+        assert!(read(&store, handle).is_err());
+        assert_eq!(store.lease(handle, 100 * SECOND), Err(NoLease::Gone));
+        store.check().unwrap();
+        let again = pieces.show(&mut store, number, about).unwrap();
+        assert_eq!(read(&store, again), Ok((b"value".to_vec(), 3 << 40 | 5)));
+        // No plain command and no walk meets it.
+        assert!(store.get(b"key", true, 100).is_none());
+        store.flush(None, 100);
+        assert!(store.crawl(1000, 100) && store.is_empty());
+        assert!(read(&store, again).is_ok());
+        store.close(100);
+        assert!(read(&store, again).is_err());
+    }
+
+    #[test]
+    fn a_leased_piece_is_dead_before_it_is_free() {
+        let config = Config { memory: 4 << 20, incarnation: 1, ..Config::default() };
+        let (mut store, mut pieces) = (Store::new(&config).unwrap(), Pieces::default());
+        let number = pieces.add(&mut store, b"key", [b"value", b""], (0, 0), 100).unwrap();
+        let handle = pieces.show(&mut store, number, (1, value_sum(b"value"))).unwrap();
+        let held = store.hold(handle).unwrap();
+        store.lease(handle, 100 * SECOND).unwrap();
+        let address = store.extent(handle).address;
+        pieces.free(&mut store, number, 100);
+        assert!(read(&store, handle).is_err());
+        store.check().unwrap();
+        let mut others = Vec::new();
+        let mut place = |store: &mut Store, pieces: &mut Pieces| {
+            let other = pieces.add(store, b"key", [b"other", b""], (0, 0), 100).unwrap();
+            others.push(other);
+            let handle = pieces.show(store, other, (2, value_sum(b"other"))).unwrap();
+            store.extent(handle).address
+        };
+        assert_ne!(place(&mut store, &mut pieces), address);
+        store.release(held);
+        assert_ne!(place(&mut store, &mut pieces), address);
+        assert_eq!(store.sweep(200 * SECOND, 10), 1);
+        assert_eq!(place(&mut store, &mut pieces), address);
+        store.check().unwrap();
+        others.into_iter().for_each(|other| pieces.free(&mut store, other, 200));
+        store.check().unwrap();
+    }
+
+    #[test]
+    fn an_expired_piece_has_no_lease() {
+        let mut store = Store::new(&Config { memory: 4 << 20, ..Config::default() }).unwrap();
+        let mut pieces = Pieces::default();
+        let number = pieces.add(&mut store, b"key", [b"value", b""], (0, 101), 100).unwrap();
+        let handle = pieces.show(&mut store, number, (1, value_sum(b"value"))).unwrap();
+        assert!(store.lease(handle, 100 * SECOND).is_ok());
+        assert_eq!(store.lease(handle, 101 * SECOND), Err(NoLease::Gone));
     }
 }

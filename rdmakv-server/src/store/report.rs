@@ -140,7 +140,7 @@ impl Store {
             let (chunk, lives) = (self.slabs.chunk(id), self.is_alive(id));
             if chunk.state() != State::Free && chunk.marked(LEASED) {
                 leased += 1;
-                leased_dead += u64::from(!lives);
+                leased_dead += u64::from(chunk.state() == State::Dead);
                 if !self.leases.is_leased(id) || chunk.holders() == 0 {
                     return Err(format!("{id:?}: marked as leased, without a lease"));
                 }

@@ -41,6 +41,11 @@ impl Versions {
         version
     }
 
+    /// Gives an unpublished item a version that its cluster chose. Flushes are not about it.
+    pub(super) fn take_over(&self, chunk: Chunk<'_>, version: u64) {
+        chunk.set_version(version);
+    }
+
     /// Sets the time of the next flush.
     pub(super) fn flush_later(&mut self, at: u64) {
         self.flush_at = Some(at);

@@ -61,7 +61,8 @@ pub fn run(plan: &Plan) -> io::Result<Run> {
     (0..KEYS.0 + KEYS.1).for_each(|key| last.get(key));
     histories.push(last.did);
     let (worked, epoch) = (begun.elapsed(), place.epoch()?);
-    Ok(verdict(histories, Facts { faults, worked, epoch, seed: plan.seed, lease: plan.lease }))
+    let one_sided = shared.one_sided.load(Ordering::Relaxed);
+    Ok(verdict(histories, Facts { faults, worked, epoch, seed: plan.seed, lease: plan.lease, one_sided }))
 }
 
 fn other(error: impl std::fmt::Display) -> io::Error {

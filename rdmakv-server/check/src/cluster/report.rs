@@ -39,6 +39,8 @@ pub(super) struct Facts {
     pub(super) seed: u64,
     /// The right of servers, in milliseconds.
     pub(super) lease: u32,
+    /// Reads without a server.
+    pub(super) one_sided: u64,
 }
 
 impl Run {
@@ -65,7 +67,7 @@ impl Run {
         let at = |share: f64| self.times.get((self.times.len() as f64 * share) as usize).copied().unwrap_or(0);
         let (half, most, longest) = (ms(at(0.5)), ms(at(0.999)), ms(self.times.last().copied().unwrap_or(0)));
         let _ = writeln!(text, "times: median {half:.2} ms, 99.9 % {most:.1} ms, longest {longest:.1} ms");
-        let _ = writeln!(text, "epochs: {}", facts.epoch);
+        let _ = writeln!(text, "epochs: {}; reads without a server: {}", facts.epoch, facts.one_sided);
         let (lost, violations, undecided) = (self.lost, self.violations.len(), self.undecided);
         let _ = writeln!(text, "lost writes: {lost}; violations: {violations}; undecided keys: {undecided}");
         for why in self.violations.iter().chain(&self.strange).take(10) {

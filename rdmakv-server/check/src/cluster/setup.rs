@@ -95,9 +95,11 @@ impl Setup {
         let advertised = advertised.collect::<Vec<_>>().join(",");
         // Its agent is this program, too.
         let agent = std::env::current_exe()?.display().to_string();
+        // Tags that may be granted for most of the time of a right.
+        let lease = format!("{}ms", self.plan.lease / 5);
         let arguments = ["-p", &port, "-l", &host, "-t", "1", "-m", "64", "--etcd", &url, "--cluster", NAME];
         let arguments = arguments.into_iter().chain(["--advertise", &advertised, "--agent", &agent]);
-        let arguments = arguments.chain(fabric.iter().flat_map(|fabric| ["--fabric", fabric]));
+        let arguments = arguments.chain(fabric.iter().flat_map(|fabric| ["--fabric", fabric, "--tag-lease", &lease]));
         let arguments: Vec<String> = arguments.map(str::to_owned).collect();
         let start = || Server::start(None, &arguments, &[], &self.log);
         let process = match &self.network {

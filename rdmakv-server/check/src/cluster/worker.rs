@@ -15,6 +15,8 @@ use crate::values::{self, Lengths};
 
 /// Keys that are registers, and keys that are numbers.
 pub(super) const KEYS: (usize, usize) = (24, 4);
+/// Registers that change seldom, so that clients read them without servers: once in so many operations.
+const QUIET: (usize, u32) = (8, 200);
 
 /// The word between the run and its clients.
 #[derive(Debug, Default)]
@@ -22,6 +24,8 @@ pub(super) struct Shared {
     pub(super) stops: AtomicBool,
     /// Operations that were done.
     pub(super) done: AtomicU64,
+    /// Reads without a server.
+    pub(super) one_sided: AtomicU64,
 }
 
 /// An operation of a client.
@@ -77,12 +81,15 @@ impl Worker {
             self.act(&mut random);
             shared.done.fetch_add(1, Ordering::Relaxed);
         }
+        shared.one_sided.fetch_add(self.client.counters().one_sided, Ordering::Relaxed);
         self.did
     }
 
     fn act(&mut self, random: &mut impl Rng) {
         let key = random.random_range(0..KEYS.0 + KEYS.1);
+        let is_quiet = key < QUIET.0 && random.random_range(0..QUIET.1) != 0;
         match random.random_range(0..10) {
+            _ if is_quiet => self.get(key),
             0..5 => self.get(key),
             _ if is_counter(key) => self.incr(key),
             5..8 => self.set(key),

@@ -5,7 +5,8 @@
 //! last chunk comes back.
 //!
 //! A chunk is free, unpublished (its [`ChunkWriter`]'s alone), alive or dead. It is freed when it is dead and nothing holds it: a
-//! [`ChunkRef`] is a holder, a lease is another.
+//! [`ChunkRef`] is a holder, a lease is another. A value of a cluster that was shown is primary or held instead of alive: it keeps its
+//! [`ChunkWriter`], which writes no more.
 
 mod classes;
 mod lend;
@@ -365,6 +366,14 @@ impl Slabs {
     pub(super) fn publish(&mut self, id: Id) {
         self.chunk(id).set_state(State::Alive);
     }
+    /// Makes an unpublished or held value the one that its key's primary answers with.
+    pub(super) fn show(&mut self, id: Id) {
+        self.chunk(id).set_state(State::Primary);
+    }
+    /// Makes a value that was shown no answer, for all that read without asking.
+    pub(super) fn cover(&mut self, id: Id) {
+        self.chunk(id).set_state(State::Held);
+    }
     /// Ends an item for all that read without asking.
     pub(super) fn kill(&mut self, id: Id) {
         self.chunk(id).set_state(State::Dead);
@@ -472,7 +481,7 @@ impl Slabs {
     pub(super) fn writer(&self, id: Id) -> ChunkWriter {
         ChunkWriter::new(&self.arena, id)
     }
-    /// Takes back a chunk to publish it.
+    /// Takes back a chunk to publish it, or to retire it if it was shown.
     pub(super) fn take(&self, writer: &ChunkWriter) -> Id {
         writer.lent_by(&self.arena)
     }
@@ -486,7 +495,7 @@ impl Slabs {
     pub(super) fn hold(&mut self, id: Id) -> Option<ChunkRef> {
         let chunk = self.chunk(id);
         // One that is dead for others, but was still looked at, is leased: it stays as it is.
-        let stays = chunk.state() == State::Alive || chunk.marked(chunk::LEASED);
+        let stays = chunk.state().is_readable() || chunk.marked(chunk::LEASED);
         assert!(stays, "a handle is good until the store changes");
         // More would not fit into its field: the caller copies the value then.
         self.add_holder(id).then(|| ChunkRef::new(&self.arena, id))
