@@ -175,6 +175,7 @@ copies (copies:3) or code (code:4+2):
   idle/cpu                   CPU of servers and agents in a second without requests
   set/SIZE/KEYS/p50, cpu     a SET out of registered memory: its median time; CPU of servers, agents and client
   set/SIZE/KEYS/messages     the calls that servers answer for it
+  set/SIZE/memcached/...     copies:3; the peer is three memcacheds that the client sends the value to, over TCP
   get/SIZE/KEYS/p50, cpu     a GET
   degraded/SIZE/KEYS/...     a GET after two servers were killed; the peer is the same GET before
   repair/KEYS/rate           bytes that come to a server that was killed and is empty, by the time between the first and the last

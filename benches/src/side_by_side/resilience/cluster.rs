@@ -9,7 +9,7 @@ use rdmakv_cluster::config::{Config, Policy, State};
 use rdmakv_cluster::etcd::{self, Endpoint, Store};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -185,6 +185,44 @@ impl Server {
     }
 }
 
+/// One memcached.
+pub(super) struct Memcached {
+    process: Process,
+    pub(super) address: String,
+}
+
+impl Memcached {
+    const PROGRAM: &str = "memcached";
+
+    /// Returns its version, if it is installed.
+    pub(super) fn version() -> Option<String> {
+        let output = Command::new(Self::PROGRAM).arg("-V").output().ok()?;
+        Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    }
+
+    /// Starts one that has so many MiB of memory, and waits until it listens.
+    pub(super) fn start(folder: &Path, cpu: usize, memory: u64) -> Outcome<Self> {
+        let [port] = free_ports()?;
+        let mut command = Command::new(Self::PROGRAM);
+        // It refuses to run as root without being told so.
+        command.args(["-u", "root", "-l", "127.0.0.1", "-I", "2m", "-p", &port.to_string(), "-m", &memory.to_string()]);
+        let mut process = Process::start(command, cpu, &folder.join(format!("{port}.log")))?;
+        let until = Instant::now() + PATIENCE;
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            process.is_running().map_err(|error| format!("start memcached: {error}"))?;
+            if Instant::now() >= until {
+                return Err(format!("start memcached: it does not listen within {} s", PATIENCE.as_secs()).into());
+            }
+            std::thread::sleep(LOOK);
+        }
+        Ok(Self { process, address: format!("tcp:127.0.0.1:{port}") })
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.process.child.id()
+    }
+}
+
 /// Reads the counts of a server, over TCP.
 pub(super) struct Watcher(Client);
 
@@ -197,7 +235,12 @@ impl Watcher {
 
     /// Returns a count of the server as a member of the cluster.
     pub(super) fn cluster(&mut self, name: &str) -> Outcome<u64> {
-        let found = self.stats("cluster")?.into_iter().find(|(found, _)| found == name);
+        self.count("cluster", name)
+    }
+
+    /// Returns a count of a kind.
+    pub(super) fn count(&mut self, kind: &str, name: &str) -> Outcome<u64> {
+        let found = self.stats(kind)?.into_iter().find(|(found, _)| found == name);
         Ok(found.ok_or_else(|| format!("a server has no count {name}"))?.1)
     }
 }
@@ -243,6 +286,12 @@ impl Cluster {
         rdmakv_client::Cluster::new(&self.etcd.url)
     }
 
+    /// Returns clients that ask the running servers for their counts.
+    pub(super) fn watchers(&self) -> Outcome<Vec<Watcher>> {
+        let running = self.servers.iter().filter(|server| server.process.is_some());
+        running.map(Server::watcher).collect()
+    }
+
     /// Returns the processes of all servers and agents.
     pub(super) fn processes(&self) -> Vec<u32> {
         self.servers.iter().flat_map(Server::processes).collect()
@@ -264,8 +313,7 @@ impl Cluster {
     /// Waits for a configuration, and then for all running servers to serve in it.
     fn wait(&self, what: &str, is_so: impl Fn(&Config) -> bool) -> Outcome<()> {
         let mut store = self.etcd.store()?;
-        let running = self.servers.iter().filter(|server| server.process.is_some());
-        let mut watchers = running.map(Server::watcher).collect::<Outcome<Vec<_>>>()?;
+        let mut watchers = self.watchers()?;
         let until = Instant::now() + PATIENCE;
         loop {
             if let Some(config) = store.read()?.config().filter(|config| is_so(config)) {

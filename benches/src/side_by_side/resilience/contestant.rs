@@ -1,16 +1,19 @@
-//! The one server, the cluster, a client of each, and turns of requests.
+//! The one server, the cluster and the memcacheds, their clients, and turns of requests.
 
-use super::cluster::{Cluster, Server};
+use super::cluster::{Cluster, Memcached, Server, Watcher};
 use super::{Kind, SERVERS};
 use crate::pin;
 use crate::side_by_side::remote::Outcome;
 use hdrhistogram::Histogram;
-use rdmakv_client::{Client, Data, Options};
+use rdmakv_client::{Client, Data, Options, Stored, Ticket};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Most of the requests that a turn has at least: a short turn of long requests has a median, too.
+/// Requests of a turn, at least: a short turn of long requests has a median, too.
 const LEAST: u64 = 10;
+/// The memcacheds that have a copy each, and the MiB of each.
+const MEMCACHEDS: usize = 3;
+const MEMORY: u64 = 128;
 
 /// The operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,6 +32,15 @@ pub(super) struct Turn {
     pub(super) cpu: f64,
     /// Calls to servers of a request.
     pub(super) calls: f64,
+    /// Bytes that servers read and wrote over sockets, of a request.
+    pub(super) sockets: f64,
+}
+
+/// Counts of servers.
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    calls: u64,
+    sockets: u64,
 }
 
 /// All that takes turns.
@@ -36,8 +48,12 @@ pub(super) struct Contestant {
     /// Clients end before the servers.
     one: Client,
     resilient: Client,
+    /// One of each memcached.
+    plain: Vec<Client>,
+    watchers: Vec<Watcher>,
     pub(super) cluster: Cluster,
     pub(super) alone: Server,
+    memcacheds: Vec<Memcached>,
     _folder: TempDir,
 }
 
@@ -47,17 +63,38 @@ impl Contestant {
         let folder = tempfile::tempdir()?;
         let policies = Kind::RESILIENT.map(|kind| (format!("{}:", kind.name()), kind.policy()));
         let cluster = Cluster::start(folder.path(), cpus, memory, &policies)?;
-        let cpu = cpus.get(SERVERS % cpus.len().max(1)).copied().ok_or("no CPU for servers")?;
-        let alone = Server::alone(folder.path(), cpu, memory)?;
+        let cpu = |nth: usize| cpus.get(nth % cpus.len().max(1)).copied().ok_or("no CPU for servers");
+        let alone = Server::alone(folder.path(), cpu(SERVERS)?, memory)?;
+        let count = if Memcached::version().is_some() { MEMCACHEDS } else { 0 };
+        let memcacheds = (0..count).map(|nth| Memcached::start(folder.path(), cpu(nth)?, MEMORY));
+        let memcacheds = memcacheds.collect::<Outcome<Vec<_>>>()?;
         let one = Client::with_options([alone.fabric()], options())?;
         let resilient = Client::of_cluster(&cluster.of_clients(), options())?;
-        Ok(Self { one, resilient, cluster, alone, _folder: folder })
+        let client = |memcached: &Memcached| Client::with_options([&memcached.address], options());
+        let plain = memcacheds.iter().map(client).collect::<Result<_, _>>()?;
+        let watchers = cluster.watchers()?;
+        Ok(Self { one, resilient, plain, watchers, cluster, alone, memcacheds, _folder: folder })
     }
 
-    fn client(&mut self, kind: Kind) -> &mut Client {
+    /// Returns the kinds that are here.
+    pub(super) fn kinds(&self) -> impl Iterator<Item = Kind> + use<> {
+        let has_memcached = !self.memcacheds.is_empty();
+        Kind::ALL.into_iter().filter(move |&kind| kind != Kind::Memcached || has_memcached)
+    }
+
+    /// Kills a server of the cluster.
+    pub(super) fn kill(&mut self, at: usize) -> Outcome<()> {
+        self.cluster.kill(at);
+        self.watchers = self.cluster.watchers()?;
+        Ok(())
+    }
+
+    /// Returns the clients that store a value of a kind, all of them.
+    fn clients(&mut self, kind: Kind) -> &mut [Client] {
         match kind {
-            Kind::One => &mut self.one,
-            Kind::Copies | Kind::Code => &mut self.resilient,
+            Kind::One => std::slice::from_mut(&mut self.one),
+            Kind::Copies | Kind::Code => std::slice::from_mut(&mut self.resilient),
+            Kind::Memcached => &mut self.plain,
         }
     }
 
@@ -66,22 +103,28 @@ impl Contestant {
         match kind {
             Kind::One => self.alone.processes(),
             Kind::Copies | Kind::Code => self.cluster.processes(),
+            Kind::Memcached => self.memcacheds.iter().map(Memcached::id).collect(),
         }
     }
 
-    /// Returns the calls that the servers of the cluster have answered.
-    fn calls(&self, kind: Kind) -> Outcome<u64> {
-        if kind == Kind::One {
-            return Ok(0);
+    /// Returns the counts of the cluster's servers; none of others.
+    fn counts(&mut self, kind: Kind) -> Outcome<Counts> {
+        let mut counts = Counts::default();
+        if !Kind::RESILIENT.contains(&kind) {
+            return Ok(counts);
         }
-        let serve = self.cluster.servers.iter().filter(|server| !server.processes().is_empty());
-        serve.map(|server| server.watcher()?.cluster("calls")).sum()
+        for watcher in &mut self.watchers {
+            counts.calls += watcher.cluster("calls")?;
+            let stats = watcher.stats("")?;
+            let sockets = stats.iter().filter(|(name, _)| name == "bytes_read" || name == "bytes_written");
+            counts.sockets += sockets.map(|(_, bytes)| bytes).sum::<u64>();
+        }
+        Ok(counts)
     }
 
     /// Stores values with these numbers.
     pub(super) fn fill(&mut self, kind: Kind, of: &str, count: usize, bytes: usize) -> Outcome<()> {
-        let client = self.client(kind);
-        fill(client, kind, of, count, bytes)
+        fill(self.clients(kind), kind, of, count, bytes)
     }
 
     /// Asks for so long, for one of so many keys after the other.
@@ -94,15 +137,9 @@ impl Contestant {
     ) -> Outcome<Turn> {
         let keys: Vec<_> = (0..keys).map(|number| kind.key(of, number)).collect();
         let processes = self.processes(kind);
-        let calls = self.calls(kind)?;
-        let client = self.client(kind);
-        let sockets = client.counters().over_sockets;
-        let mut data = Data::None;
-        if asked == Asked::Set {
-            let mut buffer = client.buffer(bytes)?;
-            buffer.fill(b'v');
-            data = buffer.into();
-        }
+        let counts = self.counts(kind)?;
+        let clients = self.clients(kind);
+        let mut data = if asked == Asked::Set { buffers(clients, bytes)? } else { Vec::new() };
         let mut times = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3)?;
         let cpu = cpu(&processes)?;
         let begun = Instant::now();
@@ -112,24 +149,17 @@ impl Contestant {
                 break;
             }
             match asked {
-                Asked::Set => data = set(client, key, data)?,
-                Asked::Get => {
-                    let value = client.get(key)?.ok_or_else(|| format!("get {key}: the value is gone"))?;
-                    if value.len() != bytes || value.first() != Some(&b'v') || value.last() != Some(&b'v') {
-                        return Err(format!("get {key}: the value is another than was stored").into());
-                    }
-                }
+                Asked::Set => data = set(clients, key, data)?,
+                Asked::Get => get(clients, key, bytes)?,
             }
             times.saturating_record(at.elapsed().as_nanos() as u64);
         }
         let requests = times.len();
         let of_request = |all: u64| all as f64 / requests as f64;
         let cpu = of_request(self::cpu(&processes)? - cpu);
-        if client.counters().over_sockets > sockets {
-            return Err("values came over TCP: the shm fabric was lost".into());
-        }
-        let calls = of_request(self.calls(kind)? - calls);
-        Ok(Turn { requests, p50: times.value_at_quantile(0.5) as f64, cpu, calls })
+        let now = self.counts(kind)?;
+        let (calls, sockets) = (of_request(now.calls - counts.calls), of_request(now.sockets - counts.sockets));
+        Ok(Turn { requests, p50: times.value_at_quantile(0.5) as f64, cpu, calls, sockets })
     }
 }
 
@@ -146,19 +176,41 @@ pub(super) fn options() -> Options {
 }
 
 /// Stores values with these numbers.
-pub(super) fn fill(client: &mut Client, kind: Kind, of: &str, count: usize, bytes: usize) -> Outcome<()> {
-    let mut buffer = client.buffer(bytes)?;
-    buffer.fill(b'v');
-    let mut data = Data::Buffer(buffer);
+pub(super) fn fill(clients: &mut [Client], kind: Kind, of: &str, count: usize, bytes: usize) -> Outcome<()> {
+    let mut data = buffers(clients, bytes)?;
     for number in 0..count {
-        data = set(client, &kind.key(of, number), data)?;
+        data = set(clients, &kind.key(of, number), data)?;
     }
     Ok(())
 }
 
-/// Stores a value out of registered memory, which is given back.
-fn set(client: &mut Client, key: &str, data: Data) -> Outcome<Data> {
-    let ticket = client.iset(key, data, ())?;
-    let (stored, data) = client.wait_for_data(ticket);
-    if stored?.is_stored() { Ok(data) } else { Err(format!("set {key}: the value was not stored").into()) }
+/// Returns a value in memory of each client.
+fn buffers(clients: &mut [Client], bytes: usize) -> Outcome<Vec<Data>> {
+    let one = |client: &mut Client| {
+        let mut buffer = client.buffer(bytes)?;
+        buffer.fill(b'v');
+        Ok(Data::Buffer(buffer))
+    };
+    clients.iter_mut().map(one).collect()
+}
+
+/// Stores a value by all clients at once, and returns the memory that it was in.
+fn set(clients: &mut [Client], key: &str, data: Vec<Data>) -> Outcome<Vec<Data>> {
+    let begun = clients.iter_mut().zip(data).map(|(client, data)| client.iset(key, data, ()));
+    let tickets = begun.collect::<Result<Vec<_>, _>>()?;
+    let end = |(client, ticket): (&mut Client, Ticket<Stored>)| {
+        let (stored, data) = client.wait_for_data(ticket);
+        if stored?.is_stored() { Ok(data) } else { Err(format!("set {key}: the value was not stored").into()) }
+    };
+    clients.iter_mut().zip(tickets).map(end).collect()
+}
+
+/// Reads a value by the first client, and checks it.
+fn get(clients: &mut [Client], key: &str, bytes: usize) -> Outcome<()> {
+    let client = clients.first_mut().ok_or("no client")?;
+    let value = client.get(key)?.ok_or_else(|| format!("get {key}: the value is gone"))?;
+    if value.len() != bytes || value.first() != Some(&b'v') || value.last() != Some(&b'v') {
+        return Err(format!("get {key}: the value is another than was stored").into());
+    }
+    Ok(())
 }

@@ -25,7 +25,7 @@ const ROOM: (f64, f64) = (1.3, 1.4);
 fn most(kind: Kind) -> f64 {
     match kind {
         Kind::Code => 1.55,
-        Kind::Copies | Kind::One => 3.05,
+        Kind::Copies | Kind::One | Kind::Memcached => 3.05,
     }
 }
 
@@ -48,7 +48,7 @@ fn measure(setting: &Setting, contestant: &mut Contestant) -> Outcome<Vec<Row>> 
     let all = contestant.cluster.servers.iter().chain([&contestant.alone]);
     let mut watchers = all.map(|server| server.watcher()).collect::<Outcome<Vec<_>>>()?;
     let mut taken = Vec::new();
-    for kind in Kind::ALL {
+    for kind in Kind::OURS {
         let before = chunks(&mut watchers)?;
         contestant.fill(kind, "memory", values, VALUE)?;
         taken.push(chunks(&mut watchers)? - before);

@@ -2,7 +2,7 @@
 //!
 //! Six servers form a cluster by one etcd. Another server has no cluster and keeps one copy of each value. All of them are this program under
 //! another name, and so are the servers' agents. The client is this process. Everything is over `shm`, with the defaults of server and client;
-//! `-I 1025k` admits values of 1 MiB. The one server, `copies:3` and `code:4+2` take turns.
+//! `-I 1025k` admits values of 1 MiB. The one server, `copies:3`, `code:4+2` and three memcacheds, where these are installed, take turns.
 //!
 //! * `memory`: the chunks that hold many values of 1 MiB, counted whole.
 //! * `set`, `get`: the time of a request, with one under way, and the CPU of servers, agents and client for it.
@@ -40,10 +40,14 @@ enum Kind {
     One,
     Copies,
     Code,
+    /// On three memcacheds, to each of which the client sends it over TCP.
+    Memcached,
 }
 
 impl Kind {
-    const ALL: [Self; 3] = [Self::One, Self::Copies, Self::Code];
+    const ALL: [Self; 4] = [Self::One, Self::Copies, Self::Code, Self::Memcached];
+    /// Those of our servers.
+    const OURS: [Self; 3] = [Self::One, Self::Copies, Self::Code];
     /// Those of the cluster.
     const RESILIENT: [Self; 2] = [Self::Copies, Self::Code];
 
@@ -52,12 +56,13 @@ impl Kind {
             Self::One => "one",
             Self::Copies => "copies",
             Self::Code => "code",
+            Self::Memcached => "memcached",
         }
     }
 
     fn policy(self) -> Policy {
         match self {
-            Self::One => Policy::None,
+            Self::One | Self::Memcached => Policy::None,
             Self::Copies => COPIES,
             Self::Code => CODE,
         }
@@ -106,6 +111,10 @@ pub fn about() -> Vec<String> {
         format!("ours: {SERVERS} servers and their agents, by {}; keys have {COPIES} or {CODE}", Etcd::version()),
         "peer: one copy on one server of this build, without a cluster".into(),
         "The client is this process. CPU is that of servers, agents and client; etcd's is not counted.".into(),
+        cluster::Memcached::version()
+            .map_or("No SETs to three memcacheds: apt-get install memcached.".into(), |version| {
+                format!("set/.../memcached: the client sends a value to three of {version} at once, over TCP")
+            }),
         "memcached behind mcrouter is not compared: Debian has no package of mcrouter.".into(),
     ]
 }

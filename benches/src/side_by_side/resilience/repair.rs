@@ -55,7 +55,7 @@ fn measure(setting: &Setting, kind: Kind, cpus: &[usize]) -> Outcome<Vec<Row>> {
     let (values, memory) = if setting.quick { (VALUES.1, MEMORY.1) } else { (VALUES.0, MEMORY.0) };
     let mut cluster = Cluster::start(folder.path(), cpus, memory, &policies)?;
     let mut client = Client::of_cluster(&cluster.of_clients(), options())?;
-    fill(&mut client, kind, "repair", values, VALUE)?;
+    fill(std::slice::from_mut(&mut client), kind, "repair", values, VALUE)?;
     drop(client);
     let mut all = Vec::new();
     for round in 0..setting.rounds {

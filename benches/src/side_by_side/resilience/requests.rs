@@ -68,7 +68,11 @@ pub(super) fn parts(shared: &Shared, cpus: &[usize]) -> Vec<Part> {
     for (asked, name, costs) in [(Asked::Set, "set", &Cost::OF_SET[..]), (Asked::Get, "get", &Cost::OF_GET)] {
         for bytes in SIZES {
             let name = format!("{name}/{}", size_name(bytes));
-            parts.push(part(shared, cpus, name.clone(), TITLE, costs, move |setting, contestant| {
+            let mut names = rows(costs);
+            if asked == Asked::Set {
+                names.extend(Cost::OF_GET.map(|cost| format!("memcached/{}", cost.name())));
+            }
+            parts.push(part(shared, cpus, name.clone(), &names, move |setting, contestant| {
                 requests(setting, contestant, (asked, bytes, costs), &name)
             }));
         }
@@ -94,12 +98,11 @@ fn part(
     shared: &Shared,
     cpus: &[usize],
     name: String,
-    title: &'static str,
-    costs: &[Cost],
+    rows: &[String],
     measure: impl Fn(&Setting, &mut Contestant) -> Outcome<Vec<Row>> + 'static,
 ) -> Part {
     let (shared, cpus) = (shared.clone(), cpus.to_vec());
-    Part::new(name, title, &rows(costs), move |setting| {
+    Part::new(name, TITLE, rows, move |setting| {
         let start = || memory::start(&cpus, setting);
         with(&shared, start, |contestant| measure(setting, contestant)).map_err(|error| error.to_string())
     })
@@ -131,7 +134,7 @@ fn keys(setting: &Setting) -> usize {
 }
 
 /// The turns of each kind, by its place.
-type Turns = [Vec<Turn>; 3];
+type Turns = [Vec<Turn>; Kind::ALL.len()];
 
 /// Takes turns, there and back: none always runs behind the same other.
 fn take_turns(
@@ -154,7 +157,7 @@ fn take_turns(
 
 /// Stores what is asked for, and asks for it so that tags and sizes are known.
 fn prepare(contestant: &mut Contestant, of: &str, bytes: usize, setting: &Setting) -> Outcome<()> {
-    for kind in Kind::ALL {
+    for kind in contestant.kinds() {
         contestant.fill(kind, of, keys(setting), bytes)?;
         contestant.turn(Asked::Get, kind, (of, keys(setting), bytes), setting.whole / 4)?;
     }
@@ -172,7 +175,8 @@ fn requests(
     name: &str,
 ) -> Outcome<Vec<Row>> {
     prepare(contestant, name, bytes, setting)?;
-    let turns = take_turns(setting, contestant, &Kind::ALL, asked, (name, bytes))?;
+    let kinds: Vec<_> = contestant.kinds().filter(|&kind| asked == Asked::Set || kind != Kind::Memcached).collect();
+    let turns = take_turns(setting, contestant, &kinds, asked, (name, bytes))?;
     let mut rows = Vec::new();
     for kind in Kind::RESILIENT {
         for &cost in costs {
@@ -183,14 +187,28 @@ fn requests(
                 continue;
             }
             let row = Row::new(name, ours, Some(one), Unit::Nanos);
-            rows.push(row.at_most_times(most(asked, kind, bytes, cost)).note(requests_of(&turns[kind as usize])));
+            rows.push(row.at_most_times(most(asked, kind, bytes, cost)).note(about(&turns[kind as usize], bytes)));
         }
+    }
+    if asked == Asked::Set {
+        let of = |kind: Kind, cost| figure(&turns[kind as usize], cost);
+        rows.extend(Cost::OF_GET.map(|cost| {
+            let peer = kinds.contains(&Kind::Memcached).then(|| of(Kind::Memcached, cost));
+            let row = Row::new(format!("{name}/memcached/{}", cost.name()), of(Kind::Copies, cost), peer, Unit::Nanos);
+            row.at_most_times(None).note("ours: copies:3; peer: three memcacheds")
+        }));
     }
     Ok(rows)
 }
 
-fn requests_of(turns: &[Turn]) -> String {
-    format!("{} requests", turns.iter().map(|turn| turn.requests).sum::<u64>())
+/// Returns how many requests there were, and how many of their bytes left the fabric, if those of values did.
+fn about(turns: &[Turn], bytes: usize) -> String {
+    let requests = turns.iter().map(|turn| turn.requests).sum::<u64>();
+    let sockets = Figure::lowest(turns.iter().map(|turn| turn.sockets).collect()).median.unwrap_or(0.0);
+    match sockets / bytes as f64 {
+        share if share < 0.5 || bytes < 1 << 20 => format!("{requests} requests"),
+        share => format!("{requests} requests, {share:.1} x the value over TCP"),
+    }
 }
 
 /// Kills two servers and reads what was stored before.
@@ -201,7 +219,7 @@ fn degraded(setting: &Setting, contestant: &mut Contestant) -> Outcome<Vec<Row>>
         prepare(contestant, name, *bytes, setting)?;
         whole.push(take_turns(setting, contestant, &Kind::RESILIENT, Asked::Get, (name, *bytes))?);
     }
-    (0..LOST).for_each(|at| contestant.cluster.kill(at));
+    (0..LOST).try_for_each(|at| contestant.kill(at))?;
     contestant.cluster.has(SERVERS - LOST)?;
     let mut rows = Vec::new();
     for ((name, bytes), whole) in of.iter().zip(whole) {
