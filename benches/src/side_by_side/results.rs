@@ -560,7 +560,7 @@ mod tests {
         let before = Before::of(page);
         assert_eq!(
             before.parts.iter().map(|part| part.name.as_str()).collect::<Vec<_>>(),
-            ["cache", "sim", "fabric", "handshake", "kv"]
+            ["cache", "sim", "fabric", "handshake", "kv", "resilience"]
         );
         for part in &before.parts {
             assert_eq!(part.losses.len(), part.counts()[2], "{}", part.name);
