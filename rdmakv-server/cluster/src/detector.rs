@@ -1,13 +1,17 @@
 //! Failure detection: which servers are suspected, and which are to be removed.
 //!
-//! Each server pings all others each [`INTERVAL`]. It suspects one that refused twice in a row, or left four pings in a row unanswered.
-//! It writes that as a fact until the other answers again. To remove a server that is healthy is safe, but costs a repair, and more than a
+//! Each server pings all others each [`INTERVAL`]. It suspects one that refused twice in a row, or left four pings in a row unanswered. It
+//! also suspects one that answered for a lease that it has no right. That counts only while this server has a right itself: an outage of etcd
+//! makes none suspected. It writes a suspicion as a fact until the other answers again, with a right. To remove a server that is healthy is safe, but costs a repair, and more than a
 //! group may lose would cost values. So a server is removed only by one that
 //!
 //! * suspects it at that time, so that facts which an outage of etcd left behind remove none;
 //! * is not itself suspected by most, so that two halves that do not reach each other, but reach etcd and the clients, both stay;
 //! * and sees that most of the other servers suspect it, or that its `alive` is gone. Servers that most suspect, or that are not alive, do not
 //!   count.
+//!
+//! One that answers without a right has its values yet, and may return with them. So it is removed only as long as all that were removed since
+//! the last whole epoch are no more than each key may lose.
 //!
 //! The last server that is not joining is never removed: the joining ones may lack its values. It answers again when it returns. Its next run
 //! takes its place if it was lost.
@@ -37,6 +41,8 @@ pub struct Detector {
     peers: BTreeMap<ServerId, Peer>,
     /// When pings were sent last.
     pinged: Option<u64>,
+    /// Nanoseconds of a right.
+    lease: u64,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -48,6 +54,17 @@ struct Peer {
     refused: u8,
     /// How far its clock is from this one's at least, in nanoseconds; None before the first answer.
     skew: Option<i64>,
+    /// Since when it answers without a right, and this run has one.
+    powerless: Option<u64>,
+}
+
+/// Which of two servers have a right, as the answer to a ping comes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rights {
+    /// The one that asked.
+    pub own: bool,
+    /// The one that answered.
+    pub other: bool,
 }
 
 /// The clocks that the answer to a ping shows, in nanoseconds since 1970.
@@ -72,7 +89,7 @@ impl Clocks {
 impl Detector {
     /// Returns the detector of a run.
     pub fn new(id: ServerId, run: Incarnation) -> Self {
-        Self { me: (id, run), peers: BTreeMap::new(), pinged: None }
+        Self { me: (id, run), peers: BTreeMap::new(), pinged: None, lease: 0 }
     }
 
     /// Returns the number of this run's server.
@@ -82,9 +99,11 @@ impl Detector {
 
     /// Takes the servers of a configuration. What is known of runs that stay is kept.
     pub fn follow(&mut self, config: &Config) {
+        self.lease = u64::from(config.lease_ms()) * 1_000_000;
         self.peers.retain(|&id, peer| config.server(id).is_some_and(|server| server.incarnation == peer.run));
         for server in config.servers().iter().filter(|server| server.id != self.me.0) {
-            let new = || Peer { run: server.incarnation, waits: false, missed: 0, refused: 0, skew: None };
+            let run = server.incarnation;
+            let new = || Peer { run, waits: false, missed: 0, refused: 0, skew: None, powerless: None };
             self.peers.entry(server.id).or_insert_with(new);
         }
     }
@@ -114,9 +133,12 @@ impl Detector {
     }
 
     /// Takes an answer of a run to the last ping. One of another run is ignored.
-    pub fn answered(&mut self, id: ServerId, run: Incarnation, clocks: Clocks) {
+    pub fn answered(&mut self, id: ServerId, run: Incarnation, clocks: Clocks, rights: Rights) {
+        let now = self.pinged.unwrap_or(0);
         if let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.run == run) {
             (peer.waits, peer.missed, peer.refused, peer.skew) = (false, 0, 0, Some(clocks.skew()));
+            let counts = !rights.other && (rights.own || is_planted("outage-counts"));
+            peer.powerless = counts.then(|| peer.powerless.unwrap_or(now));
         }
     }
 
@@ -129,7 +151,17 @@ impl Detector {
 
     /// Returns whether this run suspects a server by its own pings.
     pub fn suspects(&self, id: ServerId) -> bool {
+        self.is_silent(id) || self.is_powerless(id)
+    }
+
+    fn is_silent(&self, id: ServerId) -> bool {
         self.peers.get(&id).is_some_and(|peer| peer.refused >= REFUSALS || peer.missed >= MISSES)
+    }
+
+    /// Returns whether a server has answered for a lease that it has no right.
+    fn is_powerless(&self, id: ServerId) -> bool {
+        let since = self.peers.get(&id).and_then(|peer| peer.powerless);
+        since.is_some_and(|since| self.pinged.is_some_and(|now| now.saturating_sub(since) > self.lease))
     }
 
     /// Returns the facts that this run has to write and to delete, so that its suspicions in etcd are those that it has.
@@ -146,12 +178,13 @@ impl Detector {
     /// Returns a server that this run may remove now by the next epoch.
     pub fn to_remove(&self, config: &Config, facts: &Facts) -> Option<ServerId> {
         let is_member = config.server(self.me.0).is_some_and(|server| server.incarnation == self.me.1);
-        let is_silent = |server: &&Server| {
-            let suspects = self.suspects(server.id) || is_planted("old-suspicion-removes");
-            suspects && self.knows(server.id, server.incarnation)
+        let may_spare = may_spare_one(config) || is_planted("powerless-are-spared");
+        let has_failed = |server: &&Server| {
+            let is_silent = self.is_silent(server.id) || is_planted("old-suspicion-removes");
+            (is_silent || self.is_powerless(server.id) && may_spare) && self.knows(server.id, server.incarnation)
         };
-        let silent: Vec<&Server> = config.servers().iter().filter(is_silent).collect();
-        if !is_member || silent.is_empty() {
+        let failed: Vec<&Server> = config.servers().iter().filter(has_failed).collect();
+        if !is_member || failed.is_empty() {
             return None;
         }
         let suspected = suspected_by_most(config, facts);
@@ -160,7 +193,7 @@ impl Detector {
         }
         let is_gone =
             |server: &&&Server| suspected.contains(&server.id) || !facts.is_alive(server.id, server.incarnation);
-        silent.iter().filter(is_gone).find(|server| !is_last_with_values(config, server)).map(|server| server.id)
+        failed.iter().filter(is_gone).find(|server| !is_last_with_values(config, server)).map(|server| server.id)
     }
 
     fn knows(&self, id: ServerId, run: Incarnation) -> bool {
@@ -177,6 +210,18 @@ impl Detector {
         let behind = skews.iter().filter(|&&skew| skew < -limit).count();
         skews.len() >= 2 && ahead.max(behind) * 2 > skews.len()
     }
+}
+
+/// Returns whether the values of all keys outlive the loss of one more server, though those that left since the last whole epoch are lost.
+fn may_spare_one(config: &Config) -> bool {
+    let kept = config.policies().iter().map(|(_, policy)| policy.may_lose()).filter(|&most| most > 0);
+    let (now, past) = (config.members(), config.past());
+    // Servers that were joining had nothing.
+    let had_values = past.iter().chain([&now]).flat_map(|members| &members.servers);
+    let had_values = had_values.filter(|server| server.state != State::Joining).map(|server| server.incarnation);
+    let lost: BTreeSet<Incarnation> = had_values.filter(|&run| config.incarnation(run).is_none()).collect();
+    let lost = if config.is_whole() { 0 } else { lost.len() };
+    kept.min().is_none_or(|most| lost < most)
 }
 
 /// Returns whether all other servers are joining, so that they may lack values that this one has.

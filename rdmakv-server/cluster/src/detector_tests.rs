@@ -5,13 +5,15 @@
 
 use std::collections::BTreeSet;
 
-use crate::config::{Config, Incarnation, ServerId};
-use crate::detector::{Clocks, Detector, INTERVAL, suspected_by_most};
+use crate::config::{Config, Incarnation, Policy, ServerId};
+use crate::detector::{Clocks, Detector, INTERVAL, Rights, suspected_by_most};
 use crate::facts::{Change, Fact, Facts};
 use crate::faults;
 
 /// Steps after which etcd ends the lease of a run that does not renew it: 2 s, and up to half a second to notice.
 const LEASE: u64 = 25;
+/// Steps of a right.
+const RIGHT: u64 = 20;
 
 struct Cluster {
     step: u64,
@@ -30,6 +32,8 @@ struct Run {
     state: Condition,
     reaches_etcd: bool,
     renewed: u64,
+    /// When etcd was read last.
+    read: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,7 +63,7 @@ impl Cluster {
         let run = |id| {
             let mut detector = Detector::new(ServerId(id), run_of(id));
             detector.follow(&config);
-            Run { detector, state: Condition::Runs, reaches_etcd: true, renewed: 0 }
+            Run { detector, state: Condition::Runs, reaches_etcd: true, renewed: 0, read: 0 }
         };
         let servers: Vec<Run> = (0..servers).map(run).collect();
         let (facts, cut, removed) = (Facts::default(), BTreeSet::new(), Vec::new());
@@ -84,6 +88,7 @@ impl Cluster {
 
     fn pings(&mut self) {
         let states: Vec<Condition> = self.servers.iter().map(|run| run.state).collect();
+        let rights: Vec<bool> = self.servers.iter().map(|run| self.step <= run.read + RIGHT).collect();
         for (me, run) in self.servers.iter_mut().enumerate().filter(|(me, _)| states[*me] == Condition::Runs) {
             for (id, incarnation) in run.detector.ping(self.step * INTERVAL) {
                 // A ping goes one way and its answer the other.
@@ -91,7 +96,9 @@ impl Cluster {
                 let arrives = !self.cut.contains(&(me, other)) && !self.cut.contains(&(other, me));
                 match states[usize::from(id.0)] {
                     Condition::Runs if arrives => {
-                        run.detector.answered(id, incarnation, Clocks { sent: 0, answered: 0, received: 0 });
+                        let rights = Rights { own: rights[usize::from(me)], other: rights[usize::from(other)] };
+                        let clocks = Clocks { sent: 0, answered: 0, received: 0 };
+                        run.detector.answered(id, incarnation, clocks, rights);
                     }
                     Condition::Dead if arrives => run.detector.refused(id, incarnation),
                     _ => {}
@@ -112,7 +119,7 @@ impl Cluster {
         for (me, run) in self.servers.iter_mut().enumerate() {
             let id = ServerId(me as u8);
             if run.state == Condition::Runs && run.reaches_etcd {
-                run.renewed = self.step;
+                (run.renewed, run.read) = (self.step, self.step);
                 set(&mut self.facts, &Fact::Alive(id, run_of(id.0)), true);
                 let (wanted, stale) = run.detector.changes(&seen);
                 stale.iter().for_each(|fact| set(&mut self.facts, fact, false));
@@ -220,13 +227,52 @@ fn halves_that_do_not_meet_both_stay() {
 }
 
 #[test]
-fn a_server_cut_off_from_etcd_only_stays() {
+fn a_server_cut_off_from_etcd_only_is_removed() {
+    for servers in 2..8 {
+        let mut cluster = Cluster::of(servers);
+        cluster.servers[0].reaches_etcd = false;
+        // Its right ends, and it answers without one for as long.
+        cluster.advance(2 * RIGHT - 1);
+        assert!(cluster.removed().is_empty());
+        cluster.advance(10);
+        assert_eq!(cluster.removed(), [0], "{servers}");
+    }
+}
+
+#[test]
+fn a_server_that_reads_etcd_again_in_time_stays() {
     let mut cluster = Cluster::of(3);
-    cluster.servers[0].reaches_etcd = false;
-    cluster.advance(200);
-    // Its right is over, and its alive is gone, but it answers pings: it may return.
+    for _ in 0..10 {
+        cluster.servers[0].reaches_etcd = false;
+        cluster.advance(2 * RIGHT - 2);
+        cluster.servers[0].reaches_etcd = true;
+        cluster.advance(2);
+    }
     assert!(cluster.removed().is_empty());
-    assert!(!cluster.facts.is_alive(ServerId(0), run_of(0)));
+}
+
+/// Cuts three servers of six off from etcd, where keys may lose one server. Returns which are removed in one epoch after another.
+fn cut_three_off() -> Vec<Vec<u8>> {
+    let mut cluster = Cluster::of(6);
+    cluster.config = cluster.config.with_policy(b"", Policy::Copies(2)).unwrap().whole().unwrap();
+    cluster.servers[..3].iter_mut().for_each(|run| run.reaches_etcd = false);
+    let mut removed = Vec::new();
+    for _ in 0..3 {
+        cluster.removed.clear();
+        cluster.advance(100);
+        removed.push(cluster.removed());
+        cluster.config = cluster.config.whole().unwrap();
+    }
+    removed
+}
+
+#[test]
+fn those_without_a_right_go_as_values_outlive_it() {
+    assert_eq!(cut_three_off(), [vec![0], vec![1], vec![2]]);
+    faults::plant("powerless-are-spared");
+    let removed = cut_three_off();
+    faults::plant("");
+    assert_eq!(removed[0], [0, 1, 2]);
 }
 
 #[test]
@@ -292,7 +338,9 @@ fn random_failures_remove_with_cause_only() {
                     );
                     let state = cluster.servers[usize::from(id.0)].state;
                     let is_cut = cluster.cut.iter().any(|&(one, other)| one == id.0 || other == id.0);
-                    assert!(state != Condition::Runs || is_cut, "seed {seed}: {id:?} answers all");
+                    let has_right = cluster.step <= cluster.servers[usize::from(id.0)].read + RIGHT;
+                    let is_well = state == Condition::Runs && !is_cut && has_right;
+                    assert!(!is_well, "seed {seed}: {id:?} answers all");
                 }
             }
         }
@@ -339,8 +387,23 @@ fn finds_planted_faults() {
         }
         detector.suspects(id)
     };
-    let scenarios: [(&str, Scenario); 3] =
-        [("suspected-removes", halves), ("old-suspicion-removes", outage), ("late-pings-count", wakes)];
+    // One after another reads etcd again after an outage.
+    let returns = |cluster: &mut Cluster| {
+        cluster.etcd_is_down = true;
+        cluster.advance(100);
+        cluster.etcd_is_down = false;
+        cluster.servers[0].reaches_etcd = false;
+        cluster.advance(RIGHT / 2);
+        cluster.servers[0].reaches_etcd = true;
+        cluster.advance(100);
+        !cluster.removed().is_empty()
+    };
+    let scenarios: [(&str, Scenario); 4] = [
+        ("suspected-removes", halves),
+        ("old-suspicion-removes", outage),
+        ("late-pings-count", wakes),
+        ("outage-counts", returns),
+    ];
     for (fault, is_wrong) in scenarios {
         for planted in ["", fault] {
             crate::faults::plant(planted);
@@ -359,7 +422,7 @@ fn a_wrong_clock_is_the_one_that_most_disagree_with() {
         let mut detector = Detector::new(ServerId(0), run_of(0));
         detector.follow(&config);
         for &(id, skew) in skews {
-            detector.answered(ServerId(id), run_of(id), clocks(skew));
+            detector.answered(ServerId(id), run_of(id), clocks(skew), Rights { own: true, other: true });
         }
         detector.is_clock_off(1_000_000_000)
     };

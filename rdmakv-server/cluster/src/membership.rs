@@ -8,7 +8,7 @@
 //! has drained leaves.
 
 use crate::config::{ChangeError, Config, Epoch, Incarnation, Server, ServerId, State};
-use crate::detector::{Clocks, Detector};
+use crate::detector::{Clocks, Detector, Rights};
 use crate::facts::{Fact, View};
 use crate::faults::is_planted;
 use crate::member::{Role, Standing};
@@ -190,6 +190,11 @@ impl Membership {
     /// Returns whether this run may answer for any key now.
     pub fn has_right(&self, now: u64) -> bool {
         self.may_answer() && self.right.as_ref().is_some_and(|right| right.is_in_force(now))
+    }
+
+    /// Returns whether the right of this run is in force now, whatever keys it may answer for.
+    pub fn is_in_force(&self, now: u64) -> bool {
+        self.right.as_ref().is_some_and(|right| right.is_in_force(now))
     }
 
     /// Returns whether a tag may be granted now that clients may use for `duration` nanoseconds.
@@ -393,10 +398,11 @@ impl Membership {
         *self = Self { join_at: now + self.rejoin, rejoin, ..Self::new(identity, run) };
     }
 
-    /// Takes the answer of a run to a ping.
-    pub fn answered(&mut self, id: ServerId, run: Incarnation, clocks: Clocks) {
+    /// Takes the answer of a run to a ping, and whether that has a right.
+    pub fn answered(&mut self, id: ServerId, run: Incarnation, (clocks, has_right): (Clocks, bool), now: u64) {
+        let own = self.is_in_force(now);
         if let Some(detector) = &mut self.detector {
-            detector.answered(id, run, clocks);
+            detector.answered(id, run, clocks, Rights { own, other: has_right });
         }
     }
 

@@ -252,7 +252,9 @@ impl World {
                 Condition::Runs if !self.cuts.contains(&(from, to)) => {
                     let now = self.now as i64;
                     let clocks = Clocks { sent: now, answered: now, received: now };
-                    self.servers[from].membership.answered(id, run, clocks);
+                    let has_right = self.servers[to].membership.is_in_force(self.local(to));
+                    let local = self.local(from);
+                    self.servers[from].membership.answered(id, run, (clocks, has_right), local);
                 }
                 _ => {}
             }

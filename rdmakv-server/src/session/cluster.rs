@@ -431,11 +431,11 @@ impl Cluster {
         self.membership().allows_tag(clock::boot(), u64::try_from(lasting.as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Answers a ping: this run, its epoch, and the time since 1970 in nanoseconds.
-    pub(super) fn ping(&self) -> (Incarnation, Epoch, u128) {
+    /// Answers a ping: this run, its epoch, the time since 1970 in nanoseconds, and whether it has a right.
+    pub(super) fn ping(&self) -> (Incarnation, Epoch, u128, bool) {
         let membership = self.membership();
         let epoch = membership.config().map_or(Epoch(0), Config::epoch);
-        (membership.run(), epoch, clock::since_1970().as_nanos())
+        (membership.run(), epoch, clock::since_1970().as_nanos(), membership.is_in_force(clock::boot()))
     }
 
     /// Takes all keys into the epoch that the membership adopted.

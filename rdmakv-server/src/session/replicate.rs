@@ -83,8 +83,9 @@ pub(super) fn ping(cx: &Context<'_>, out: &mut Out) {
     match &cx.shared.cluster {
         None => put_line("ERROR", out),
         Some(cluster) => {
-            let (run, epoch, now) = cluster.ping();
-            put_line(&format!("MP {:016x} {} {now}", run.0, epoch.0), out);
+            let (run, epoch, now, has_right) = cluster.ping();
+            let right = if has_right { "right" } else { "none" };
+            put_line(&format!("MP {:016x} {} {now} {right}", run.0, epoch.0), out);
         }
     }
 }

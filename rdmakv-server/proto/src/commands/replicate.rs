@@ -4,7 +4,7 @@
 //! mx KEY BODYLEN CALLLEN [b]     a body of BODYLEN bytes follows, then an end of line: CALLLEN bytes of a call, then its piece
 //! MX BODYLEN REPLYLEN            the answer; its body has the same form, and an end of line
 //! mp                             asks for the run of the server
-//! MP RUN EPOCH NANOSECONDS       the answer: 16 hexadecimal digits, its epoch, its time since 1970
+//! MP RUN EPOCH NANOSECONDS right|none   the answer: 16 hexadecimal digits, its epoch, its time since 1970, whether it has a right
 //! ```
 //!
 //! The layouts of calls and replies are those of `rdmakv_cluster::wire`. With `b` the key is base64. Without a cluster both are unknown

@@ -52,8 +52,8 @@ enum Event {
     Written(Result<i64, String>),
     /// A proposal of a configuration, whatever came of it.
     Proposed(Result<(), String>),
-    /// A server answered a ping.
-    Answered(ServerId, Incarnation, Clocks),
+    /// A server answered a ping, and told whether it has a right.
+    Answered(ServerId, Incarnation, (Clocks, bool)),
     /// A server's address refused the connection.
     Refused(ServerId, Incarnation),
 }
@@ -218,7 +218,7 @@ impl Driver {
                     self.print_failure(&why);
                 }
             }
-            Event::Answered(id, run, clocks) => membership.answered(id, run, clocks),
+            Event::Answered(id, run, shown) => membership.answered(id, run, shown, clock::boot()),
             Event::Refused(id, run) => membership.refused(id, run),
         }
     }

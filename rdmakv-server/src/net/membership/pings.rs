@@ -88,7 +88,7 @@ impl Peer {
         while pings.recv().is_ok() {
             let (id, run) = self.run;
             let event = match self.ping() {
-                Ok((other, clocks)) => Event::Answered(id, other, clocks),
+                Ok((other, shown)) => Event::Answered(id, other, shown),
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Event::Refused(id, run),
                 Err(_) => continue,
             };
@@ -99,7 +99,7 @@ impl Peer {
     }
 
     /// Asks the server. One that closed the connection is asked over another.
-    fn ping(&mut self) -> io::Result<(Incarnation, Clocks)> {
+    fn ping(&mut self) -> io::Result<(Incarnation, (Clocks, bool))> {
         let is_new = self.stream.is_none();
         match self.try_ping() {
             Err(error) if !is_new && !is_silence(&error) => self.try_ping(),
@@ -107,7 +107,7 @@ impl Peer {
         }
     }
 
-    fn try_ping(&mut self) -> io::Result<(Incarnation, Clocks)> {
+    fn try_ping(&mut self) -> io::Result<(Incarnation, (Clocks, bool))> {
         let mut stream = match self.stream.take() {
             Some(stream) => stream,
             None => BufReader::new(self.connect()?),
@@ -117,9 +117,9 @@ impl Peer {
         let mut line = String::new();
         (&mut stream).take(LINE).read_line(&mut line)?;
         let received = since_1970();
-        let (run, answered) = answer(&line).ok_or(io::ErrorKind::InvalidData)?;
+        let (run, answered, has_right) = answer(&line).ok_or(io::ErrorKind::InvalidData)?;
         self.stream = Some(stream);
-        Ok((run, Clocks { sent, answered, received }))
+        Ok((run, (Clocks { sent, answered, received }, has_right)))
     }
 
     fn connect(&self) -> io::Result<TcpStream> {
@@ -141,13 +141,19 @@ fn since_1970() -> i64 {
     i64::try_from(clock::since_1970().as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// Returns the run and the time that an answer shows.
-fn answer(line: &str) -> Option<(Incarnation, i64)> {
+/// Returns the run and the time that an answer shows, and whether the run has a right.
+fn answer(line: &str) -> Option<(Incarnation, i64, bool)> {
     let mut words = line.strip_suffix("\r\n")?.split(' ');
     let (name, run, epoch, time) = (words.next()?, words.next()?, words.next()?, words.next()?);
     epoch.parse::<u32>().ok()?;
     let run = (name == "MP" && run.len() == 16).then(|| u64::from_str_radix(run, 16).ok())??;
-    (words.next().is_none()).then_some((Incarnation(run), time.parse().ok()?))
+    let has_right = match words.next() {
+        // One of an earlier release does not tell.
+        Some("right") | None => true,
+        Some("none") => false,
+        Some(_) => return None,
+    };
+    (words.next().is_none()).then_some((Incarnation(run), time.parse().ok()?, has_right))
 }
 
 #[cfg(test)]
@@ -169,9 +175,16 @@ mod tests {
 
     #[test]
     fn understands_answers_and_nothing_else() {
-        assert_eq!(answer("MP 00000000000000ff 7 12\r\n"), Some((Incarnation(255), 12)));
-        for line in ["MP ff 7 12\r\n", "MP 00000000000000ff 7\r\n", "ERROR\r\n", "MP 00000000000000ff 7 12", "\r\n"] {
-            assert_eq!(answer(line), None, "{line}");
+        assert_eq!(answer("MP 00000000000000ff 7 12 right\r\n"), Some((Incarnation(255), 12, true)));
+        assert_eq!(answer("MP 00000000000000ff 7 12 none\r\n"), Some((Incarnation(255), 12, false)));
+        for line in [
+            "ff 7 12 right\r\n",
+            "00000000000000ff 7 right\r\n",
+            "00000000000000ff 7 12 right",
+            "00000000000000ff 7 12 x\r\n",
+        ] {
+            assert_eq!(answer(&format!("MP {line}")), None, "{line}");
         }
+        assert_eq!(answer("ERROR\r\n"), None);
     }
 }
