@@ -7,6 +7,9 @@ use rdmakv_proto::item::value_sum;
 /// Values of fewer bytes are copies at all members: they are read from one server, and take more memory.
 pub(super) const CODE_FROM: usize = 4 << 10;
 
+/// Choices among fragments at most, some of which are damaged. There are 15 with 4+2, and each takes the time of a read.
+const MAX_CHOICES: u32 = 256;
+
 /// The fragments of a value that is written.
 #[derive(Debug)]
 pub(super) struct Fragments {
@@ -48,62 +51,102 @@ impl Fragments {
 
 /// The fragments of one version that were read.
 #[derive(Debug, Default)]
-pub(super) struct Parts(Vec<(u8, Vec<u8>)>);
+pub(super) struct Parts {
+    parts: Vec<(u8, Vec<u8>)>,
+    /// All choices among so many of them have failed.
+    tried: usize,
+    /// Choices that have failed.
+    choices: u32,
+}
 
 impl Parts {
-    /// Takes a fragment of a piece, if its length is right and no other has its number.
-    pub(super) fn take(&mut self, piece: &Piece, bytes: Vec<u8>) {
-        if let Form::Fragment { k, index } = piece.form
-            && usize::try_from(piece.length)
-                .is_ok_and(|whole| piece_length(whole, usize::from(k), usize::from(index)) == bytes.len())
-            && !self.0.iter().any(|&(other, _)| other == index)
-        {
-            self.0.push((index, bytes));
+    /// Takes a fragment of a piece, if its length is right and no other has its number. Returns whether it did.
+    pub(super) fn take(&mut self, piece: &Piece, bytes: Vec<u8>) -> bool {
+        let Form::Fragment { k, index } = piece.form else { return false };
+        let is_whole = usize::try_from(piece.length)
+            .is_ok_and(|whole| piece_length(whole, usize::from(k), usize::from(index)) == bytes.len());
+        let is_new = is_whole && !self.parts.iter().any(|&(other, _)| other == index);
+        if is_new {
+            self.parts.push((index, bytes));
         }
+        is_new
     }
 
     /// Returns how many there are.
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.parts.len()
     }
 
     /// Forgets them.
     pub(super) fn clear(&mut self) {
-        self.0.clear();
+        *self = Self::default();
     }
 
-    /// Makes fragments of these numbers, of the value that a piece is of; None if too few were read.
-    pub(super) fn make(&self, piece: &Piece, indices: &[u8]) -> Option<Vec<Vec<u8>>> {
+    /// Returns the value that a piece is of; None if too few fragments were read, or no k of them are the value's.
+    ///
+    /// One that is damaged makes the sum of the value another. So each choice of k is tried once, up to [`MAX_CHOICES`] of them.
+    pub(super) fn value(&mut self, piece: &Piece) -> Option<Vec<u8>> {
         let Form::Fragment { k, .. } = piece.form else { return None };
-        let (k, whole) = (usize::from(k), usize::try_from(piece.length).ok()?);
-        let length = fragment_length(whole, k);
-        let present: Vec<(usize, &[u8])> =
-            self.0.iter().take(k).map(|(index, bytes)| (usize::from(*index), &bytes[..])).collect();
-        let mut made: Vec<Vec<u8>> =
-            indices.iter().map(|&index| vec![0; piece_length(whole, k, usize::from(index))]).collect();
-        let mut lost: Vec<(usize, &mut [u8])> = Vec::new();
-        for (&index, bytes) in indices.iter().zip(&mut made) {
-            match present.iter().find(|(other, _)| *other == usize::from(index)) {
-                Some((_, there)) => bytes.copy_from_slice(there),
-                None => lost.push((usize::from(index), bytes)),
+        let others = usize::from(k).checked_sub(1)?;
+        while self.tried < self.parts.len() {
+            // Choices without the newest were tried before.
+            let newest = self.tried;
+            self.tried += 1;
+            let mut choice: Vec<usize> = (0..others).collect();
+            let mut is_left = others <= newest;
+            while is_left && self.choices < MAX_CHOICES {
+                let chosen: Vec<(usize, &[u8])> = choice
+                    .iter()
+                    .chain([&newest])
+                    .map(|&at| (usize::from(self.parts[at].0), &self.parts[at].1[..]))
+                    .collect();
+                let value = join(piece, &chosen).filter(|value| value_sum(value) == piece.sum);
+                if value.is_some() {
+                    return value;
+                }
+                self.choices += 1;
+                is_left = next_choice(&mut choice, newest);
             }
         }
-        if present.len() < k {
-            return None;
-        }
-        if !lost.is_empty() {
-            Code::widest(k).ok()?.rebuild(length, &present, &mut lost).ok()?;
-        }
-        Some(made)
+        None
     }
+}
 
-    /// Returns the value that a piece is of; None if too few fragments were read, or they are not the value's.
-    pub(super) fn value(&self, piece: &Piece) -> Option<Vec<u8>> {
-        let Form::Fragment { k, .. } = piece.form else { return None };
-        let data: Vec<u8> = (0..k).collect();
-        let value = self.make(piece, &data)?.concat();
-        (value_sum(&value) == piece.sum && value.len() as u64 == piece.length).then_some(value)
+/// Makes a choice of numbers below a bound the next one; false if it was the last.
+fn next_choice(choice: &mut [usize], bound: usize) -> bool {
+    let count = choice.len();
+    let Some(at) = (0..count).rev().find(|&at| choice[at] < bound - (count - at)) else { return false };
+    choice[at] += 1;
+    for later in at + 1..count {
+        choice[later] = choice[later - 1] + 1;
     }
+    true
+}
+
+/// Puts k fragments together, and rebuilds those of the data that are not among them.
+fn join(piece: &Piece, chosen: &[(usize, &[u8])]) -> Option<Vec<u8>> {
+    let Form::Fragment { k, .. } = piece.form else { return None };
+    let (k, whole) = (usize::from(k), usize::try_from(piece.length).ok()?);
+    let mut value = Vec::with_capacity(whole);
+    let mut is_lost = vec![false; k];
+    for (index, is_lost) in is_lost.iter_mut().enumerate() {
+        match chosen.iter().find(|(other, _)| *other == index) {
+            Some((_, bytes)) => value.extend_from_slice(bytes),
+            None => {
+                *is_lost = true;
+                value.resize(value.len() + piece_length(whole, k, index), 0);
+            }
+        }
+    }
+    if is_lost.contains(&true) {
+        let length = fragment_length(whole, k);
+        let fragments = value.chunks_mut(length.max(1)).enumerate();
+        let mut lost: Vec<(usize, &mut [u8])> = fragments.filter(|(index, _)| is_lost[*index]).collect();
+        // A fragment is the same in each code of k.
+        let parity = chosen.iter().map(|(index, _)| (index + 1).saturating_sub(k)).max()?;
+        Code::new(k, parity).ok()?.rebuild(length, chosen, &mut lost).ok()?;
+    }
+    Some(value)
 }
 
 #[cfg(test)]
@@ -134,17 +177,41 @@ mod tests {
             for pick in order.iter().take(usize::from(k)) {
                 prop_assert!(parts.value(&piece(&value, k, 0)).is_none());
                 let index = left.remove(pick.index(left.len()));
-                parts.take(&piece(&value, k, index), fragments.get(&value, index).to_vec());
+                prop_assert!(parts.take(&piece(&value, k, index), fragments.get(&value, index).to_vec()));
                 // One that comes twice is no other.
-                parts.take(&piece(&value, k, index), fragments.get(&value, index).to_vec());
+                prop_assert!(!parts.take(&piece(&value, k, index), fragments.get(&value, index).to_vec()));
             }
             let found = parts.value(&piece(&value, k, 0));
             prop_assert_eq!(found.as_deref(), Some(&value[..]));
-            // Those that are left are made of the others.
-            let made = parts.make(&piece(&value, k, 0), &left).unwrap();
-            for (index, made) in left.iter().zip(made) {
-                prop_assert_eq!(&made[..], fragments.get(&value, *index));
+        }
+
+        #[test]
+        fn values_are_made_around_damaged_fragments(
+            (k, m) in (1_u8..6, 1_u8..4),
+            damaged in any::<[prop::sample::Index; 3]>(),
+            more in 1_usize..2000,
+        ) {
+            let value: Vec<u8> = (0..more).map(|at| (at * 7 + at / 251) as u8).collect();
+            let fragments = Fragments::of(&value, k, usize::from(k + m));
+            let damaged: Vec<usize> =
+                damaged.iter().take(usize::from(m)).map(|at| at.index(usize::from(k + m))).collect();
+            let mut parts = Parts::default();
+            let mut sound = 0;
+            for index in 0..k + m {
+                let mut bytes = fragments.get(&value, index).to_vec();
+                let is_damaged = damaged.contains(&usize::from(index)) && !bytes.is_empty();
+                bytes.iter_mut().take(usize::from(is_damaged)).for_each(|byte| *byte ^= 1);
+                sound += u8::from(!is_damaged);
+                prop_assert!(parts.take(&piece(&value, k, index), bytes));
+                let found = parts.value(&piece(&value, k, 0));
+                if sound >= k {
+                    prop_assert_eq!(found.as_deref(), Some(&value[..]));
+                    break;
+                }
+                // The first bytes of fragments may be enough, where the value's end is short.
+                prop_assert!(found.is_none_or(|found| found == value));
             }
+            prop_assert!(sound >= k);
         }
     }
 
@@ -159,7 +226,9 @@ mod tests {
         assert_eq!(parts.len(), 1);
         let mut wrong = fragments.get(&value, 2).to_vec();
         wrong[9] ^= 1;
-        parts.take(&piece(&value, 2, 2), wrong);
+        assert!(parts.take(&piece(&value, 2, 2), wrong));
         assert_eq!(parts.value(&piece(&value, 2, 0)), None);
+        // Each choice is tried once.
+        assert_eq!((parts.choices, parts.value(&piece(&value, 2, 0))), (1, None));
     }
 }

@@ -123,6 +123,7 @@ mod error;
 mod fabric;
 pub mod far;
 pub mod future;
+mod gathering;
 mod membership;
 mod memory;
 mod ops;

@@ -6,7 +6,8 @@
 //! A write takes three steps, each at several servers at once: the primary orders it, all others seal it, the primary publishes it. Values
 //! of more than [`CARRIED`] bytes are staged at all of them first. A read asks the primary.
 
-use super::erasure::{CODE_FROM, Parts};
+use super::erasure::CODE_FROM;
+use super::gathering::{Gathered, Gathering};
 use super::membership::Layout;
 use rdmakv_cluster::config::{Policy, ServerId};
 use rdmakv_cluster::helper::{Calls, Completion, Progress, Target};
@@ -275,41 +276,13 @@ struct Behind {
     turns: u32,
 }
 
-/// The read of a value in fragments, after the primary told which version it has.
-#[derive(Debug)]
-struct Gathering {
-    target: Target,
-    version: Version,
-    piece: Piece,
-    flags: u32,
-    parts: Parts,
-    /// Members that were not asked.
-    others: Vec<ServerId>,
-    /// A member did not answer: it may have a fragment.
-    is_silent: bool,
-}
-
-impl Gathering {
-    /// Returns calls for as many fragments as are lacking.
-    fn ask(&mut self, lacking: usize) -> Calls {
-        let asked: Vec<ServerId> = self.others.drain(..lacking.min(self.others.len())).collect();
-        self.target.each(&asked, &Call::Fetch { version: self.version })
-    }
-
-    fn needed(&self) -> usize {
-        if let Form::Fragment { k, .. } = self.piece.form { usize::from(k) } else { 1 }
-    }
-}
-
 #[derive(Debug)]
 enum Step {
     /// It begins, or begins again, at this time.
     Due(u64),
     Writing(Writer),
     /// The value is asked for; after a computation, the one of this version.
-    Reading(Target, Option<Version>),
-    /// The value's other fragments are asked for.
-    Gathering(Gathering),
+    Reading(Gathering, Option<Version>),
     /// A write that the primary does not know the end of is completed, before the value is asked for again.
     Completing(Target, Completion, Option<Version>),
     Ended(Option<End>),
@@ -340,7 +313,11 @@ impl Operation {
 
     /// Returns when there is something to do though nothing comes.
     pub(super) fn wakes_at(&self) -> u64 {
-        let next = if let Step::Due(at) = self.step { Some(at) } else { self.retry_at };
+        let next = match &self.step {
+            Step::Due(at) => Some(*at),
+            Step::Reading(gathering, _) => self.retry_at.into_iter().chain(gathering.hedges_at()).min(),
+            _ => self.retry_at,
+        };
         next.map_or(self.deadline, |next| next.min(self.deadline))
     }
 
@@ -353,8 +330,8 @@ impl Operation {
     pub(super) fn epoch(&self) -> Option<rdmakv_cluster::config::Epoch> {
         match &self.step {
             Step::Writing(writer) => Some(writer.target().epoch),
-            Step::Reading(target, _) | Step::Completing(target, ..) => Some(target.epoch),
-            Step::Gathering(gathering) => Some(gathering.target.epoch),
+            Step::Reading(gathering, _) => Some(gathering.target().epoch),
+            Step::Completing(target, ..) => Some(target.epoch),
             Step::Due(_) | Step::Ended(_) => None,
         }
     }
@@ -379,7 +356,13 @@ impl Operation {
             _ => self.retry_at.is_some_and(|at| now.time >= at),
         };
         if !is_later && !is_due {
-            return Vec::new();
+            return match &mut self.step {
+                Step::Reading(gathering, _) if gathering.hedges_at().is_some_and(|at| now.time >= at) => {
+                    gathering.hedge(now.time);
+                    self.gather()
+                }
+                _ => Vec::new(),
+            };
         }
         if is_later {
             (self.pauses, self.behind) = (0, None);
@@ -398,7 +381,6 @@ impl Operation {
                 let after = *after;
                 return self.read(now, after);
             }
-            Step::Gathering(_) => return self.read(now, None),
             Step::Ended(_) => Calls::new(),
         };
         let parcels = self.parcels(calls, None);
@@ -424,43 +406,39 @@ impl Operation {
                 let calls = writer.take(from, &reply);
                 self.parcels(calls, Some(&came))
             }
-            Step::Reading(target, after) if reply.epoch == target.epoch && target.is_primary(from) => {
+            Step::Reading(gathering, after) if reply.epoch == gathering.target().epoch => {
+                let is_primary = gathering.target().is_primary(from);
                 match &reply.answer {
-                    Answer::Value(Some(stored))
-                        if after.is_none() && matches!(stored.piece.form, Form::Fragment { .. }) =>
-                    {
-                        let mut parts = Parts::default();
-                        parts.take(&stored.piece, came.0.to_vec());
-                        let (target, others) = (target.clone(), target.others().to_vec());
-                        let (version, piece, flags) = (stored.version, stored.piece, attributes.flags);
-                        let gathering = Gathering { target, version, piece, flags, parts, others, is_silent: false };
-                        self.step = Step::Gathering(gathering);
+                    _ if !is_primary => {
+                        if round == Some(self.round) {
+                            gathering.take(from, &reply.answer, Arc::unwrap_or_clone(came.0));
+                        }
+                        self.gather()
+                    }
+                    // By the version it is asked for nothing.
+                    _ if gathering.is_told() => Vec::new(),
+                    Answer::Value(Some(stored)) if after.is_none() && stored.piece.is_fragment() => {
+                        let (found, (bytes, attributes)) = ((stored.version, stored.piece), came);
+                        gathering.tell(from, found, (Arc::unwrap_or_clone(bytes), attributes));
                         self.gather()
                     }
                     Answer::Value(value) if reply.id.is_none() => {
                         let value = value.as_ref().map(|stored| (stored.version, stored.piece));
-                        let end = self.found(value, &came);
-                        self.step = Step::Ended(Some(end));
-                        Vec::new()
+                        let end = self.found(value, came);
+                        self.end(end)
                     }
                     Answer::Help(pending) => {
-                        let completion = Completion::of(pending, target);
-                        let calls = completion.start(target);
-                        self.step = Step::Completing(target.clone(), completion, *after);
+                        let (target, after) = (gathering.target().clone(), *after);
+                        let completion = Completion::of(pending, &target);
+                        let calls = completion.start(&target);
+                        self.step = Step::Completing(target, completion, after);
                         self.parcels(calls, Some(&came))
                     }
-                    _ => Vec::new(),
-                }
-            }
-            Step::Gathering(gathering) if reply.epoch == gathering.target.epoch && round == Some(self.round) => {
-                match &reply.answer {
-                    Answer::Value(Some(stored)) if stored.version == gathering.version => {
-                        gathering.parts.take(&stored.piece, came.0.to_vec());
+                    _ => {
+                        self.ask_later(now.time);
+                        Vec::new()
                     }
-                    Answer::Value(_) => {}
-                    _ => gathering.is_silent = true,
                 }
-                self.gather()
             }
             Step::Completing(target, completion, after)
                 if reply.epoch == target.epoch && reply.id == Some(completion.id()) =>
@@ -505,9 +483,13 @@ impl Operation {
         }
         self.stop_standing_back();
         let mut parcels = Vec::new();
-        if let (Step::Gathering(gathering), true) = (&mut self.step, round == Some(self.round)) {
-            gathering.is_silent = true;
-            parcels = self.gather();
+        match &mut self.step {
+            Step::Reading(gathering, _) if round == Some(self.round) && !gathering.target().is_primary(to) => {
+                gathering.lose(to);
+                parcels = self.gather();
+            }
+            Step::Reading(..) if round == Some(self.round) => self.ask_later(now.time),
+            _ => {}
         }
         self.settle(now);
         parcels
@@ -515,25 +497,28 @@ impl Operation {
 
     /// Goes on with a read of fragments: makes the value, or asks more members.
     fn gather(&mut self) -> Vec<Parcel> {
-        let Step::Gathering(gathering) = &mut self.step else { return Vec::new() };
-        let (needed, found) = (gathering.needed(), gathering.parts.len());
-        if found >= needed {
-            let value = gathering.parts.value(&gathering.piece);
-            let (version, flags) = (gathering.version, gathering.flags);
-            return self.end(value.map_or(End::Damaged, |bytes| End::Value(Some(Found { version, flags, bytes }))));
-        }
-        // Those that were asked may have what is lacking.
-        let lacking = (needed - found).saturating_sub(self.waiting as usize);
-        let calls = gathering.ask(lacking);
-        if calls.is_empty() && self.waiting == 0 {
-            let lacked = (!gathering.is_silent).then_some(gathering.version);
+        let Step::Reading(gathering, _) = &mut self.step else { return Vec::new() };
+        match gathering.go_on() {
+            Gathered::Waits(calls) => return self.parcels(calls, None),
+            Gathered::Value(version, Attributes { flags, .. }, bytes) => {
+                return self.end(End::Value(Some(Found { version, flags, bytes })));
+            }
+            Gathered::Damaged => return self.end(End::Damaged),
             // Members drop a version when a later one is published. Then the primary has that, too, when it is asked again.
-            if lacked.is_some() && self.lacked == lacked {
+            Gathered::Lost { version, found, needed } if self.lacked == Some(version) => {
                 return self.end(End::Lost { found, needed });
             }
-            self.lacked = lacked;
+            Gathered::Lost { version, .. } => self.lacked = Some(version),
+            Gathered::Unsure => self.lacked = None,
         }
-        self.parcels(calls, None)
+        Vec::new()
+    }
+
+    /// Repeats a read whose primary has no answer to it, whatever the others do.
+    fn ask_later(&mut self, now: u64) {
+        if self.retry_at.is_none() {
+            self.retry_at = Some(now + self.pause());
+        }
     }
 
     fn answered(&mut self, round: Option<u32>) {
@@ -633,29 +618,33 @@ impl Operation {
 
     /// Asks for the value.
     fn read(&mut self, now: &mut Now<'_>, after: Option<Version>) -> Vec<Parcel> {
-        let target = now.layout.target(&self.key);
-        let calls = target.primary(Call::Read);
+        // A number is no fragment.
+        let spread = match now.layout.policy(&self.key) {
+            Policy::Code { data, .. } if after.is_none() => usize::from(data).saturating_sub(1),
+            _ => 0,
+        };
+        let (gathering, calls) = Gathering::begin(now.layout.target(&self.key), spread, now.time);
         (self.round, self.waiting, self.retry_at) = (self.round.wrapping_add(1), 0, None);
-        self.step = Step::Reading(target, after);
+        self.step = Step::Reading(gathering, after);
         let parcels = self.parcels(calls, None);
         self.settle(now);
         parcels
     }
 
     /// Returns the end that a value brings.
-    fn found(&self, value: Option<(Version, Piece)>, (bytes, attributes): &(Arc<Vec<u8>>, Attributes)) -> End {
+    fn found(&self, value: Option<(Version, Piece)>, (bytes, attributes): (Arc<Vec<u8>>, Attributes)) -> End {
         let after = if let Step::Reading(_, after) = self.step { after } else { None };
-        let is_sound = |piece: &Piece| bytes.len() as u64 == piece.length && value_sum(bytes) == piece.sum;
+        let is_sound = |piece: &Piece| bytes.len() as u64 == piece.length && value_sum(&bytes) == piece.sum;
         match (value, after) {
             (Some((_, piece)), _) if piece.form == Form::Copy && !is_sound(&piece) => End::Damaged,
-            (Some((version, _)), Some(after)) if version == after && number(bytes).is_some() => {
-                number(bytes).map_or(End::Damaged, End::Number)
+            (Some((version, _)), Some(after)) if version == after && number(&bytes).is_some() => {
+                number(&bytes).map_or(End::Damaged, End::Number)
             }
             (_, Some(_)) => {
                 End::Unknown(Obstacle::none("it was done, and another write followed before its number was read"))
             }
             (Some((version, _)), None) => {
-                End::Value(Some(Found { version, flags: attributes.flags, bytes: bytes.to_vec() }))
+                End::Value(Some(Found { version, flags: attributes.flags, bytes: Arc::unwrap_or_clone(bytes) }))
             }
             (None, None) => End::Value(None),
         }

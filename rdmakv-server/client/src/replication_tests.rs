@@ -3,6 +3,7 @@
 //! Servers are lost and removed, learn epochs late, and answer until their rights end. Each history has to be linearizable.
 
 use super::erasure::Fragments;
+use super::gathering::HEDGE;
 use super::membership::Layout;
 use super::replication::{Arrived, Body, CARRIED, End, Ids, Now, Operation, Own, Parcel, Work};
 use members::{Kept, Sent};
@@ -562,19 +563,164 @@ fn a_value_is_lost_only_if_no_write_followed() {
     let mut reads = operation.progress(&mut Now { layout, ids: &mut ids, time });
     // The others have dropped the third version, because the fourth followed. That one they lack.
     for version in [3, 4, 4] {
-        assert!(matches!(reads[..], [Parcel { ref frame, .. }] if frame.request.call == Call::Read));
         let (version, confirmed, id) = (Version(version), layout.epoch(), WriteId { client: 9, sequence: version });
         let stored = Answer::Value(Some(Stored { id, version, confirmed, piece, is_staged: true }));
         let own = fragments.get(&value, 0);
+        assert!(reads[0].frame.request.call == Call::Read);
         let mut fetches = answer(&mut operation, &reads[0], stored, own, (layout, &mut ids, time));
+        fetches.extend(reads.drain(1..));
+        let mut asked = 0;
         while let Some(fetch) = fetches.pop() {
-            assert!(fetch.frame.request.call == Call::Fetch { version } && operation.take_end().is_none());
+            let is_known = fetch.frame.request.call == Call::Fetch { version };
+            assert!(is_known || fetch.frame.request.call == Call::Fetch { version: Version::ABSENT });
+            assert!(operation.take_end().is_none());
+            asked += u32::from(is_known);
             fetches.extend(answer(&mut operation, &fetch, Answer::Value(None), b"", (layout, &mut ids, time)));
         }
+        // All others, also the one that was asked before the version was known.
+        assert_eq!(asked, 3);
         time = operation.wakes_at();
         reads = operation.progress(&mut Now { layout, ids: &mut ids, time });
     }
     assert_eq!(operation.take_end(), Some(End::Lost { found: 1, needed: 2 }));
+}
+
+/// Returns an answer with the fragment of a member, by its place.
+fn fragment(layout: &Layout, (value, version): (&[u8], u64), index: u8) -> (Answer, Vec<u8>) {
+    let form = Form::Fragment { k: 2, index };
+    let piece = Piece { chunk: Chunk(0), form, length: value.len() as u64, sum: value_sum(value) };
+    let (version, confirmed, id) = (Version(version), layout.epoch(), WriteId { client: 9, sequence: version });
+    let stored = Stored { id, version, confirmed, piece, is_staged: true };
+    (Answer::Value(Some(stored)), Fragments::of(value, 2, 4).get(value, index).to_vec())
+}
+
+/// The calls of a read of a value in fragments, and the members that they go to.
+struct Read<'a> {
+    layout: &'a Layout,
+    ids: Ids,
+    operation: Operation,
+    calls: Vec<Parcel>,
+    time: u64,
+}
+
+impl<'a> Read<'a> {
+    fn begin(layout: &'a Layout) -> Self {
+        let mut operation = Operation::new(KEYS[CODED], Work::Read, Own::default(), 0, PATIENCE);
+        let mut ids = Ids::new(5);
+        let calls = operation.progress(&mut Now { layout, ids: &mut ids, time: 0 });
+        Self { layout, ids, operation, calls, time: 0 }
+    }
+
+    /// Returns the places of the members that were called, and whether each call names a version.
+    fn called(&self) -> Vec<(usize, bool)> {
+        let members = self.layout.target(KEYS[CODED]).members;
+        let place = |parcel: &Parcel| members.iter().position(|&member| member == parcel.to).unwrap();
+        let is_known = |call: &Call| matches!(call, Call::Fetch { version } if *version != Version::ABSENT);
+        self.calls.iter().map(|parcel| (place(parcel), is_known(&parcel.frame.request.call))).collect()
+    }
+
+    /// Answers the call of a member.
+    fn answer(&mut self, place: usize, (told, bytes): (Answer, Vec<u8>)) {
+        let at = self.called().iter().position(|&(called, _)| called == place).expect("a call");
+        let parcel = self.calls.remove(at);
+        let now = (self.layout, &mut self.ids, self.time);
+        let more = answer(&mut self.operation, &parcel, told, &bytes, now);
+        self.calls.extend(more);
+    }
+
+    /// Lets the time come at which it does something by itself.
+    fn wait(&mut self) {
+        self.time = self.operation.wakes_at();
+        let more = self.operation.progress(&mut Now { layout: self.layout, ids: &mut self.ids, time: self.time });
+        self.calls.extend(more);
+    }
+
+    fn value(&mut self) -> Option<Vec<u8>> {
+        match self.operation.take_end()? {
+            End::Value(Some(found)) => Some(found.bytes),
+            other => panic!("ended with {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn fragments_are_read_in_one_round_trip() {
+    let (world, value) = (World::new(1, (1, 1), 0), [7; 5000]);
+    let layout = &world.epochs[0];
+    for order in [[0, 1], [1, 0]] {
+        let mut read = Read::begin(layout);
+        assert_eq!(read.called(), [(0, false), (1, false)]);
+        for place in order {
+            read.answer(place, fragment(layout, (&value, 3), place as u8));
+        }
+        assert!(read.calls.is_empty());
+        assert_eq!(read.value().as_deref(), Some(&value[..]));
+    }
+}
+
+#[test]
+fn fragments_of_other_versions_are_not_mixed() {
+    let (world, value, other) = (World::new(1, (1, 1), 0), [7; 5000], [8; 5000]);
+    let layout = &world.epochs[0];
+    for order in [[0, 1], [1, 0]] {
+        let mut read = Read::begin(layout);
+        for place in order {
+            read.answer(
+                place,
+                fragment(layout, (if place == 0 { &value } else { &other }, 3 + place as u64), place as u8),
+            );
+        }
+        // Another is asked, and then those that had another version, which may have both.
+        assert_eq!(read.called(), [(2, true)]);
+        read.answer(2, (Answer::Value(None), Vec::new()));
+        assert_eq!(read.called(), [(3, true)]);
+        read.answer(3, (Answer::Value(None), Vec::new()));
+        assert_eq!(read.called(), [(1, true)]);
+        read.answer(1, fragment(layout, (&value, 3), 1));
+        assert_eq!(read.value().as_deref(), Some(&value[..]));
+    }
+}
+
+#[test]
+fn a_silent_member_is_passed_over() {
+    let (world, value) = (World::new(1, (1, 1), 0), [7; 5000]);
+    let layout = &world.epochs[0];
+    let mut read = Read::begin(layout);
+    read.answer(0, fragment(layout, (&value, 3), 0));
+    assert_eq!(read.called(), [(1, false)]);
+    read.wait();
+    assert_eq!((read.time, read.called()), (HEDGE, vec![(1, false), (2, true)]));
+    // The next one is silent, too.
+    read.wait();
+    assert_eq!((read.time, read.called()), (2 * HEDGE, vec![(1, false), (2, true), (3, true)]));
+    assert!(read.value().is_none() && read.operation.wakes_at() > 3 * HEDGE);
+    read.answer(3, fragment(layout, (&value, 3), 3));
+    assert_eq!(read.value().as_deref(), Some(&value[..]));
+}
+
+#[test]
+fn a_damaged_fragment_is_passed_over() {
+    let (world, value) = (World::new(1, (1, 1), 0), [7; 5000]);
+    let layout = &world.epochs[0];
+    for damaged in 0..2 {
+        let mut read = Read::begin(layout);
+        for place in 0..2 {
+            let (told, mut bytes) = fragment(layout, (&value, 3), place as u8);
+            bytes[9] ^= u8::from(place == damaged);
+            read.answer(place, (told, bytes));
+        }
+        assert_eq!(read.called(), [(2, true), (3, true)]);
+        read.answer(3, fragment(layout, (&value, 3), 3));
+        assert_eq!(read.value().as_deref(), Some(&value[..]));
+    }
+    // Without two sound ones it is no value.
+    let mut read = Read::begin(layout);
+    for place in 0..4 {
+        let (told, mut bytes) = fragment(layout, (&value, 3), place as u8);
+        bytes[9 * place] ^= u8::from(place > 0);
+        read.answer(place, (told, bytes));
+    }
+    assert_eq!(read.operation.take_end(), Some(End::Damaged));
 }
 
 #[test]

@@ -36,6 +36,8 @@ struct State {
     /// Calls that came with the one before.
     joined: u64,
     begun: Instant,
+    /// It takes connections and calls, and answers none.
+    is_stopped: bool,
 }
 
 impl State {
@@ -68,7 +70,8 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("tcp:{}", listener.local_addr().unwrap());
         let (kept, waiting, connections) = (Kept::new(CLUSTER, id.is_multiple_of(2)), HashMap::new(), Vec::new());
-        let state = State { kept, config: None, waiting, connections, calls: 0, joined: 0, begun: Instant::now() };
+        let (begun, is_stopped) = (Instant::now(), false);
+        let state = State { kept, config: None, waiting, connections, calls: 0, joined: 0, begun, is_stopped };
         let server = Self { id: ServerId(id), address, state: Arc::new(Mutex::new(state)) };
         let (id, state) = (server.id, Arc::clone(&server.state));
         thread::spawn(move || {
@@ -133,6 +136,11 @@ fn serve(id: ServerId, stream: TcpStream, state: &Mutex<State>) -> Option<()> {
         let (tell, told) = channel();
         {
             let mut state = state.lock().unwrap();
+            if state.is_stopped {
+                // As a stopped process: the connection stays.
+                state.connections.push(to);
+                return None;
+            }
             state.calls += 1;
             state.joined += u64::from(has_come);
             let standing = state.standing(id, key.as_bytes())?;
@@ -165,7 +173,8 @@ impl Setup {
             config.with_server(&name, vec![server.address.clone()], 1, run).unwrap()
         };
         let config = servers.iter().fold(Config::new(CLUSTER), join);
-        let config = config.with_policy(b"k", Policy::Copies(3)).unwrap().whole().unwrap();
+        let config = config.with_policy(b"k", Policy::Copies(3)).unwrap();
+        let config = config.with_policy(b"c", Policy::Code { data: 2, parity: 2 }).unwrap().whole().unwrap();
         assert!(etcd.store("main").create(&config).unwrap());
         servers.iter().for_each(|server| server.adopt(Some(&config)));
         Some(Self { etcd, servers })
@@ -186,8 +195,16 @@ impl Setup {
     }
 
     fn primary(&self, key: &[u8]) -> ServerId {
+        self.members(key, 1)[0]
+    }
+
+    fn members(&self, key: &[u8], count: usize) -> Vec<ServerId> {
         let view = self.etcd.store("main").read().unwrap();
-        Placement::of(view.config().unwrap()).primary(key).unwrap()
+        Placement::of(view.config().unwrap()).group(key, count).all().collect()
+    }
+
+    fn state(&self, server: ServerId) -> std::sync::MutexGuard<'_, State> {
+        self.servers[usize::from(server.0)].state.lock().unwrap()
     }
 }
 
@@ -242,6 +259,40 @@ fn values_outlive_two_of_their_servers() {
     setup.kill(setup.primary(b"k"));
     let why = client.set("k", "four", ()).unwrap_err();
     assert!(matches!(why, Error::TooFew { servers: 1, .. }), "{why}");
+}
+
+#[test]
+fn reads_pass_over_servers_that_hang() {
+    let Some(setup) = Setup::start(4) else { return };
+    let cluster = Cluster::new(setup.etcd.urls());
+    // A read that waits for the server's answer ends without its value.
+    let options = Options { timeout: 2 * LONG, ..Options::default() };
+    let mut client = Client::of_cluster(&cluster, options).unwrap();
+    let value: Vec<u8> = (0..300_000).map(|at| (at * 13 + at / 257) as u8).collect();
+    assert!(client.set("c", &value, ()).unwrap().is_stored());
+    let members = setup.members(b"c", 4);
+    for stopped in [members[1], members[2]] {
+        setup.state(stopped).is_stopped = true;
+        for _ in 0..3 {
+            assert_eq!(client.get("c").unwrap().unwrap(), value[..]);
+        }
+    }
+}
+
+#[test]
+fn reads_pass_over_damaged_fragments() {
+    let Some(setup) = Setup::start(4) else { return };
+    let mut client = setup.client(LONG);
+    let value: Vec<u8> = (0..300_000).map(|at| (at * 13 + at / 257) as u8).collect();
+    assert!(client.set("c", &value, ()).unwrap().is_stored());
+    let members = setup.members(b"c", 4);
+    for damaged in [members[0], members[1]] {
+        setup.state(damaged).kept.damage(b"c");
+        assert_eq!(client.get("c").unwrap().unwrap(), value[..]);
+    }
+    setup.state(members[2]).kept.damage(b"c");
+    let why = client.get("c").unwrap_err();
+    assert!(matches!(why, Error::Nonsense { .. }) && why.to_string().contains("a value whose sum is another"), "{why}");
 }
 
 #[test]

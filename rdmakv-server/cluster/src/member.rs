@@ -353,8 +353,11 @@ impl Member {
                 one(self.repair(replica, standing.epoch, (id, version, piece), chunks))
             }
             Call::Fetch { version } => {
-                let has = |stored: &&Stored| stored.version == version;
-                one(Answer::Value([&replica.current, &replica.next].into_iter().flatten().find(has).cloned()))
+                let is_any = version == Version::ABSENT;
+                let has = |stored: &&Stored| {
+                    if is_any { stored.piece.is_fragment() } else { stored.version == version }
+                };
+                one(Answer::Value([&replica.next, &replica.current].into_iter().flatten().find(has).cloned()))
             }
             Call::FatesAfter { after, .. } => one(Answer::Fates(Some(self.fates.after(after)))),
             // These are the driver's, which has all keys.

@@ -40,6 +40,11 @@ pub struct Piece {
 }
 
 impl Piece {
+    /// Returns whether it is a part of the value only.
+    pub fn is_fragment(&self) -> bool {
+        matches!(self.form, Form::Fragment { .. })
+    }
+
     /// Returns the most bytes that it has: the last fragments of a value may have fewer.
     pub fn bytes(&self) -> u64 {
         match self.form {
@@ -233,7 +238,7 @@ pub enum Call {
     },
     /// Report the piece of a version, published or not. To any member: what is published is the primary's to say.
     Fetch {
-        /// The version.
+        /// The version. [`Version::ABSENT`] stands for the newest fragment, whichever version it is of.
         version: Version,
     },
     /// Learn the fates of writes, after all keys were repaired. For no key.

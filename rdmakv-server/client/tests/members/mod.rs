@@ -77,6 +77,14 @@ impl Kept {
         self.replicas.get(key).is_some_and(|replica| replica.current().is_some() && replica.next().is_none())
     }
 
+    /// Changes a byte of a value that was stored, whichever part of it is here.
+    #[allow(dead_code, reason = "one of two users does")]
+    pub(crate) fn damage(&mut self, key: &[u8]) {
+        let stored = self.replicas.get(key).and_then(|replica| replica.next().or(replica.current()));
+        let (_, bytes) = self.memory.chunks.get_mut(&stored.unwrap().piece.chunk).unwrap();
+        bytes[9] ^= 1;
+    }
+
     #[allow(dead_code, reason = "one of two users knows its keys")]
     pub(crate) fn keys(&self) -> Vec<Vec<u8>> {
         self.replicas.keys().cloned().collect()
