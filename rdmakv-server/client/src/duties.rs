@@ -598,14 +598,13 @@ impl Job {
         }
     }
 
-    /// Returns whether all members together have too few fragments of the value, and had at the attempt before.
+    /// Returns whether all members together have too few sound fragments of the value, and had at the attempt before.
     ///
     /// Between two attempts a later write could have followed. Servers bring nothing back, so a lost value is not waited for.
     fn is_lost(&mut self) -> bool {
         let Kind::Repair(repair) = &self.kind else { return false };
-        let Some((Stored { version, piece, .. }, _)) = repair.wants() else { return false };
-        let Form::Fragment { k, .. } = piece.form else { return false };
-        let lacked = (!self.is_silent && self.parts.len() < usize::from(k)).then_some(*version);
+        let Some((Stored { version, piece, .. }, _)) = repair.wants().filter(|_| !self.is_silent) else { return false };
+        let lacked = piece.is_fragment().then_some(*version);
         let before = std::mem::replace(&mut self.lacked, lacked);
         lacked.is_some() && before == lacked
     }
@@ -661,6 +660,7 @@ mod tests {
     use super::*;
     use rdmakv_cluster::config::{Config, Incarnation, Policy};
     use rdmakv_cluster::messages::{Epoch, Pending, Reply};
+    use rdmakv_proto::item::value_sum;
 
     const KEY: &[u8] = b"key";
     const ID: WriteId = WriteId { client: 7, sequence: 3 };
@@ -676,11 +676,14 @@ mod tests {
     impl Talk {
         /// Begins as the agent of one of the three servers of the key, by its place among them.
         fn begin(place: usize, is_whole: bool) -> Self {
+            Self::of(Policy::Copies(3), place, is_whole)
+        }
+
+        fn of(policy: Policy, place: usize, is_whole: bool) -> Self {
             let join = |config: Config, run: u64| {
                 config.with_server(&format!("s{run}"), vec![format!("tcp:h{run}:1")], 1, Incarnation(run)).unwrap()
             };
-            let config =
-                (0..3).fold(Config::new(9), join).with_policy(b"", Policy::Copies(3)).unwrap().whole().unwrap();
+            let config = (0..3).fold(Config::new(9), join).with_policy(b"", policy).unwrap().whole().unwrap();
             let config = if is_whole { config } else { config.renewed().unwrap() };
             let layout = Arc::new(Layout::of(&config));
             let name = &config.server(layout.target(KEY).members[place]).unwrap().name;
@@ -865,6 +868,36 @@ mod tests {
         assert!(talk.calls.is_empty(), "the same version would be asked for forever");
         talk.pass(PAUSE.1);
         talk.expect(me, &Call::Survey, Answer::Value(None));
+    }
+
+    #[test]
+    fn a_damaged_value_does_not_hold_up_repair() {
+        let mut talk = Talk::of(Policy::Code { data: 2, parity: 1 }, 0, false);
+        let (target, version) = (talk.target(), version(4));
+        let (_, _, number) = talk.call();
+        let mut page = Vec::new();
+        Entry { key: KEY.to_vec(), about: About::Value, id: ID, version, length: 9000 }.encode(&mut page);
+        talk.reply(number, Answer::Keys { next: None, left: 0 }, &page);
+        let value = vec![7; 9000];
+        let (fragments, sum) = (Fragments::of(&value, 2, 3), value_sum(&value));
+        let of = |index| Piece { chunk: Chunk(0), form: Form::Fragment { k: 2, index }, length: 9000, sum };
+        for _ in 0..2 {
+            assert!(!talk.duties.jobs.is_empty(), "a later write could have followed");
+            let stored = |index| Stored { piece: of(index), ..stored() };
+            talk.expect(target.members[0], &Call::Survey, Answer::Value(Some(stored(0))));
+            talk.expect(target.members[1], &Call::List { version }, Answer::Has(Some(1)));
+            talk.expect(target.members[2], &Call::List { version }, Answer::Has(None));
+            for (place, &member) in target.members.iter().enumerate() {
+                let (to, call, number) = talk.call();
+                assert_eq!((to, call), (member, Call::Fetch { version }));
+                let mut bytes = fragments.get(&value, place as u8).to_vec();
+                bytes[9] ^= place as u8;
+                let found = (place < 2).then(|| stored(place as u8));
+                talk.reply(number, Answer::Value(found), if place < 2 { &bytes } else { &[] });
+            }
+            talk.pass(PAUSE.1);
+        }
+        assert!(talk.duties.jobs.is_empty() && talk.duties.lost == 1);
     }
 
     #[test]
