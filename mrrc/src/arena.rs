@@ -22,7 +22,7 @@
 use crate::access::Access;
 use crate::error::{AcquireError, OutsideArena, Unusable};
 use crate::lease::{self, Lease};
-use crate::memory::{MapError, Memory};
+use crate::memory::{Kind, MapError, Memory};
 use crate::range::PAGE;
 use crate::reclaim;
 use crate::registrar::Registrar;
@@ -31,11 +31,12 @@ use std::fmt;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::{Bound, RangeBounds};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// Memory that a cache owns. From [`Cache::arena`](crate::Cache::arena).
 ///
-/// It is private to this process, zeroed, and touched by the system when it is first written or registered. Parts of it
+/// It is private to this process unless it is [shared](crate::Cache::shared_arena), zeroed, and touched by the system when it is first written or registered. Parts of it
 /// are acquired by their offsets; what lies where is the caller's choice.
 ///
 /// ```
@@ -64,7 +65,8 @@ use std::sync::Arc;
 /// after the last of them ended.
 ///
 /// An arena outlives its cache, but nothing more of it is acquired then ([`Unusable::Closed`]). In a child that was
-/// forked meanwhile it has a copy of the memory, which stays mapped.
+/// forked meanwhile it has a copy of the memory, which stays mapped. Of a shared arena it has
+/// the memory itself.
 pub struct Arena<R: Registrar> {
     shared: Arc<Shared<R>>,
     /// Given up by `drop`.
@@ -95,9 +97,9 @@ pub enum ArenaError {
 }
 
 impl<R: Registrar> Arena<R> {
-    pub(crate) fn new(shared: &Arc<Shared<R>>, bytes: usize, huge: bool) -> Result<Self, ArenaError> {
+    pub(crate) fn new(shared: &Arc<Shared<R>>, bytes: usize, kind: Kind) -> Result<Self, ArenaError> {
         let unit = usize::try_from(shared.settings.unit.saturating_mul(PAGE)).unwrap_or(usize::MAX);
-        let memory = Memory::map(bytes, unit, huge).map_err(|error| match error {
+        let memory = Memory::map(bytes, unit, kind).map_err(|error| match error {
             MapError::Size => ArenaError::Size { bytes },
             MapError::System(source) => ArenaError::Memory { bytes, source },
         })?;
@@ -119,6 +121,13 @@ impl<R: Registrar> Arena<R> {
     /// Returns the first byte. Make no reference of it while a transfer or another thread may write what it refers to.
     pub fn as_ptr(&self) -> *mut u8 {
         self.memory.as_ptr()
+    }
+
+    /// Returns the file descriptor of a [shared](crate::Cache::shared_arena) arena, to be sent to other processes. None of another arena.
+    ///
+    /// They can map it to read it, for longer than the arena lives. They can neither write it, nor cut it short or punch it.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.memory.fd()
     }
 
     /// Registers these bytes, with these rights at least, until the lease is dropped: see

@@ -156,6 +156,7 @@ mod reclaim;
 pub mod registrar;
 mod scope;
 pub mod settings;
+mod shared_memory;
 mod shim;
 mod state;
 #[cfg(any(test, feature = "testing"))]

@@ -15,6 +15,9 @@
 
 use crate::range::{PAGE, PageRange};
 use std::io;
+#[cfg(target_os = "linux")]
+use std::os::fd::FromRawFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
 /// Bytes in a huge page, where the system has such.
@@ -27,10 +30,23 @@ pub(crate) enum MapError {
     System(io::Error),
 }
 
+/// The kind of memory that is mapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Private,
+    /// Private, with the hint to use huge pages.
+    Huge,
+    /// A sealed memfd, which other processes can map to read it.
+    #[cfg(target_os = "linux")]
+    Shared,
+}
+
 /// A mapping, unmapped when it is dropped.
 pub(crate) struct Memory {
     base: NonNull<u8>,
     bytes: usize,
+    /// Of shared memory.
+    file: Option<OwnedFd>,
 }
 
 // SAFETY: a mapping belongs to no thread, and shared access to it is by atomic bytes.
@@ -40,9 +56,10 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     /// Maps so many bytes, rounded up to and placed at multiples of what the registrar and the system call a page.
-    pub(crate) fn map(bytes: usize, unit: usize, huge: bool) -> Result<Self, MapError> {
+    pub(crate) fn map(bytes: usize, unit: usize, kind: Kind) -> Result<Self, MapError> {
         // SAFETY: `sysconf` takes a number and returns one.
         let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(PAGE as usize);
+        let huge = kind == Kind::Huge;
         let unit = unit.max(page).max(if huge { HUGE } else { 0 });
         let whole = bytes.checked_next_multiple_of(unit).filter(|&whole| whole > 0 && whole <= isize::MAX as usize);
         let Some((whole, room)) = whole.and_then(|whole| Some((whole, whole.checked_add(unit - page)?))) else {
@@ -65,7 +82,7 @@ impl Memory {
         let ahead = mapped.as_ptr().align_offset(unit);
         // SAFETY: `ahead` is less than `unit` and a multiple of a page, so all of this is in the mapping, which is ours
         // alone; what lies around the arena is given back.
-        unsafe {
+        let memory = unsafe {
             let base = mapped.add(ahead);
             let rest = room - whole - ahead;
             if ahead > 0 {
@@ -79,8 +96,43 @@ impl Memory {
                 // A hint: a system without huge pages refuses it.
                 libc::madvise(base.as_ptr().cast(), whole, libc::MADV_HUGEPAGE);
             }
-            Ok(Self { base, bytes: whole })
+            Self { base, bytes: whole, file: None }
+        };
+        #[cfg(target_os = "linux")]
+        let memory = if kind == Kind::Shared { memory.shared().map_err(MapError::System)? } else { memory };
+        Ok(memory)
+    }
+
+    /// Puts a memfd in the place of the mapping, and seals it. Others can map it to read it. They can neither write it nor cut it short.
+    #[cfg(target_os = "linux")]
+    fn shared(mut self) -> io::Result<Self> {
+        let failed = || Err(io::Error::last_os_error());
+        // SAFETY: `memfd_create` reads a C string, which the literal is, and makes a descriptor.
+        let fd = unsafe { libc::memfd_create(c"mrrc-arena".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+        if fd < 0 {
+            return failed();
         }
+        // SAFETY: the descriptor was just made, and is owned by nothing else.
+        let file = std::fs::File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+        file.set_len(self.bytes as u64)?;
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+        // SAFETY: it takes the place of a mapping that is this value's own, and to which nothing leads yet.
+        if unsafe { libc::mmap(self.base.as_ptr().cast(), self.bytes, rights, flags, fd, 0) } == libc::MAP_FAILED {
+            return failed();
+        }
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
+        // SAFETY: `fcntl` with F_ADD_SEALS takes numbers.
+        if unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) } != 0 {
+            return failed();
+        }
+        self.file = Some(file.into());
+        Ok(self)
+    }
+
+    /// Returns the descriptor of shared memory.
+    pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_ref().map(AsFd::as_fd)
     }
 
     /// Returns the pages of the mapping.

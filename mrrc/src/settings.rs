@@ -8,7 +8,8 @@
 //! A variable is named `MRRC_` and the name in capitals: `MRRC_CAPACITY`. Case does not matter in values. An empty variable
 //! counts as unset. `MRRC_MONITOR=userfaultfd` is for a program that chose
 //! [`Explicit`](crate::invalidation::Explicit). `explicit` weakens every other choice, the default too, and is
-//! ignored then, with a line on standard error. So is a time of `MRRC_DISCARD_GRACE` that is shorter than the
+//! ignored then, with a line on standard error. `MRRC_SHARED=trusted` is not: it is the word of the user that no process takes pages of
+//! shared memory away. So is a time of `MRRC_DISCARD_GRACE` that is shorter than the
 //! program's (or 100 ms, if it set none). Of `MRRC_MAX_UNHELD` and the program's limit the stricter one holds.
 //!
 //! Variables with other names are ignored. A name that looks like a slip of one of these (`MRRC_CAPACTIY`, `MRRC_CAP`,
@@ -19,6 +20,7 @@ use crate::core::Core;
 use crate::error::BuildError;
 use crate::own_thread;
 use crate::range::PageRange;
+use crate::shared_memory::SharedMemory;
 use crate::unheld_limit::UnheldLimit;
 use mrrc_core::cost::Linear;
 use mrrc_core::policy::PolicyKind;
@@ -53,6 +55,7 @@ pub struct Settings {
     pub(crate) widen: Option<bool>,
     pub(crate) costs: Option<Linear>,
     pub(crate) monitor: Option<MonitorKind>,
+    pub(crate) shared: Option<SharedMemory>,
     pub(crate) grace: Option<Duration>,
     pub(crate) capacity_timeout: Duration,
     pub(crate) wait_timeout: Duration,
@@ -80,6 +83,7 @@ impl Default for Settings {
             widen: None,
             costs: None,
             monitor: None,
+            shared: None,
             grace: None,
             capacity_timeout: Duration::ZERO,
             wait_timeout: Duration::from_secs(10),

@@ -403,6 +403,7 @@ mrrc_options_t *mrrc_options_new(void);
  * | widen                   | on, off: whether misses register neighbours too, where that has paid; else off        |
  * | cost                    | the cost model: paper (default), fmr, io-uring, or four numbers of microseconds       |
  * | monitor                 | reports changes of memory: userfaultfd (default); or explicit: the program does       |
+ * | shared                  | shared memory that is cached besides anonymous: sealed (default) memfds; trusted; off |
  * | discard_grace           | longer than any discard of memory by the program takes: 100ms (default)               |
  * | capacity_timeout        | how long a request waits for leases to end when all is in use: 0 (default), 20ms      |
  * | wait_timeout            | how long a request waits for other threads: 10s (default)                             |
@@ -585,6 +586,17 @@ mrrc_status_t mrrc_invalidate(const mrrc_cache_t *cache,
                               const void *address,
                               size_t length,
                               mrrc_error_t *error);
+
+/**
+ * Reads the seals of a memfd, so that shared mappings of it are cached after the file is closed too. It has to be sealed with
+ * F_SEAL_SHRINK, and with F_SEAL_FUTURE_WRITE or F_SEAL_WRITE: then no process can take pages of it. While the file is open
+ * the call is not needed, unless the memory was acquired before it was sealed. For huge pages a file has to stay open.
+ *
+ * MRRC_ERROR_ARGUMENT if it is not sealed so; MRRC_ERROR_UNSUPPORTED if the cache's monitor reads no seals.
+ */
+mrrc_status_t mrrc_vouch(const mrrc_cache_t *cache,
+                         int32_t fd,
+                         mrrc_error_t *error);
 
 /**
  * As mrrc_invalidate, exact also against threads that acquire the memory meanwhile. Nothing of it is cached until

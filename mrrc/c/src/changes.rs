@@ -4,10 +4,13 @@
 use crate::cache::mrrc_cache_t;
 use crate::edge::Edge;
 use crate::gate::{Failure, emptied, given, guarded, quietly};
+use crate::status::mrrc_status_t::{MRRC_ERROR_ARGUMENT, MRRC_ERROR_UNSUPPORTED};
 use crate::status::{mrrc_error_t, mrrc_status_t};
 use mrrc::Cache;
 use mrrc::cache::{ChangeGuard, Reaped};
+use mrrc::invalidation::VouchError;
 use std::ffi::c_void;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// A change of memory that the program announced. Used by one thread at a time.
@@ -32,6 +35,31 @@ pub unsafe extern "C" fn mrrc_invalidate(
 ) -> mrrc_status_t {
     // SAFETY: the header requires that `error` is NULL or can be written, as `guarded` does.
     unsafe { guarded(error, || Ok(given(cache, "cache")?.cache.invalidate(address.cast(), length)?)) }
+}
+
+/// Reads the seals of a memfd, so that shared mappings of it are cached after the file is closed too. It has to be sealed with
+/// F_SEAL_SHRINK, and with F_SEAL_FUTURE_WRITE or F_SEAL_WRITE: then no process can take pages of it. While the file is open
+/// the call is not needed, unless the memory was acquired before it was sealed. For huge pages a file has to stay open.
+///
+/// MRRC_ERROR_ARGUMENT if it is not sealed so; MRRC_ERROR_UNSUPPORTED if the cache's monitor reads no seals.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mrrc_vouch(cache: *const mrrc_cache_t, fd: i32, error: *mut mrrc_error_t) -> mrrc_status_t {
+    let vouch = || {
+        // SAFETY: the header requires that `cache` is NULL or a cache, as `given` does.
+        let cache = unsafe { given(cache, "cache") }?;
+        if fd < 0 {
+            return Err(Failure::argument(format!("fd is {fd}: it is to be an open memfd")));
+        }
+        // SAFETY: `borrow_raw` requires an open descriptor. It is only asked about, and the system refuses one that is not.
+        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+        cache.cache.vouch(fd).map_err(|error| match &error {
+            VouchError::NoSeals { source, .. } => Failure::by(MRRC_ERROR_ARGUMENT, source, error.to_string()),
+            VouchError::Monitor { .. } => Failure::new(MRRC_ERROR_UNSUPPORTED, error.to_string()),
+            _ => Failure::argument(error.to_string()),
+        })
+    };
+    // SAFETY: the header requires that `error` is NULL or can be written, as `guarded` does.
+    unsafe { guarded(error, vouch) }
 }
 
 /// As mrrc_invalidate, exact also against threads that acquire the memory meanwhile. Nothing of it is cached until

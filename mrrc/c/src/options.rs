@@ -36,6 +36,7 @@ pub extern "C" fn mrrc_options_new() -> *mut mrrc_options_t {
 /// | widen                   | on, off: whether misses register neighbours too, where that has paid; else off        |
 /// | cost                    | the cost model: paper (default), fmr, io-uring, or four numbers of microseconds       |
 /// | monitor                 | reports changes of memory: userfaultfd (default); or explicit: the program does       |
+/// | shared                  | shared memory that is cached besides anonymous: sealed (default) memfds; trusted; off |
 /// | discard_grace           | longer than any discard of memory by the program takes: 100ms (default)               |
 /// | capacity_timeout        | how long a request waits for leases to end when all is in use: 0 (default), 20ms      |
 /// | wait_timeout            | how long a request waits for other threads: 10s (default)                             |

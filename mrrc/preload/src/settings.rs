@@ -7,6 +7,7 @@
 use mrrc::BuildError;
 use mrrc::bytes;
 use mrrc::cache::Builder;
+use mrrc::invalidation::SharedMemory;
 use mrrc::registrar::{Registrar, memlock_limit};
 use mrrc::settings::{self as cache, SWITCH, switch};
 use std::path::PathBuf;
@@ -49,7 +50,7 @@ pub(crate) struct Settings {
     /// Nothing is cached, and nothing more is read.
     pub(crate) off: bool,
     pub(crate) remote: Remote,
-    /// The preset of jobs whose processes trust each other: misses are widened as well.
+    /// The preset of jobs whose processes trust each other: misses are widened as well, and shared memory is cached.
     pub(crate) preset: bool,
     /// The destination of the summary, if there is to be one.
     pub(crate) summary: Option<Target>,
@@ -171,6 +172,9 @@ impl Settings {
         let is_watched = self.variable("MRRC_MONITOR").is_none_or(|monitor| !monitor.eq_ignore_ascii_case("explicit"));
         if self.preset && is_watched && self.variable("MRRC_WIDEN").is_none() {
             builder = builder.widen(true);
+        }
+        if self.preset {
+            builder = builder.shared_memory(SharedMemory::Trusted);
         }
         Ok(builder.variables(self.variables.iter().cloned()))
     }

@@ -40,6 +40,7 @@ use crate::access::Access;
 use crate::range::PageRange;
 use crate::registrar::Registrar;
 use crate::units::Count;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 mod builder;
@@ -57,6 +58,10 @@ pub use builder::Builder;
 pub use change_guard::ChangeGuard;
 pub use counters::{CacheCounters, Usage};
 
+#[cfg(doc)]
+use crate::invalidation::SharedMemory;
+use crate::invalidation::VouchError;
+use crate::memory::Kind;
 use crate::miss::AcquireRequest;
 use crate::state::shared::Shared;
 use crate::{explain, lease, list, reclaim, scope};
@@ -260,7 +265,7 @@ impl<R: Registrar> Cache<R> {
     /// # Errors
     /// [`ArenaError`]: the size is no size, or what the system refuses.
     pub fn arena(&self, bytes: usize) -> Result<Arena<R>, ArenaError> {
-        Arena::new(&self.shared, bytes, false)
+        Arena::new(&self.shared, bytes, Kind::Private)
     }
 
     /// As [`Cache::arena`], rounded up to and placed at multiples of 2 MiB, with the hint to the system to use huge pages.
@@ -269,7 +274,30 @@ impl<R: Registrar> Cache<R> {
     /// # Errors
     /// As [`Cache::arena`]. That the system has no huge pages is no error.
     pub fn huge_arena(&self, bytes: usize) -> Result<Arena<R>, ArenaError> {
-        Arena::new(&self.shared, bytes, true)
+        Arena::new(&self.shared, bytes, Kind::Huge)
+    }
+
+    /// As [`Cache::arena`], in shared memory: a memfd that is sealed, whose [descriptor](Arena::fd) other processes can map to read it.
+    ///
+    /// ```
+    /// use mrrc::invalidation::Explicit;
+    /// use mrrc::testing::NoopRegistrar;
+    /// use mrrc::{Access, Cache};
+    ///
+    /// let cache = Cache::builder(NoopRegistrar::default()).monitor(Explicit).build()?;
+    /// let arena = cache.shared_arena(1 << 20)?;
+    /// arena.write_at(0, b"for all")?;
+    /// let lease = arena.acquire(0..7, Access::LOCAL)?;
+    /// // Its seals are as `Cache::vouch` asks for, in the other process as in this.
+    /// assert!(arena.fd().is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Cache::arena`]; the system may have no memfds that can be sealed so (Linux 5.1).
+    #[cfg(target_os = "linux")]
+    pub fn shared_arena(&self, bytes: usize) -> Result<Arena<R>, ArenaError> {
+        Arena::new(&self.shared, bytes, Kind::Shared)
     }
 
     /// The memory at these addresses is about to change. As long as the answer lives nothing of it is cached, and
@@ -363,6 +391,17 @@ impl<R: Registrar> Cache<R> {
     /// ```
     pub fn explain(&self, address: *const u8, length: usize, access: Access) -> Explanation {
         explain::explain(&self.shared, address as usize, length, access.with_read())
+    }
+
+    /// Reads the seals of a memfd, so that shared mappings of it are cached after the descriptor is closed too.
+    ///
+    /// While the descriptor is open this is not needed: it is found on a miss. Nor is it found at once if the memory was asked for before it was
+    /// sealed, and refused; after this call it is. For huge pages a descriptor has to stay open. See [`SharedMemory::Sealed`].
+    ///
+    /// # Errors
+    /// [`VouchError`]: the memory is not sealed against loss of pages, or the monitor reads no seals.
+    pub fn vouch(&self, fd: impl AsFd) -> Result<(), VouchError> {
+        self.shared.monitor.vouch(fd.as_fd())
     }
 
     /// Returns the counters so far.

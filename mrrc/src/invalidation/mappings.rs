@@ -8,6 +8,7 @@
 //! [`userfaultfd`](super::userfaultfd)).
 
 use super::Unwatched;
+use super::seals::FileId;
 use crate::range::{PAGE, PageRange};
 use std::fs::File;
 use std::io::{self, Read};
@@ -24,7 +25,7 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// Why it is not watched, if so.
+    /// Why it is not watched, if so: whatever shared memory is trusted.
     pub(crate) fn refusal(&self) -> Option<Unwatched> {
         if self.has_access { self.kind.refusal() } else { Some(Unwatched::NoAccess) }
     }
@@ -38,15 +39,20 @@ pub(crate) enum Kind {
     /// The same, shared with children.
     SharedAnonymous,
     File,
+    /// A memfd that is mapped to be shared.
+    Memfd(FileId),
+    /// A file in memory, with a name in a file system, that is mapped to be shared.
+    MemoryFile,
+    /// Other shared memory, and private mappings of such.
     SharedMemory,
     Special,
 }
 
 impl Kind {
-    /// Why changes to such a mapping cannot all be heard, if so.
+    /// Why changes to such a mapping cannot all be heard, if that is so for all of its kind.
     pub(crate) fn refusal(self) -> Option<Unwatched> {
         match self {
-            Self::Anonymous | Self::SharedAnonymous => None,
+            Self::Anonymous | Self::SharedAnonymous | Self::Memfd(_) | Self::MemoryFile => None,
             Self::File => Some(Unwatched::File),
             Self::SharedMemory => Some(Unwatched::SharedMemory),
             Self::Special => Some(Unwatched::Special),
@@ -54,7 +60,7 @@ impl Kind {
     }
 
     /// From what the kernel shows of a mapping. `major` is that of the device which holds the file.
-    fn of(shared: bool, major: u32, name: &[u8]) -> Self {
+    fn of(shared: bool, [major, minor]: [u32; 2], inode: u64, name: &[u8]) -> Self {
         match name {
             // Only private memory is nameless; a driver's mapping shows the driver's file.
             b"" if shared => Self::Special,
@@ -67,6 +73,12 @@ impl Kind {
             b"/anon_hugepage (deleted)" if shared && major == 0 => Self::SharedAnonymous,
             b"/anon_hugepage (deleted)" if major == 0 => Self::Anonymous,
             b"/dev/zero" if !shared => Self::Anonymous,
+            _ if shared && name.starts_with(b"/memfd:") => {
+                Self::Memfd(FileId { device: libc::makedev(major, minor), inode })
+            }
+            _ if shared && [&b"/dev/shm/"[..], b"/dev/hugepages/"].iter().any(|mark| name.starts_with(mark)) => {
+                Self::MemoryFile
+            }
             _ if [&b"/memfd:"[..], b"/dev/shm/", b"/SYSV"].iter().any(|mark| name.starts_with(mark)) => {
                 Self::SharedMemory
             }
@@ -169,7 +181,7 @@ impl Mappings {
         let Some(pages) = pages(query.start, query.end) else {
             return Err(io::Error::from_raw_os_error(libc::EPROTO));
         };
-        let kind = Kind::of(query.flags & SHARED != 0, query.dev_major, name);
+        let kind = Kind::of(query.flags & SHARED != 0, [query.dev_major, query.dev_minor], query.inode, name);
         Ok(Some(Mapping { pages, kind, has_access: query.flags & ACCESS != 0 }))
     }
 }
@@ -250,11 +262,12 @@ fn parse(line: &[u8]) -> Option<Mapping> {
     let (shared, has_access) =
         (rights.get(3) == Some(&b's'), rights.first() == Some(&b'r') || rights.get(1) == Some(&b'w'));
     let _offset = word()?;
-    let (major, _) = word()?.split_once(':')?;
-    let _inode = word()?;
+    let (major, minor) = word()?.split_once(':')?;
+    let inode = word()?.parse().ok()?;
     let number = |digits| u64::from_str_radix(digits, 16).ok();
     let pages = pages(number(start)?, number(end)?)?;
-    let kind = Kind::of(shared, u32::from_str_radix(major, 16).ok()?, rest.trim_ascii_start());
+    let device = [u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?];
+    let kind = Kind::of(shared, device, inode, rest.trim_ascii_start());
     Some(Mapping { pages, kind, has_access })
 }
 
@@ -301,8 +314,12 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
 
     #[test]
     fn what_lies_behind_a_mapping_is_told_by_its_line() {
-        use Kind::{Anonymous as A, File as F, SharedAnonymous as H, SharedMemory as M, Special as S};
-        assert_eq!(kinds(TEXT), [F, F, A, A, A, H, H, M, M, M, A, F, S, S, F, A, S, S, A, S]);
+        use Kind::{Anonymous as A, File as F, MemoryFile as N, SharedAnonymous as H, SharedMemory as M, Special as S};
+        let memfd = Kind::Memfd(FileId { device: libc::makedev(0, 1), inode: 1026 });
+        assert_eq!(kinds(TEXT), [F, F, A, A, A, H, H, memfd, M, N, A, N, S, S, F, A, S, S, A, S]);
+        // Private mappings have pages of their own, and pages of the file where they were not written.
+        let private = TEXT.replace("rw-s", "rw-p");
+        assert_eq!(kinds(&private)[7..12], [M, M, M, A, F]);
     }
 
     #[test]

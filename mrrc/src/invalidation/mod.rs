@@ -20,15 +20,20 @@ pub(crate) mod mappings;
 mod own;
 pub(crate) mod ranges;
 #[cfg(target_os = "linux")]
+mod seals;
+#[cfg(target_os = "linux")]
 mod userfaultfd;
 
 #[cfg(target_os = "linux")]
 pub use userfaultfd::Userfaultfd;
 
+pub use crate::shared_memory::{SharedMemory, VouchError};
+
 pub(crate) use own::OwnMonitor;
 
 use crate::range::PageRange;
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -93,6 +98,14 @@ pub enum Unwatched {
     /// Shared memory that has a file descriptor or a System V identifier.
     #[error("it is shared memory that can be truncated, punched or detached unnoticed")]
     SharedMemory,
+    /// A memfd without the seals that [`SharedMemory::Sealed`] asks for.
+    #[error("it is a memfd that is not sealed: add F_SEAL_SHRINK, and F_SEAL_FUTURE_WRITE or F_SEAL_WRITE")]
+    Unsealed,
+    /// A memfd to which no file descriptor of the process leads.
+    #[error(
+        "it is a memfd, and no file descriptor of the process tells its seals: keep one open, or call Cache::vouch before it is closed"
+    )]
+    NoDescriptor,
     /// A device's memory and the like.
     #[error("it is special memory (a device, the kernel's own pages)")]
     Special,
@@ -116,7 +129,7 @@ impl Unwatched {
     pub(crate) fn lasts(self) -> bool {
         match self {
             Self::NoAccess | Self::File | Self::SharedMemory | Self::Special | Self::Taken => true,
-            Self::Unmapped | Self::Young | Self::Refused(_) => false,
+            Self::Unmapped | Self::Unsealed | Self::NoDescriptor | Self::Young | Self::Refused(_) => false,
         }
     }
 }
@@ -182,6 +195,21 @@ pub unsafe trait Monitor: Send + Sync + 'static {
     fn private_mapping(&self, page: u64) -> Option<PageRange> {
         let _ = page;
         None
+    }
+
+    /// States which named shared memory the cache keeps registered. Called once at most, before [`Monitor::start`]. Default: it is
+    /// ignored, for monitors to which all memory is the same.
+    fn set_shared_memory(&self, shared: SharedMemory) {
+        let _ = shared;
+    }
+
+    /// Reads the seals of a file descriptor, for mappings of its memory that are asked for later. See
+    /// [`Cache::vouch`](crate::Cache::vouch). Default: an error.
+    ///
+    /// # Errors
+    /// [`VouchError`]: the memory is not sealed, or the monitor has no use for it.
+    fn vouch(&self, fd: BorrowedFd<'_>) -> Result<(), VouchError> {
+        Err(VouchError::Monitor { fd: fd.as_raw_fd(), monitor: self.name() })
     }
 
     /// A region that was watched is deregistered. Never called with a lock held.

@@ -1,8 +1,9 @@
 //! The monitor of one cache.
 
-use super::{Monitor, Reports, Watch};
+use super::{Monitor, Reports, VouchError, Watch};
 use crate::range::PageRange;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// The monitor of one cache, which is the only one that calls it. Never with a lock held.
@@ -28,6 +29,11 @@ impl OwnMonitor {
     pub(crate) fn watch(&self, range: PageRange) -> Watch {
         // SAFETY: `watch` requires that the monitor's owner calls it: it was given to this cache by value.
         unsafe { self.0.watch(range) }
+    }
+
+    /// Reads the seals of a descriptor.
+    pub(crate) fn vouch(&self, fd: BorrowedFd<'_>) -> Result<(), VouchError> {
+        self.0.vouch(fd)
     }
 
     /// Returns the bounds of a watched mapping of private anonymous memory, if they are known.

@@ -61,8 +61,8 @@
 //!
 //! # What it does not see
 //!
-//! * Truncation and punching of files and named shared memory, and `shmdt`: such mappings are refused. Memory shared
-//!   with a forked child, or mapped twice by `mremap` with an old size of zero, is watched at the requested address.
+//! * Truncation and punching of files and named shared memory, and `shmdt`: such mappings are refused. Memfds that are
+//!   sealed against both (`seals`) are watched, and shared memory that the user trusts. Memory shared with a forked child, or mapped twice by `mremap` with an old size of zero, is watched at the requested address.
 //!   `MADV_REMOVE` through the other mapping takes the same pages.
 //! * `MADV_GUARD_INSTALL`, `remap_file_pages`, and `shmat` with `SHM_REMAP` on watched memory: the kernel sends no
 //!   message. Report these explicitly, or use an arena.
@@ -102,11 +102,12 @@ mod table;
 mod wanted;
 mod watcher;
 
-use super::{Monitor, Reports, Unwatched, Watch};
+use super::{Monitor, Reports, SharedMemory, Unwatched, VouchError, Watch};
 use crate::range::PageRange;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use watcher::Watcher;
 
 /// A [`Monitor`] by userfaultfd. Linux 5.7 and later; from 5.11 on it needs no privilege, from 5.19 on it watches shared
@@ -145,6 +146,8 @@ pub struct Userfaultfd {
     watcher: Arc<Watcher>,
     /// The number of the cache's subscriber; [`NEW`] before it has one, [`GONE`] after.
     subscriber: AtomicU64,
+    /// The named shared memory that the cache keeps, if that was stated.
+    kept: OnceLock<SharedMemory>,
 }
 
 const NEW: u64 = 0;
@@ -183,7 +186,7 @@ impl Userfaultfd {
 
     /// One that counts among the watcher's users.
     fn over(watcher: Arc<Watcher>) -> Self {
-        Self { watcher, subscriber: AtomicU64::new(NEW) }
+        Self { watcher, subscriber: AtomicU64::new(NEW), kept: OnceLock::new() }
     }
 
     fn is_state(&self) -> bool {
@@ -197,7 +200,7 @@ impl Clone for Userfaultfd {
         let watcher = self.watcher.clone();
         // If all caches that used it are gone, it has ended, and says so when it is started.
         let joined = watcher.join();
-        Self { watcher, subscriber: AtomicU64::new(if joined { NEW } else { GONE }) }
+        Self { watcher, subscriber: AtomicU64::new(if joined { NEW } else { GONE }), kept: OnceLock::new() }
     }
 }
 
@@ -226,7 +229,9 @@ unsafe impl Monitor for Userfaultfd {
 
     unsafe fn watch(&self, range: PageRange) -> Watch {
         // Without a subscriber no change could be reported.
-        let answer = if self.is_state() { self.watcher.try_watch(range) } else { Err(Unwatched::Refused(libc::ESRCH)) };
+        let kept = self.kept.get().copied().unwrap_or_default();
+        let answer =
+            if self.is_state() { self.watcher.try_watch(range, kept) } else { Err(Unwatched::Refused(libc::ESRCH)) };
         match answer {
             Ok(()) => Watch::Watched,
             Err(why) => Watch::Unwatched(why),
@@ -235,6 +240,15 @@ unsafe impl Monitor for Userfaultfd {
 
     fn private_mapping(&self, page: u64) -> Option<PageRange> {
         self.watcher.private_mapping(page)
+    }
+
+    fn set_shared_memory(&self, shared: SharedMemory) {
+        // A second call changes nothing, as the cache may rely on the first.
+        let _ = self.kept.set(shared);
+    }
+
+    fn vouch(&self, fd: BorrowedFd<'_>) -> Result<(), VouchError> {
+        self.watcher.seals.vouch(fd)
     }
 
     /// For each range that was answered with [`Watch::Watched`], once, as it was given then.

@@ -2,6 +2,7 @@
 
 use super::{MonitorKind, Settings};
 use crate::own_thread;
+use crate::shared_memory::SharedMemory;
 use crate::unheld_limit::UnheldLimit;
 use mrrc_core::PAGE;
 use mrrc_core::policy::PolicyKind;
@@ -99,6 +100,15 @@ const TABLE: &[Setting] = &[
         default: if cfg!(target_os = "linux") { Some("userfaultfd") } else { None },
         value: Value::Other("userfaultfd or explicit", |settings, text| {
             put(&mut settings.monitor, MonitorKind::ALL.iter().find(|kind| kind.name() == text).map(|&kind| Some(kind)))
+        }),
+    },
+    Setting {
+        name: "shared",
+        help: "shared memory that is cached besides anonymous: sealed (default) memfds; trusted; off",
+        default: Some("sealed"),
+        value: Value::Other("sealed, trusted or off", |settings, text| {
+            let found = SharedMemory::ALL.into_iter().find(|shared| shared.name() == text);
+            put(&mut settings.shared, found.map(Some))
         }),
     },
     Setting {

@@ -145,6 +145,7 @@ fn defaults_are_those_of_the_table() {
             widen: None,
             costs: None,
             monitor: set.monitor.filter(|&monitor| monitor != MonitorKind::DEFAULT),
+            shared: set.shared.filter(|&shared| shared != SharedMemory::default()),
             grace: set.grace.filter(|&grace| grace != GRACE),
             ..set
         };

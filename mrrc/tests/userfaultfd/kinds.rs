@@ -138,7 +138,10 @@ fn unwatched_mappings_are_not_cached() {
     for sharing in [libc::MAP_PRIVATE, libc::MAP_SHARED] {
         expect("a file", Mapped::new(BYTES, libc::PROT_READ, sharing, file.as_raw_fd()), Unwatched::File);
         let shared = memfd();
-        expect("a memfd", Mapped::new(BYTES, WRITABLE, sharing, shared.as_raw_fd()), Unwatched::SharedMemory);
+        let why = if sharing == libc::MAP_SHARED { Unwatched::Unsealed } else { Unwatched::SharedMemory };
+        expect("a memfd", Mapped::new(BYTES, WRITABLE, sharing, shared.as_raw_fd()), why);
+        let closed = Mapped::new(BYTES, WRITABLE, libc::MAP_SHARED, memfd().as_raw_fd());
+        expect("a closed memfd", closed, Unwatched::NoDescriptor);
     }
     // SAFETY: a new descriptor, if it is one, that is owned by the file.
     let huge = unsafe { libc::memfd_create(c"huge".as_ptr(), libc::MFD_HUGETLB) };
@@ -147,7 +150,7 @@ fn unwatched_mappings_are_not_cached() {
         let huge = unsafe { File::from_raw_fd(huge) };
         huge.set_len(2 << 20).unwrap();
         let mapped = Mapped::new(2 << 20, WRITABLE, libc::MAP_SHARED, huge.as_raw_fd());
-        expect("a memfd of huge pages", mapped, Unwatched::SharedMemory);
+        expect("a memfd of huge pages", mapped, Unwatched::Unsealed);
     }
     // SAFETY: a new descriptor, if it is one, that is owned by the file.
     let secret = unsafe { libc::syscall(libc::SYS_memfd_secret, 0) } as libc::c_int;

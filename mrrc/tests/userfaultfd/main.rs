@@ -133,7 +133,7 @@ fn what_cannot_be_heard_is_refused_and_says_why() {
 
     let memory = memfd();
     room.map_file(libc::MAP_SHARED, libc::PROT_READ | libc::PROT_WRITE, &memory);
-    refused(room.range(0, 1), Unwatched::SharedMemory);
+    refused(room.range(0, 1), Unwatched::Unsealed);
     room.map_file(libc::MAP_PRIVATE, libc::PROT_READ | libc::PROT_WRITE, &memory);
     refused(room.range(0, 1), Unwatched::SharedMemory);
 

@@ -12,7 +12,7 @@ use crate::effective::{EffectiveSettings, Widening};
 use crate::error::BuildError;
 use crate::footprint::Footprint;
 use crate::hit::barrier::Barrier;
-use crate::invalidation::{Monitor, OwnMonitor};
+use crate::invalidation::{Monitor, OwnMonitor, SharedMemory};
 use crate::own_thread;
 use crate::policy::{Keeps, Matching, Policy, PolicyKind, PolicyParams};
 use crate::range::{PAGE, PageRange};
@@ -159,6 +159,15 @@ impl<R: Registrar> Builder<R> {
     /// one watch a mapping. Caches over the same memory that are given monitors of their own are given clones of one.
     pub fn monitor(mut self, monitor: impl Monitor) -> Self {
         self.monitor = Some(Given::new(monitor));
+        self
+    }
+
+    /// Sets which named shared memory stays registered: memfds, files in `/dev/shm`. Default: [`SharedMemory::Sealed`]. It matters to
+    /// userfaultfd; with [`Explicit`](crate::invalidation::Explicit) all memory is cached.
+    ///
+    /// The variable `MRRC_SHARED` wins over it in both directions: with `trusted` the user of the program answers for all of it.
+    pub fn shared_memory(mut self, shared: SharedMemory) -> Self {
+        self.settings.shared = Some(shared);
         self
     }
 
@@ -360,6 +369,7 @@ impl<R: Registrar> Builder<R> {
         if core.scheme().widens {
             effective.widening = strength::widening(promises, vouched);
         }
+        monitor.set_shared_memory(settings.shared.unwrap_or_default());
         let barrier = if settings.fence { Barrier::Fence } else { Barrier::choose() };
         let times = settings.histograms.then(|| Box::new(Times::new()));
         let shared =

@@ -8,6 +8,7 @@
 //! Beside them is a list of strays: pages that may be registered though the first book lacks them, since a mapping was moved there, or changed too
 //! fast to be entered, or since more was cut out than had changed. No caller is told that they are watched; they wait to be unregistered.
 
+use super::super::SharedMemory;
 use super::wanted::Wanted;
 use crate::range::PageRange;
 use rangemap::{RangeMap, RangeSet};
@@ -41,13 +42,36 @@ pub(super) struct Table {
 /// Ranges that are young, or were, before those that were are looked for.
 const YOUNG: usize = 4096;
 
+/// The source of the pages of a mapping, and so the reason why they stay.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Backing {
+    /// Private anonymous memory.
+    Private,
+    /// Anonymous memory, shared with children.
+    Shared,
+    /// A memfd that the kernel lets lose no page.
+    Sealed,
+    /// Shared memory that the user answers for: no process takes pages of it.
+    Trusted,
+}
+
+impl Backing {
+    /// Returns whether a cache that keeps this shared memory relies on such a mapping.
+    fn serves(self, shared: SharedMemory) -> bool {
+        match self {
+            Self::Private | Self::Shared => true,
+            Self::Sealed => shared != SharedMemory::Off,
+            Self::Trusted => shared == SharedMemory::Trusted,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Registered {
     end: u64,
     /// The sum of its pages' counts.
     wanted: u64,
-    /// Whether it is known to be private anonymous memory.
-    is_private: bool,
+    backing: Backing,
 }
 
 impl Registered {
@@ -58,12 +82,12 @@ impl Registered {
 }
 
 impl Table {
-    /// Returns whether every page of the range is registered.
-    pub(super) fn covers(&self, range: PageRange) -> bool {
+    /// Returns whether every page of the range is registered, in mappings on which a cache relies that keeps this shared memory.
+    pub(super) fn covers(&self, range: PageRange, shared: SharedMemory) -> bool {
         let mut next = range.start();
         while next < range.end() {
             match self.registered.range(..=next).next_back() {
-                Some((_, mapping)) if mapping.end > next => next = mapping.end,
+                Some((_, mapping)) if mapping.end > next && mapping.backing.serves(shared) => next = mapping.end,
                 _ => return false,
             }
         }
@@ -101,20 +125,20 @@ impl Table {
     /// The pages are registered.
     #[cfg(test)]
     pub(super) fn add(&mut self, range: PageRange) {
-        self.add_mapping(range, false);
+        self.add_mapping(range, Backing::Shared);
     }
 
-    /// The pages of a mapping, of private anonymous memory or other, are registered.
-    pub(super) fn add_mapping(&mut self, range: PageRange, is_private: bool) {
+    /// The pages of a mapping are registered.
+    pub(super) fn add_mapping(&mut self, range: PageRange, backing: Backing) {
         self.cut(range, |_| {});
         self.strays.remove(range.start()..range.end());
-        self.insert_with(range.start(), range.end(), self.sum(range.start(), range.end()), is_private);
+        self.insert_with(range.start(), range.end(), self.sum(range.start(), range.end()), backing);
     }
 
     /// Returns the part of a registered mapping of private anonymous memory that holds a page, as far as nothing was cut out of it.
     pub(super) fn private_mapping(&self, page: u64) -> Option<PageRange> {
         let (&start, mapping) = self.registered.range(..=page).next_back()?;
-        (mapping.end > page && mapping.is_private).then(|| PageRange::between(start, mapping.end))
+        (mapping.end > page && mapping.backing == Backing::Private).then(|| PageRange::between(start, mapping.end))
     }
 
     /// The pages are registered no longer.
@@ -201,8 +225,8 @@ impl Table {
         all
     }
 
-    fn insert_with(&mut self, start: u64, end: u64, wanted: u64, is_private: bool) {
-        let mapping = Registered { end, wanted, is_private };
+    fn insert_with(&mut self, start: u64, end: u64, wanted: u64, backing: Backing) {
+        let mapping = Registered { end, wanted, backing };
         self.idle += usize::from(mapping.is_idle());
         self.registered.insert(start, mapping);
     }
@@ -226,7 +250,7 @@ impl Table {
             sums[longest] = mapping.wanted - sums.iter().sum::<u64>();
             for part in [0, 2] {
                 if !parts[part].is_empty() {
-                    self.insert_with(parts[part].start, parts[part].end, sums[part], mapping.is_private);
+                    self.insert_with(parts[part].start, parts[part].end, sums[part], mapping.backing);
                 }
             }
             out(cut);
@@ -290,8 +314,8 @@ mod tests {
     #[test]
     fn private_mappings_end_at_holes() {
         let mut table = Table::default();
-        table.add_mapping(range(10, 20), true);
-        table.add_mapping(range(20, 30), false);
+        table.add_mapping(range(10, 20), Backing::Private);
+        table.add_mapping(range(20, 30), Backing::Shared);
         assert_eq!([9, 10, 19, 20].map(|page| table.private_mapping(page)), {
             let whole = Some(range(10, 20));
             [None, whole, whole, None]
@@ -306,9 +330,13 @@ mod tests {
         let mut table = Table::default();
         table.add(range(10, 20));
         table.add(range(20, 30));
-        assert!(table.covers(range(12, 28)));
+        assert!(table.covers(range(12, 28), SharedMemory::Off));
         table.remove(range(15, 16));
-        assert!(!table.covers(range(12, 28)) && table.covers(range(10, 15)) && table.covers(range(16, 30)));
+        assert!(
+            !table.covers(range(12, 28), SharedMemory::Off)
+                && table.covers(range(10, 15), SharedMemory::Off)
+                && table.covers(range(16, 30), SharedMemory::Off)
+        );
     }
 
     #[test]
@@ -320,7 +348,7 @@ mod tests {
             table.add(range(start, start + 10));
         }
         assert_eq!((table.idle, table.take_idle()), (3, RangeSet::from([30..40, 50..60])));
-        assert!(table.idle == 1 && table.covers(range(10, 20)) && !table.is_crowded());
+        assert!(table.idle == 1 && table.covers(range(10, 20), SharedMemory::Off) && !table.is_crowded());
         table.set_young(range(10, 20), None);
         assert_eq!((table.take_idle(), table.idle), (set(10, 20), 0));
     }
@@ -355,7 +383,7 @@ mod tests {
         table.want(range(12, 14));
         table.doubt(range(11, 18));
         table.stray(range(30, 32));
-        assert!(!table.covers(range(11, 12)) && table.covers(range(18, 20)));
+        assert!(!table.covers(range(11, 12), SharedMemory::Off) && table.covers(range(18, 20), SharedMemory::Off));
         assert_eq!(table.take_idle(), RangeSet::from([10..12, 14..20, 30..32]));
         assert_eq!((table.strays.len(), table.into_all()), (1, set(12, 14)));
     }
@@ -441,7 +469,7 @@ mod tests {
                     let held = registered[page as usize] || table.strays.contains(&page);
                     prop_assert_eq!(held, possible[page as usize]);
                     prop_assert!(!(registered[page as usize] && table.strays.contains(&page)));
-                    prop_assert_eq!(table.covers(range(page, page + 1)), registered[page as usize]);
+                    prop_assert_eq!(table.covers(range(page, page + 1), SharedMemory::Off), registered[page as usize]);
                 }
             }
         }

@@ -2,12 +2,13 @@
 //! of it is a *user*; it stops with the last one.
 
 use super::super::mappings::{Kind, Mapping, Mappings};
-use super::super::{Reports, Unwatched};
+use super::super::seals::Seals;
+use super::super::{Reports, SharedMemory, Unwatched};
 use super::calls::{Bell, Descriptor};
 use super::changes::Learnt;
 use super::lock;
 use super::reader::{Reader, Shared, State};
-use super::table::Table;
+use super::table::{Backing, Table};
 use crate::own_thread;
 use crate::range::PageRange;
 use rangemap::RangeSet;
@@ -33,6 +34,7 @@ const STACK: usize = 256 << 10;
 pub(super) struct Watcher {
     shared: Arc<Shared>,
     mappings: Mappings,
+    pub(super) seals: Seals,
     /// Users that have not stopped yet, started or not.
     users: AtomicUsize,
     /// Never taken by the monitor's thread, so memory may be allocated and freed under it.
@@ -64,7 +66,14 @@ impl Watcher {
             io::Error::new(error.kind(), format!("/proc/self/maps: {error}; mount /proc, or invalidate explicitly"))
         })?;
         let shared = Arc::new(Shared::new(descriptor, bell)?);
-        Ok(Self { shared, mappings, users: AtomicUsize::new(1), table: Mutex::default(), thread: Mutex::default() })
+        Ok(Self {
+            shared,
+            mappings,
+            seals: Seals::default(),
+            users: AtomicUsize::new(1),
+            table: Mutex::default(),
+            thread: Mutex::default(),
+        })
     }
 
     pub(super) fn in_child(&self) -> bool {
@@ -90,7 +99,8 @@ impl Watcher {
         quiet.is_some()
     }
 
-    pub(super) fn try_watch(&self, range: PageRange) -> Result<(), Unwatched> {
+    /// For a cache that keeps this shared memory.
+    pub(super) fn try_watch(&self, range: PageRange, kept: SharedMemory) -> Result<(), Unwatched> {
         const NO_THREAD: Unwatched = Unwatched::Refused(libc::ESRCH);
         if self.in_child() {
             return Err(NO_THREAD);
@@ -99,10 +109,10 @@ impl Watcher {
         if !self.shared.is(State::Running) {
             return Err(NO_THREAD);
         }
-        if !(self.settle(&mut table) && table.covers(range)) {
+        if !(self.settle(&mut table) && table.covers(range, kept)) {
             let mut next = range.start();
             while next < range.end() {
-                next = self.register(&mut table, next)?;
+                next = self.register(&mut table, next, kept)?;
             }
         }
         if table.is_young(range) {
@@ -127,10 +137,10 @@ impl Watcher {
     }
 
     /// Registers the mapping that holds the page, and answers where it ends. The table's lock is held.
-    fn register(&self, table: &mut Table, page: u64) -> Result<u64, Unwatched> {
+    fn register(&self, table: &mut Table, page: u64, kept: SharedMemory) -> Result<u64, Unwatched> {
         let mut refused = Unwatched::Refused(libc::EAGAIN);
         for attempt in 1..=ATTEMPTS {
-            let mapping = self.look_up(page)?;
+            let (mapping, backing) = self.look_up(page, kept)?;
             let session = self.shared.quiet();
             match self.shared.descriptor.register(mapping.pages) {
                 Ok(()) => {}
@@ -144,16 +154,18 @@ impl Watcher {
                     errno => return Err(Unwatched::Refused(errno)),
                 },
             }
-            let shared = mapping.kind == Kind::SharedAnonymous;
+            // Of other shared memory no page is discarded: it is sealed, or trusted.
+            let shared = backing == Backing::Shared;
             table.set_young(mapping.pages, shared.then(|| Instant::now() + YOUTH));
             // Until it is entered below: it has to be unregistered some day, whatever is answered now.
             table.stray(mapping.pages);
-            if !self.look_up(page)?.pages.contains(mapping.pages) {
+            let (again, _) = self.look_up(page, kept)?;
+            if !again.pages.contains(mapping.pages) || again.kind != mapping.kind {
                 refused = Unwatched::Refused(libc::EAGAIN);
                 continue;
             }
             if session.is_some() && !self.shared.descriptor.changing() && self.shared.quiet() == session {
-                table.add_mapping(mapping.pages, mapping.kind == Kind::Anonymous);
+                table.add_mapping(mapping.pages, backing);
             } else if attempt < ATTEMPTS {
                 continue;
             }
@@ -162,11 +174,23 @@ impl Watcher {
         Err(refused)
     }
 
-    fn look_up(&self, page: u64) -> Result<Mapping, Unwatched> {
+    /// Returns the mapping that holds a page, and what it has its pages from.
+    fn look_up(&self, page: u64, kept: SharedMemory) -> Result<(Mapping, Backing), Unwatched> {
         match self.mappings.at(page) {
-            Ok(Some(mapping)) => mapping.refusal().map_or(Ok(mapping), Err),
+            Ok(Some(mapping)) => Ok((mapping, self.backing(mapping, kept)?)),
             Ok(None) => Err(Unwatched::Unmapped),
             Err(error) => Err(Unwatched::Refused(error.raw_os_error().unwrap_or(libc::EIO))),
+        }
+    }
+
+    fn backing(&self, mapping: Mapping, kept: SharedMemory) -> Result<Backing, Unwatched> {
+        match (mapping.kind, kept) {
+            _ if mapping.refusal().is_some() => Err(mapping.refusal().unwrap_or(Unwatched::Special)),
+            (Kind::SharedAnonymous, _) => Ok(Backing::Shared),
+            (Kind::Memfd(_) | Kind::MemoryFile, SharedMemory::Trusted) => Ok(Backing::Trusted),
+            (Kind::Memfd(file), SharedMemory::Sealed) => self.seals.check(file).map(|()| Backing::Sealed),
+            (Kind::Memfd(_) | Kind::MemoryFile, _) => Err(Unwatched::SharedMemory),
+            _ => Ok(Backing::Private),
         }
     }
 
