@@ -671,6 +671,28 @@ fn writers_of_one_key_mix_no_fragments() {
 }
 
 #[test]
+#[allow(unsafe_code, reason = "a fork")]
+fn a_child_of_a_fork_writes_under_its_own_number() {
+    let Some(cluster) = Cluster::start(2, &[], &[("r:", Policy::Copies(2))]) else { return };
+    let mut client = cluster.client();
+    assert!(client.set("r:key", "before", ()).unwrap().is_stored());
+    // SAFETY: the child asks its servers and ends, without a return into the test.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // The first operation that it begins is a write, as the parent's next one.
+        let is_stored = client.set("r:key", "child", ()).is_ok_and(|stored| stored.is_stored());
+        // SAFETY: `_exit` ends this child without destructors.
+        unsafe { libc::_exit(i32::from(!is_stored)) };
+    }
+    let mut status = 0;
+    // SAFETY: `status` is a local integer that the call may write.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert!(client.set("r:key", "parent", ()).unwrap().is_stored());
+    assert_eq!(client.get("r:key").unwrap().unwrap(), b"parent");
+    assert_eq!(status, 0, "the child's write was not stored");
+}
+
+#[test]
 fn a_server_leaves_when_its_keys_are_elsewhere() {
     let Some(mut cluster) = Cluster::start(3, &[], &[("", Policy::Copies(2))]) else { return };
     let (mut client, _agents) = (cluster.client(), cluster.agents());

@@ -241,9 +241,6 @@ impl Resilient {
 
     /// Does what can be done now.
     pub(super) fn progress(&mut self, hands: &mut Hands<'_>) {
-        if self.process != hands.common.this_process.id() {
-            self.begin_anew(hands.common);
-        }
         self.follow(hands);
         let now = Instant::now();
         while let Some(&(deadline, call)) = self.by_age.front() {
@@ -289,8 +286,11 @@ impl Resilient {
         self.started.elapsed().as_nanos() as u64
     }
 
-    /// Adopts the latest epoch.
+    /// Adopts the latest epoch. In a child of a fork it begins anew first: nothing is begun under the parent's number.
     pub(super) fn follow(&mut self, hands: &mut Hands<'_>) {
+        if self.process != hands.common.this_process.id() {
+            self.begin_anew(hands.common);
+        }
         if self.membership.epoch() > self.layout.epoch() {
             self.adopt(self.membership.layout(), hands);
             self.wake_all(hands);
