@@ -730,7 +730,9 @@ impl Operation {
         match (verdict, self.computed) {
             (Verdict::Stored(_), Some(number)) if is_number => self.end(End::Number(number)),
             (Verdict::Stored(version), None) if is_number => self.read(now, Some(version)),
-            (Verdict::Flushed, _) => self.end(End::Unknown(Obstacle::none("the cluster was flushed meanwhile"))),
+            (Verdict::Flushed, _) => self.end(End::Unknown(Obstacle::none(
+                "the cluster was flushed meanwhile, or the client was silent for long",
+            ))),
             _ => self.end(End::Done(verdict)),
         }
     }

@@ -21,6 +21,7 @@ use hashbrown::HashMap;
 use rdmakv_cluster::config::{Incarnation, Policy, ServerId};
 use rdmakv_cluster::messages::{Call, Condition, Refusal, Verdict, Version};
 use rdmakv_cluster::wire::{Arguments as Computation, Attributes, ReplyFrame};
+use rdmakv_proto::clock;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
@@ -92,7 +93,8 @@ pub(super) struct Resilient {
     wakes: BTreeSet<(u64, Name)>,
     /// The replies to the calls of an agent; None where none comes.
     returned: Vec<(u64, Option<Came>)>,
-    started: Instant,
+    /// By the clock that runs on while the machine sleeps, as the servers' does: they forget the writes of silent clients.
+    started: u64,
     process: u32,
 }
 
@@ -170,7 +172,7 @@ impl Resilient {
             notes: VecDeque::new(),
             wakes: BTreeSet::new(),
             returned: Vec::new(),
-            started: Instant::now(),
+            started: clock::boot(),
             process: std::process::id(),
         };
         this.adopt(layout, hands);
@@ -200,9 +202,10 @@ impl Resilient {
     /// Returns when there is something to do though nothing comes.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let call = self.by_age.front().map(|&(deadline, _)| deadline);
-        let wake = self.wakes.first().map(|&(at, _)| self.started + Duration::from_nanos(at));
-        let note = self.notes.front().map(|note| self.started + Duration::from_nanos(note.due));
-        call.into_iter().chain(wake).chain(note).min()
+        let due =
+            self.wakes.first().map(|&(at, _)| at).into_iter().chain(self.notes.front().map(|note| note.due)).min();
+        let due = due.map(|at| Instant::now() + Duration::from_nanos(at.saturating_sub(self.now())));
+        call.into_iter().chain(due).min()
     }
 
     /// Begins an operation that was opened.
@@ -283,7 +286,7 @@ impl Resilient {
     }
 
     fn now(&self) -> u64 {
-        self.started.elapsed().as_nanos() as u64
+        clock::boot().saturating_sub(self.started)
     }
 
     /// Adopts the latest epoch. In a child of a fork it begins anew first: nothing is begun under the parent's number.
@@ -469,8 +472,7 @@ impl Resilient {
         while let Some(Parcel { to, frame, body, round }) = parcels.pop_front() {
             let Some(place) = self.places.get(&to) else {
                 // It is in no epoch that this client knows any more.
-                let mut now =
-                    Now { time: self.started.elapsed().as_nanos() as u64, layout: &self.layout, ids: &mut self.ids };
+                let mut now = Now { time: self.now(), layout: &self.layout, ids: &mut self.ids };
                 let running = self.running.get_mut(&parent);
                 parcels.extend(
                     running.map(|running| running.operation.failed(to, (round, None), &mut now)).unwrap_or_default(),

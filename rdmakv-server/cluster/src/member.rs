@@ -676,7 +676,11 @@ impl Member {
             return (Answer::Help(pending), Vec::new());
         }
         let waited = dequeue(replica, id, chunks);
-        let answer = self.refuse_unless_done(replica, id, chunks);
+        let answer = match self.refuse_unless_done(replica, id, chunks) {
+            // Its client would begin again, though it may have been done: its fate was forgotten.
+            Answer::Refused if self.fates.of(id) == Known::Closed => Answer::Done(Verdict::Flushed),
+            answer => answer,
+        };
         let waited = waited.map(|waited| (waited, reply(standing, Some(id), answer.clone())));
         (answer, waited.into_iter().collect())
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use crate::ids::{Epoch, Version, WriteId};
 use crate::member::{CallId, Chunks, HELP_AFTER, MAX_STAGED, MAX_WINDOW, Member, Replica, Replies, Role, Standing};
 use crate::messages::{Answer, Call, Change, Chunk, Condition, Fate, Form, Piece, Refusal, Request, Stored, Verdict};
+use crate::writer::GIVE_UP_AFTER;
 
 const CLUSTER: u128 = 7;
 
@@ -239,6 +240,23 @@ fn notes_close_the_writes_before() {
     }
     server.answer(Call::Note { id: id(1, 3), version: Version(3), lowest: 3 });
     assert_eq!(server.member.fates().after(None), [(id(1, 3), Fate::Done(Verdict::Stored(Version(3))))]);
+}
+
+#[test]
+fn a_forgotten_write_does_not_begin_again() {
+    let mut server = Server::new(Role::Primary);
+    let late = id(1, 1);
+    // Its client sleeps, so another one completes it, and writes after it.
+    for write in [late, id(2, 1)] {
+        let [(_, Answer::Ordered { version, .. })] = server.order(write)[..] else { panic!("it is ordered") };
+        assert_eq!(server.answer(Call::Publish { id: write, version }), Answer::Done(Verdict::Stored(version)));
+    }
+    server.now += 2 * GIVE_UP_AFTER;
+    server.answer(Call::Read);
+    assert!(server.member.fates().is_empty());
+    // Refused would let it happen a second time, under another number.
+    assert_eq!(server.answer(Call::Resolve { id: late }), Answer::Done(Verdict::Flushed));
+    assert_eq!(server.answer(Call::Resolve { id: id(1, 2) }), Answer::Refused);
 }
 
 #[test]

@@ -370,7 +370,8 @@ pub enum Verdict {
     Stored(Version),
     /// It changed nothing.
     Declined(Refusal),
-    /// It was ordered before a flush. It may have been published before that, and never is after it.
+    /// It was ordered before a flush, or its client was silent for long and its fate is forgotten. It may have been published before that,
+    /// and never is after it.
     Flushed,
 }
 
