@@ -99,6 +99,8 @@ pub struct Membership {
     /// It was draining in the configuration before.
     drained: bool,
     has_left: bool,
+    /// The store of configurations shows another configuration of the epoch that this run adopted: it went back, and on from there.
+    is_forked: bool,
     /// All values are held: it is no server any more.
     is_held: bool,
     under_way: UnderWay,
@@ -147,6 +149,7 @@ impl Membership {
             was_member: false,
             drained: false,
             has_left: false,
+            is_forked: false,
             is_held: false,
             under_way: UnderWay::default(),
             is_stale: false,
@@ -206,7 +209,7 @@ impl Membership {
     fn may_answer(&self) -> bool {
         let epoch = |config: &Config| (config.uuid(), config.epoch());
         let is_latest = self.config().map(epoch) == self.view.config().map(epoch);
-        is_latest && !self.under_way.adoption && matches!(self.part(), Part::Member(_))
+        is_latest && !self.is_forked && !self.under_way.adoption && matches!(self.part(), Part::Member(_))
     }
 
     /// Returns the standing of this run for a key; None before it adopted an epoch, and while its keys are taken into one.
@@ -322,6 +325,7 @@ impl Membership {
         }
         self.view = view;
         let Some(config) = self.view.config() else { return };
+        self.is_forked = self.config().is_some_and(|own| own.epoch() == config.epoch() && own != config);
         if let Some(server) = config.incarnation(self.run) {
             (self.was_member, self.drained) = (true, server.state == State::Draining);
             self.detector.get_or_insert_with(|| Detector::new(server.id, self.run)).follow(config);

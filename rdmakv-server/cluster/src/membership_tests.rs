@@ -553,6 +553,27 @@ fn reads_that_a_watch_overtakes_renew() {
 }
 
 #[test]
+fn another_configuration_of_an_epoch_gives_no_right() {
+    let (mut membership, config) = member();
+    let next = config.flush().unwrap();
+    membership.changed(shown(11, &next));
+    assert_eq!(membership.next(0), Some(Action::Adopt));
+    membership.adopted();
+    assert!(membership.has_right(500 * MS));
+    // etcd lost that epoch with its last writes, and another server began one of the same number.
+    let other = config.with_server("s1", Vec::new(), 1, Incarnation(2)).unwrap();
+    let renewal = begin_read(&mut membership, 500 * MS);
+    membership.read(renewal, shown(20, &other));
+    assert!(other.epoch() == next.epoch() && !membership.has_right(600 * MS));
+    // The next epoch is one for both.
+    let later = other.renewed().unwrap();
+    membership.changed(shown(21, &later));
+    assert_eq!(membership.next(600 * MS), Some(Action::Adopt));
+    membership.adopted();
+    assert!(membership.has_right(600 * MS));
+}
+
+#[test]
 fn reads_of_another_cluster_renew_nothing() {
     let (mut membership, _) = member();
     let other = Config::new(8).with_server("s0", Vec::new(), 1, Incarnation(1)).unwrap();
