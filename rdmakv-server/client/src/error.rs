@@ -218,6 +218,17 @@ pub enum Error {
         /// Fragments that make the value.
         needed: usize,
     },
+    /// Other writes of the key came first each time. Bytes are added to a value in fragments only if nothing changed it since it was read.
+    /// Nothing was changed.
+    #[error(
+        "{about}: other writes came first {attempts} times: try again, or add to the key from fewer clients at once"
+    )]
+    Contended {
+        /// Which operation.
+        about: About,
+        /// How often it was tried.
+        attempts: u32,
+    },
     /// No server could answer for the key in time. Nothing was changed.
     #[error(
         "{about}: not served within {} ms: {why}: see `rdmakv cluster status`, or raise Cluster::give_up_after",
@@ -257,6 +268,7 @@ impl Error {
             | Self::Refused { about, .. }
             | Self::TooFew { about, .. }
             | Self::Lost { about, .. }
+            | Self::Contended { about, .. }
             | Self::NotServed { about, .. }
             | Self::Unsupported { about, .. }
             | Self::Nonsense { about, .. } => Some(about),

@@ -117,7 +117,7 @@ pub(super) struct Arrived {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Found {
     pub(super) version: Version,
-    pub(super) flags: u32,
+    pub(super) attributes: Attributes,
     pub(super) bytes: Vec<u8>,
 }
 
@@ -500,8 +500,8 @@ impl Operation {
         let Step::Reading(gathering, _) = &mut self.step else { return Vec::new() };
         match gathering.go_on() {
             Gathered::Waits(calls) => return self.parcels(calls, None),
-            Gathered::Value(version, Attributes { flags, .. }, bytes) => {
-                return self.end(End::Value(Some(Found { version, flags, bytes })));
+            Gathered::Value(version, attributes, bytes) => {
+                return self.end(End::Value(Some(Found { version, attributes, bytes })));
             }
             Gathered::Damaged => return self.end(End::Damaged),
             // Members drop a version when a later one is published. Then the primary has that, too, when it is asked again.
@@ -644,7 +644,7 @@ impl Operation {
                 End::Unknown(Obstacle::none("it was done, and another write followed before its number was read"))
             }
             (Some((version, _)), None) => {
-                End::Value(Some(Found { version, flags: attributes.flags, bytes: Arc::unwrap_or_clone(bytes) }))
+                End::Value(Some(Found { version, attributes, bytes: Arc::unwrap_or_clone(bytes) }))
             }
             (None, None) => End::Value(None),
         }

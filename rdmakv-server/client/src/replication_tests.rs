@@ -451,7 +451,7 @@ impl World {
                 let value = found.as_ref().map(|found| number(&found.bytes).expect("a whole value"));
                 if let (Some(found), Some(value)) = (found, value) {
                     client.read.insert(key, (value, found.version));
-                    assert_eq!(u64::from(found.flags), value / 1000, "flags of another value");
+                    assert_eq!(u64::from(found.attributes.flags), value / 1000, "flags of another value");
                 }
                 ("read", Some(Told::Value(value)))
             }

@@ -4,6 +4,7 @@
 //! each finds the effect of those begun before it.
 
 use super::ServerAddress;
+use super::addition::{ATTEMPTS, Addition, Next};
 use super::answer::{Answer, Stored};
 use super::buffer::Data;
 use super::command::Arguments;
@@ -119,6 +120,8 @@ struct Running {
     call: Option<Name>,
     /// The fragments that it stores, once they were computed.
     fragments: Option<Fragments>,
+    /// The primary could not add to its value, so the client does.
+    addition: Option<Addition>,
 }
 
 /// The sender of a call.
@@ -236,7 +239,17 @@ impl Resilient {
             queue.push_back(name);
         }
         let source = Source::Socket;
-        let running = Running { operation, key, is_queued, source, is_waiting, wakes_at: None, call, fragments: None };
+        let running = Running {
+            operation,
+            key,
+            is_queued,
+            source,
+            is_waiting,
+            wakes_at: None,
+            call,
+            fragments: None,
+            addition: None,
+        };
         self.running.insert(name, running);
         self.go_on(name, hands);
         self.progress(hands);
@@ -430,10 +443,39 @@ impl Resilient {
         self.settle(name, hands);
     }
 
+    /// Takes the end of an operation. An addition goes on after those of its parts.
+    fn take_end(&mut self, name: Name, hands: &mut Hands<'_>) -> Option<Result<End, u32>> {
+        let running = self.running.get_mut(&name)?;
+        let end = running.operation.take_end()?;
+        let Some(op) = hands.common.ops.get(name).filter(|op| matches!(op.operation, Asked::Append | Asked::Prepend))
+        else {
+            return Some(Ok(end));
+        };
+        let next = match &mut running.addition {
+            Some(addition) => addition.next(end, op.data.bytes()),
+            None => {
+                running.addition = Addition::after(&end, op.operation == Asked::Prepend);
+                if running.addition.is_some() { Next::Read } else { Next::End(end) }
+            }
+        };
+        let added = running.addition.as_ref().map(Addition::value).unwrap_or_default();
+        let (work, own) = match next {
+            Next::Read => (Work::Read, Own::default()),
+            Next::Write(version, attributes) => (Work::Put(Condition::Version(version)), Own::of(added, attributes)),
+            Next::End(end) => return Some(Ok(end)),
+            Next::Contended => return Some(Err(ATTEMPTS)),
+        };
+        let time = self.started.elapsed().as_nanos() as u64;
+        let left = running.operation.deadline().saturating_sub(time);
+        running.operation = Operation::new(&running.key, work, own, time, left);
+        running.fragments = None;
+        None
+    }
+
     /// Takes the end of an operation, or notes when it is to be woken.
     fn settle(&mut self, name: Name, hands: &mut Hands<'_>) {
-        let Some(running) = self.running.get_mut(&name) else { return };
-        let Some(end) = running.operation.take_end() else {
+        let Some(end) = self.take_end(name, hands) else {
+            let Some(running) = self.running.get_mut(&name) else { return };
             let operation = &running.operation;
             let wakes_at = if running.is_waiting { operation.deadline() } else { operation.wakes_at() };
             let before = running.wakes_at.replace(wakes_at);
@@ -445,7 +487,10 @@ impl Resilient {
         };
         let Some(running) = self.running.remove(&name) else { return };
         running.wakes_at.into_iter().for_each(|at| _ = self.wakes.remove(&(at, name)));
-        self.finish(hands.common, name, end, running.source);
+        match end {
+            Ok(end) => self.finish(hands.common, name, end, running.source),
+            Err(attempts) => self.fail(hands.common, name, |about| Error::Contended { about, attempts }),
+        }
         if !running.is_queued {
             return;
         }
@@ -479,21 +524,22 @@ impl Resilient {
                 );
                 continue;
             };
-            let Some(op) = hands.common.ops.get(parent) else { return };
+            let (Some(op), Some(running)) = (hands.common.ops.get(parent), self.running.get_mut(&parent)) else {
+                return;
+            };
             let key = op.key.clone();
+            let own = running.addition.as_ref().map_or(op.data.bytes(), Addition::value);
             let mut data = Vec::new();
             frame.encode(&mut data);
             let arguments = Arguments { number: data.len() as u64, ..Arguments::default() };
             match body {
                 Body::None => {}
-                Body::Own => data.extend_from_slice(op.data.bytes()),
+                Body::Own => data.extend_from_slice(own),
                 Body::Came(bytes) => data.extend_from_slice(&bytes),
                 Body::Fragment { k, index, of } => {
-                    let value = op.data.bytes();
-                    let Some(running) = self.running.get_mut(&parent) else { return };
                     let made = running.fragments.take().filter(|made| made.are_for(k, of));
-                    let made = running.fragments.insert(made.unwrap_or_else(|| Fragments::of(value, k, of)));
-                    data.extend_from_slice(made.get(value, index));
+                    let made = running.fragments.insert(made.unwrap_or_else(|| Fragments::of(own, k, of)));
+                    data.extend_from_slice(made.get(own, index));
                 }
             }
             let sent = Sent { parent: Parent::Operation(parent), to, round };
@@ -697,9 +743,6 @@ fn work(operation: Asked, arguments: &Arguments) -> Result<Work, &'static str> {
 
 /// Returns the answer to an operation whose write ended so, or memcached's words for an error.
 fn done(operation: Asked, verdict: Verdict) -> Result<Answer, &'static str> {
-    if let (Asked::Append | Asked::Prepend, Verdict::Declined(Refusal::Invalid)) = (operation, verdict) {
-        return Err("SERVER_ERROR value in fragments: read it, and store all of it");
-    }
     if let Verdict::Declined(refusal) = verdict
         && let Some(said) = refused(refusal)
     {
@@ -716,9 +759,9 @@ fn done(operation: Asked, verdict: Verdict) -> Result<Answer, &'static str> {
 }
 
 fn value(found: Found, source: Source) -> Value {
-    let Found { version, flags, bytes } = found;
+    let Found { version, attributes, bytes } = found;
     let length = bytes.len();
-    Value::new(Bytes::Heap(bytes), 0, length, (flags, version.0), source)
+    Value::new(Bytes::Heap(bytes), 0, length, (attributes.flags, version.0), source)
 }
 
 /// Returns a random number.

@@ -296,6 +296,35 @@ fn reads_pass_over_damaged_fragments() {
 }
 
 #[test]
+fn additions_to_fragments_lose_nothing() {
+    let Some(setup) = Setup::start(4) else { return };
+    let mut client = setup.client(LONG);
+    assert_eq!(client.append("c", "!").unwrap(), Stored::NotStored);
+    let terms = rdmakv_client::Terms { flags: 9, ..().into() };
+    assert!(client.set("c", vec![b'.'; 5000], terms).unwrap().is_stored());
+    let add = |byte: u8| {
+        let mut client = setup.client(LONG);
+        thread::spawn(move || {
+            let mut added = 0;
+            for turn in 0..20 {
+                let result = if turn % 2 == 0 { client.append("c", [byte]) } else { client.prepend("c", [byte]) };
+                match result {
+                    Ok(stored) => added += usize::from(stored.is_stored()),
+                    Err(why) => assert!(matches!(why, Error::Contended { attempts: 8, .. }), "{why}"),
+                }
+            }
+            added
+        })
+    };
+    let threads = [b'a', b'b', b'c'].map(add);
+    let added = threads.map(|thread| thread.join().unwrap());
+    let value = client.get("c").unwrap().unwrap();
+    let count = |byte: u8| value.iter().filter(|&&other| other == byte).count();
+    assert_eq!(([b'a', b'b', b'c'].map(count), count(b'.'), value.flags()), (added, 5000, 9));
+    assert!(added.iter().sum::<usize>() > 20, "{added:?}");
+}
+
+#[test]
 fn operations_in_flight_keep_their_order() {
     let Some(setup) = Setup::start(3) else { return };
     let client = AsyncClient::new(setup.client(LONG));
