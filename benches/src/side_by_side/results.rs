@@ -377,7 +377,7 @@ fn section(out: &mut impl Write, text: &str) -> io::Result<()> {
 }
 
 /// The rows that the line of each part begins with: the part, the row and its meaning to users.
-const HEADLINES: [(&str, &str, &str); 13] = [
+const HEADLINES: [(&str, &str, &str); 16] = [
     ("cache", "hit/stride/1000/1-thread", "a hit among 1,000 regions"),
     ("cache", "hit/irregular/100000/1-thread", "among 100,000 irregular ones"),
     ("cache", "churn/1000-of-2000", "a miss with its eviction"),
@@ -391,6 +391,9 @@ const HEADLINES: [(&str, &str, &str); 13] = [
     ("kv", "paper/full/1KiB/tcp/cpu", "CPU of a GET of 1 KiB over TCP"),
     ("kv", "paper/full/1KiB/iwarp/cpu", "over iWARP"),
     ("kv", "paper/full/1KiB/iwarp/p50", "its latency there"),
+    ("resilience", "set/1MiB/code/p50", "a SET of 1 MiB with 4+2"),
+    ("resilience", "get/1MiB/code/p50", "a GET of it"),
+    ("resilience", "get/1KiB/copies/p50", "a GET of 1 KiB with three copies"),
 ];
 
 /// Returns how a part fares, in a line.
