@@ -204,7 +204,9 @@ pub enum ChangeError {
     #[error("join cluster: this run is a server of it already: start it anew to join again")]
     RunTaken,
     /// A server of the same name lives.
-    #[error("join cluster: a server of this name is connected: stop it, or choose another name")]
+    #[error(
+        "join cluster: the lease in etcd of a server of this name has not ended: this one joins when it does, about 2 s after a kill; if it never does, another server has this name: stop it, or advertise another address first"
+    )]
     NameTaken,
     /// A name that cannot be shown, is too long, or could be a server's number.
     #[error(

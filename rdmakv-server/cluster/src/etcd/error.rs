@@ -51,7 +51,7 @@ pub enum Error {
         cause: String,
     },
     /// No answer came in time.
-    #[error("{operation} {endpoint}: no answer within {} ms ({cause}): see whether etcd has a leader, or raise --timeout", after.as_millis())]
+    #[error("{operation} {endpoint}: no answer within {} ms ({cause}): see whether etcd has a leader, and how busy it is", after.as_millis())]
     TimedOut {
         /// The operation.
         operation: Operation,
