@@ -67,6 +67,12 @@ impl ClusterFlags {
                 "--advertise: the other servers ping over TCP: add an address such as tcp:10.0.0.1:11211".into()
             );
         }
+        if let Some(address) = addresses.iter().find(|address| crate::net::membership::leads_nowhere(address)) {
+            return Err(format!(
+                "--advertise {address}: other machines reach no server by it: give this machine's own address and a port, such as \
+                 tcp:10.0.0.1:11211"
+            ));
+        }
         let name = addresses[0].clone();
         let agent = Agent { program: self.agent.clone(), etcd, cluster: self.cluster.clone(), server: name.clone() };
         let agent = (self.agent.as_deref() != Some("no")).then_some(agent);

@@ -63,6 +63,11 @@ pub(crate) fn is_tcp(address: &str) -> bool {
     pings::tcp(address).is_some()
 }
 
+/// Returns whether no other machine reaches a server by this address.
+pub(crate) fn leads_nowhere(address: &str) -> bool {
+    pings::leads_nowhere(address)
+}
+
 /// The threads of a membership.
 #[derive(Debug)]
 pub(crate) struct Running(Vec<JoinHandle<()>>);

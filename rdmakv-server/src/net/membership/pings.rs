@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, TcpStream, ToSocketAddrs};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
 use std::time::Duration;
 
@@ -60,12 +60,25 @@ impl Pings {
 
 /// Returns host and port of an address over TCP, as servers advertise it.
 pub(super) fn tcp(address: &str) -> Option<(String, u16)> {
-    let address = match address.split_once(':') {
-        Some(("tcp", rest)) => rest,
-        Some(("shm" | "iwarp" | "verbs" | "unix", _)) => return None,
-        _ if address.starts_with('/') => return None,
-        _ => address,
+    match address.split_once(':') {
+        Some(("tcp", rest)) => host_and_port(rest),
+        Some(("shm" | "iwarp" | "verbs" | "unix", _)) => None,
+        _ if address.starts_with('/') => None,
+        _ => host_and_port(address),
+    }
+}
+
+/// Returns whether an address leads nowhere from another machine: it stands for all addresses of one, or has port 0.
+pub(super) fn leads_nowhere(address: &str) -> bool {
+    let over_network = match address.split_once(':') {
+        Some(("iwarp" | "verbs", rest)) => host_and_port(rest),
+        _ => tcp(address),
     };
+    let is_any = |host: &str| host.parse::<IpAddr>().is_ok_and(|host| host.is_unspecified());
+    over_network.is_some_and(|(host, port)| is_any(&host) || port == 0)
+}
+
+fn host_and_port(address: &str) -> Option<(String, u16)> {
     let (host, port) = match address.strip_prefix('[') {
         Some(rest) => rest.split_once(']').map(|(host, port)| (host, port.strip_prefix(':')))?,
         None if address.matches(':').count() > 1 => (address, None),
@@ -170,6 +183,16 @@ mod tests {
         assert_eq!(tcp("[::1]").as_deref(), Some("::1 11211"));
         for other in ["shm:@name", "iwarp:10.0.0.1:7471", "unix:/run/kv", "/run/kv", "tcp:host:x", "tcp:", "[::1"] {
             assert_eq!(tcp(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn addresses_of_all_interfaces_lead_nowhere() {
+        for address in ["tcp:0.0.0.0:1234", "0.0.0.0", "tcp:[::]:7", "[::]", "iwarp:0.0.0.0:7471", "tcp:host:0"] {
+            assert!(leads_nowhere(address), "{address}");
+        }
+        for address in ["tcp:10.0.0.1:1234", "host:7", "[::1]", "iwarp:10.0.0.1:7471", "shm:@name", "/run/kv"] {
+            assert!(!leads_nowhere(address), "{address}");
         }
     }
 
