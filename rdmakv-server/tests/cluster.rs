@@ -8,12 +8,14 @@ mod etcd_server;
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, Server, ask, soon, to};
+use common::{PATIENCE, SERVER, Server, ask, soon, to};
 use etcd_server::Members;
 use rdmakv_client::{Agent, Client, Error, Options, Terms};
 use rdmakv_cluster::config::{Config, Policy, ServerId, State};
@@ -36,6 +38,8 @@ struct Cluster {
     iwarp: Vec<u16>,
     fabric: Fabric,
     servers: Vec<Option<Server>>,
+    /// The standard error of each server, by its place.
+    logs: tempfile::TempDir,
 }
 
 /// A way to servers beside TCP.
@@ -63,7 +67,8 @@ impl Cluster {
         let mut ports: Vec<u16> = listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect();
         drop(listeners);
         let iwarp = ports.split_off(count);
-        let mut cluster = Self { etcd, ports, iwarp, fabric, servers: (0..count).map(|_| None).collect() };
+        let logs = tempfile::tempdir().unwrap();
+        let mut cluster = Self { etcd, ports, iwarp, fabric, servers: (0..count).map(|_| None).collect(), logs };
         (0..count).for_each(|at| cluster.run(at, more));
         cluster.is_up(count);
         Some(cluster)
@@ -83,7 +88,16 @@ impl Cluster {
         let cluster = ["--etcd", &urls, "--advertise", &address, "--agent", "no"];
         let mut flags = [&["-p", &port, "-l", "127.0.0.1", "-t", "2"], &cluster[..]].concat();
         flags.extend(fabric.iter().flat_map(|fabric| ["--fabric", fabric]));
-        self.servers[at] = Some(Server::start(&[&flags, more].concat()));
+        self.servers[at] = Some(Server::with_log(&[&flags, more].concat(), &self.log_file(at)));
+    }
+
+    fn log_file(&self, at: usize) -> PathBuf {
+        self.logs.path().join(at.to_string())
+    }
+
+    /// Waits until a server has told this.
+    fn tells(&self, at: usize, what: &str) {
+        soon(what, || std::fs::read_to_string(self.log_file(at)).is_ok_and(|log| log.contains(what)));
     }
 
     fn kill(&mut self, at: usize) {
@@ -332,6 +346,49 @@ fn servers_join_fail_and_return() {
     let config = cluster.config();
     let back = config.server(id).expect("a server returns under its number");
     assert!(back.incarnation != run && config.epoch() > before.epoch());
+}
+
+/// A server that is killed leaves a lease in etcd, and its next run waits for the end of that.
+#[test]
+fn a_quick_restart_waits_for_the_lease_before() {
+    let Some(mut cluster) = Cluster::start(1, &[], &[]) else { return };
+    let run = cluster.config().servers()[0].incarnation;
+    cluster.kill(0);
+    cluster.run(0, &[]);
+    cluster.tells(0, "has not ended: this one joins when it does");
+    cluster.is_up(1);
+    assert_ne!(cluster.config().servers()[0].incarnation, run);
+}
+
+#[test]
+fn a_cluster_that_is_gone_is_told() {
+    let Some(mut cluster) = Cluster::start(1, &[], &[("", Policy::Copies(2))]) else { return };
+    cluster.etcd.list[0].kill();
+    cluster.etcd.empty(0);
+    cluster.etcd.list[0].start();
+    cluster.tells(0, "is not in etcd any more (uuid 00000000000000000000000000000007)");
+    let etcd_shows = |what| cluster.servers[0].as_ref().unwrap().stats("cluster")["etcd"] == what;
+    assert!(etcd_shows("gone"));
+    assert!(cluster.store().create(&Config::with_lease(8, 1000).unwrap()).unwrap());
+    cluster
+        .tells(0, "etcd has another cluster of this name (uuid 00000000000000000000000000000008, this server's is 0");
+    assert!(etcd_shows("other"));
+    // As it is told to be mended.
+    cluster.kill(0);
+    cluster.run(0, &[]);
+    cluster.is_up(1);
+    assert_eq!(cluster.servers[0].as_ref().unwrap().stats("cluster")["etcd"], "same");
+}
+
+#[test]
+fn refuses_addresses_that_lead_nowhere() {
+    for address in ["tcp:0.0.0.0:11211", "tcp:[::]:11211", "tcp:127.0.0.1:0"] {
+        let flags = ["--etcd", "http://127.0.0.1:1", "--advertise", address];
+        let output = Command::new(SERVER).args(flags).output().unwrap();
+        let why = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{why}");
+        assert!(why.contains(address) && why.contains("give this machine's own address"), "{why}");
+    }
 }
 
 #[test]

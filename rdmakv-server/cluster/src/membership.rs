@@ -80,6 +80,17 @@ pub enum Part {
     Drained,
 }
 
+/// A difference of etcd from what this run knows of it, which no time mends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mismatch {
+    /// The cluster that this run belongs to is not there.
+    Gone,
+    /// Another cluster has its name: the number of that.
+    Other(u128),
+    /// The cluster is there as of an earlier revision than this run has seen: etcd lost writes.
+    Earlier,
+}
+
 /// The membership of one run after another.
 #[derive(Debug)]
 pub struct Membership {
@@ -117,6 +128,8 @@ pub struct Membership {
     rejoin: u64,
     /// When this run adopted its first epoch.
     since: Option<u64>,
+    /// The difference that the last read showed.
+    mismatch: Option<Mismatch>,
 }
 
 /// The work that the driver has not reported the end of.
@@ -159,6 +172,7 @@ impl Membership {
             join_at: 0,
             rejoin: REJOIN.0,
             since: None,
+            mismatch: None,
         }
     }
 
@@ -296,6 +310,7 @@ impl Membership {
     /// One that shows less than was known at its begin was not linearizable. It changes and renews nothing, as one of another cluster.
     pub fn read(&mut self, renewal: Renewal, view: View) {
         let known = self.under_way.read.take();
+        self.mismatch = known.and_then(|known| self.differs(&view, known));
         if known.is_none_or(|known| view.revision() < known) || self.is_of_another(&view) {
             return;
         }
@@ -329,6 +344,20 @@ impl Membership {
         if let Some(server) = config.incarnation(self.run) {
             (self.was_member, self.drained) = (true, server.state == State::Draining);
             self.detector.get_or_insert_with(|| Detector::new(server.id, self.run)).follow(config);
+        }
+    }
+
+    /// Returns how the last read differed from what this run knows.
+    pub fn mismatch(&self) -> Option<Mismatch> {
+        self.mismatch
+    }
+
+    /// Returns how a view differs that was read after revision `known` of etcd was shown.
+    fn differs(&self, view: &View, known: i64) -> Option<Mismatch> {
+        match (self.config(), view.config()) {
+            (Some(_), None) => Some(Mismatch::Gone),
+            (Some(own), Some(config)) if own.uuid() != config.uuid() => Some(Mismatch::Other(config.uuid())),
+            _ => (view.revision() < known).then_some(Mismatch::Earlier),
         }
     }
 

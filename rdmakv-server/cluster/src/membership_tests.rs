@@ -8,7 +8,7 @@ use crate::dice::Dice;
 use crate::facts::{Change, Fact, View};
 use crate::faults;
 use crate::member::Role;
-use crate::membership::{Action, Identity, Membership, Part};
+use crate::membership::{Action, Identity, Membership, Mismatch, Part};
 
 const MS: u64 = 1_000_000;
 /// A step of the simulation.
@@ -580,6 +580,26 @@ fn reads_of_another_cluster_renew_nothing() {
     let renewal = begin_read(&mut membership, 500 * MS);
     membership.read(renewal, shown(20, &other));
     assert!(!membership.has_right(1_000 * MS) && membership.view().config().map(Config::uuid) == Some(7));
+}
+
+#[test]
+fn tells_how_etcd_differs() {
+    let (mut membership, config) = member();
+    let other = Config::new(8);
+    let none = |revision| View::of(revision, []).unwrap();
+    let shows = [
+        (none(1), Some(Mismatch::Gone)),
+        (shown(2, &other), Some(Mismatch::Other(8))),
+        (shown(9, &config), Some(Mismatch::Earlier)),
+        (shown(11, &config), None),
+        (none(12), Some(Mismatch::Gone)),
+        (shown(13, &other), Some(Mismatch::Other(8))),
+    ];
+    for (at, (view, expected)) in shows.into_iter().enumerate() {
+        let renewal = begin_read(&mut membership, (at as u64 + 1) * 600 * MS);
+        membership.read(renewal, view);
+        assert_eq!(membership.mismatch(), expected, "{at}");
+    }
 }
 
 #[test]

@@ -35,6 +35,8 @@ pub struct ClusterGauges {
     pub epoch: u32,
     /// The part of this run, as a word.
     pub part: &'static str,
+    /// The cluster that etcd shows, as a word: the same as this run's, or how it differs.
+    pub etcd: &'static str,
     /// Whether it may answer now.
     pub has_right: bool,
     /// Whether all keys are where the epoch wants them.

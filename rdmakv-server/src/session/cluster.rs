@@ -15,7 +15,7 @@ use indexmap::IndexMap;
 use rdmakv_cluster::codec::piece_length;
 use rdmakv_cluster::config::{Config, Epoch, Incarnation, Members, Policy, ServerId, State};
 use rdmakv_cluster::member::{CallId, Chunks, Member, Replica, Role, Standing};
-use rdmakv_cluster::membership::{Action, Identity, Membership, Part};
+use rdmakv_cluster::membership::{Action, Identity, Membership, Mismatch, Part};
 use rdmakv_cluster::messages::{
     Answer, Call, Change, Chunk, Condition, Form, Piece, Place, Refusal, Reply, Report, Request, Select, Stored,
     Verdict, Version, WriteId,
@@ -519,6 +519,12 @@ impl Cluster {
             let (epoch, report) = *self.report.lock().unwrap_or_else(PoisonError::into_inner);
             gauges.repair = if Some(epoch) == config.map(Config::epoch) { report } else { Report::default() };
             gauges.has_right = membership.has_right(clock::boot());
+            gauges.etcd = match membership.mismatch() {
+                None => "same",
+                Some(Mismatch::Gone) => "gone",
+                Some(Mismatch::Other(_)) => "other",
+                Some(Mismatch::Earlier) => "earlier",
+            };
             gauges.part = match membership.part() {
                 Part::Unknown => "unknown",
                 Part::Outside => "outside",

@@ -311,6 +311,7 @@ fn cluster(cx: &Context<'_>, emit: &mut Emit<'_>) {
     let Some(cluster) = &cx.shared.cluster else { return };
     let gauges = cluster.gauges();
     emit("part", gauges.part);
+    emit("etcd", gauges.etcd);
     for (name, value) in [
         ("epoch", u64::from(gauges.epoch)),
         ("right", u64::from(gauges.has_right)),

@@ -6,6 +6,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -23,9 +24,13 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(arguments: &[&str]) -> Self {
-        // Elsewhere than where it was built, as in a guest of the lab, the program is said to be somewhere else.
-        let program = std::env::var_os("RDMAKV_SERVER").unwrap_or_else(|| SERVER.into());
-        Self::run(Command::new(program).args(arguments))
+        Self::run(Command::new(program()).args(arguments))
+    }
+
+    /// Starts it with its standard error at the end of a file.
+    pub(crate) fn with_log(arguments: &[&str], log: &Path) -> Self {
+        let log = std::fs::File::options().create(true).append(true).open(log).unwrap();
+        Self::run(Command::new(program()).args(arguments).stderr(log))
     }
 
     pub(crate) fn run(command: &mut Command) -> Self {
@@ -107,6 +112,11 @@ impl Server {
         let (head, body) = text.split_once("\r\n\r\n").expect("an answer has a head");
         (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
     }
+}
+
+/// Elsewhere than where it was built, as in a guest of the lab, the program is said to be somewhere else.
+fn program() -> std::ffi::OsString {
+    std::env::var_os("RDMAKV_SERVER").unwrap_or_else(|| SERVER.into())
 }
 
 impl Drop for Server {

@@ -21,7 +21,7 @@ pub(crate) struct Member {
 /// Servers of etcd that form one cluster. They end with it.
 pub(crate) struct Members {
     pub(crate) list: Vec<Member>,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 fn is_installed() -> bool {
@@ -68,7 +68,7 @@ impl Members {
             let arguments = arguments.into_iter().map(|(name, value)| format!("--{name}={value}")).collect();
             Member { port: ports[at], arguments, child: None }
         };
-        let mut members = Self { list: (0..count).map(member).collect(), _folder: folder };
+        let mut members = Self { list: (0..count).map(member).collect(), folder };
         members.list.iter_mut().for_each(Member::start);
         let begun = Instant::now();
         while !members.list.iter().all(|member| member.leader().is_some()) {
@@ -86,6 +86,12 @@ impl Members {
     pub(crate) fn urls(&self) -> String {
         let urls: Vec<_> = self.list.iter().map(|member| format!("http://127.0.0.1:{}", member.port)).collect();
         urls.join(",")
+    }
+
+    /// Drops all that a server has, which does not run.
+    #[allow(dead_code, reason = "not all tests use it")]
+    pub(crate) fn empty(&self, at: usize) {
+        std::fs::remove_dir_all(self.folder.path().join(format!("m{at}"))).unwrap();
     }
 
     pub(crate) fn client(&self) -> Etcd {

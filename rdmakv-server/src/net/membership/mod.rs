@@ -15,11 +15,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, chan
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rdmakv_cluster::config::{Incarnation, ServerId};
+use rdmakv_cluster::config::{Config, Incarnation, ServerId};
 use rdmakv_cluster::detector::Clocks;
 use rdmakv_cluster::etcd::Endpoint;
 use rdmakv_cluster::facts::View;
-use rdmakv_cluster::membership::{Action, Part};
+use rdmakv_cluster::membership::{Action, Mismatch, Part};
 use rdmakv_cluster::rights::Renewal;
 use rdmakv_proto::clock;
 
@@ -104,7 +104,8 @@ pub(crate) fn start(place: &Place, cluster: Arc<Cluster>, shared: Arc<Shared>) -
         let ends = shared.clone();
         threads.push(spawn("agent", Box::new(move || agent.keep(&|| is_stopping(&ends))))?);
     }
-    let driver = Driver { cluster, shared, reads, writes, pings: Pings::new(events), failing: false, part: None };
+    let (pings, name) = (Pings::new(events), place.name.clone());
+    let driver = Driver { name, cluster, shared, reads, writes, pings, failing: false, mismatch: None, part: None };
     threads.push(spawn("cluster", Box::new(move || driver.run(&happened)))?);
     Ok(Running(threads))
 }
@@ -120,6 +121,8 @@ enum Write {
 }
 
 struct Driver {
+    /// The cluster's name in etcd.
+    name: String,
     cluster: Arc<Cluster>,
     shared: Arc<Shared>,
     reads: SyncSender<Renewal>,
@@ -127,6 +130,8 @@ struct Driver {
     pings: Pings,
     /// The last operation on etcd failed, and that was printed.
     failing: bool,
+    /// The difference of etcd that was printed last.
+    mismatch: Option<Mismatch>,
     /// The part that was printed last, and whether etcd had been read then.
     part: Option<(Part, bool)>,
 }
@@ -141,6 +146,7 @@ impl Driver {
                     None => break,
                 }
             }
+            self.print_mismatch();
             self.print_part();
             match happened.recv_timeout(LOOK) {
                 Ok(event) => {
@@ -235,6 +241,31 @@ impl Driver {
         }
     }
 
+    /// Prints that etcd has another cluster than the one that this server belongs to, or none, and when it has it again.
+    fn print_mismatch(&mut self) {
+        let membership = self.cluster.membership();
+        let mismatch = membership.mismatch();
+        if std::mem::replace(&mut self.mismatch, mismatch) == mismatch {
+            return;
+        }
+        let (name, own) = (&self.name, membership.config().map_or(0, Config::uuid));
+        match mismatch {
+            None => log::print(format_args!("cluster {name}: etcd has this server's cluster again")),
+            Some(Mismatch::Gone) => log::print(format_args!(
+                "cluster {name}: it is not in etcd any more (uuid {own:032x}): resilient keys are refused: restore etcd's data; or give \
+                 them up: make the cluster by `rdmakv cluster init`, and restart all servers"
+            )),
+            Some(Mismatch::Other(other)) => log::print(format_args!(
+                "cluster {name}: etcd has another cluster of this name (uuid {other:032x}, this server's is {own:032x}): resilient keys \
+                 are refused: correct --etcd or --cluster; or restart this server: it joins the other one, without resilient values"
+            )),
+            Some(Mismatch::Earlier) => log::print(format_args!(
+                "cluster {name}: etcd shows an earlier state than before, as after a restore: resilient keys are refused: restart all \
+                 servers: they join again, without resilient values"
+            )),
+        }
+    }
+
     fn print_part(&mut self) {
         let membership = self.cluster.membership();
         let (part, config) = (membership.part(), membership.view().config());
@@ -245,7 +276,7 @@ impl Driver {
         let epoch = config.map_or(0, |config| config.epoch().0);
         match part {
             Part::Member(state) => log::print(format_args!("cluster: this server is {state} in epoch {epoch}")),
-            Part::Unknown if !is_read => {}
+            Part::Unknown if !is_read || membership.mismatch().is_some() => {}
             Part::Unknown => log::print("cluster: it does not exist: make it by `rdmakv cluster init`"),
             Part::Outside => {
                 if let Some(why) = membership.obstacle() {
