@@ -445,6 +445,7 @@ impl Resilient {
 
     /// Takes the end of an operation. An addition goes on after those of its parts.
     fn take_end(&mut self, name: Name, hands: &mut Hands<'_>) -> Option<Result<End, u32>> {
+        let time = self.now();
         let running = self.running.get_mut(&name)?;
         let end = running.operation.take_end()?;
         let Some(op) = hands.common.ops.get(name).filter(|op| matches!(op.operation, Asked::Append | Asked::Prepend))
@@ -465,7 +466,6 @@ impl Resilient {
             Next::End(end) => return Some(Ok(end)),
             Next::Contended => return Some(Err(ATTEMPTS)),
         };
-        let time = self.started.elapsed().as_nanos() as u64;
         let left = running.operation.deadline().saturating_sub(time);
         running.operation = Operation::new(&running.key, work, own, time, left);
         running.fragments = None;
