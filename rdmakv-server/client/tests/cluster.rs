@@ -99,6 +99,36 @@ fn a_cluster_is_made_changed_and_shown() {
 }
 
 #[test]
+fn status_waits_until_servers_are_up() {
+    let Some(etcd) = Members::start(1) else { return };
+    let urls = etcd.urls();
+    let join = |config: Config, run| config.with_server(&format!("s{run}"), vec![], 1, Incarnation(run)).unwrap();
+    let config = (1..3).fold(Config::new(7), join);
+    let wait = |seconds: &str, up: &str| rdmakv(&urls, &["cluster", "status", "--wait", seconds, "--up", up]);
+    let mut store = etcd.store("main");
+    assert_eq!(wait("0", "1").0, 1);
+    assert!(store.create(&config).unwrap());
+    let (code, said, why) = wait("0", "2");
+    assert!(code == 1 && said.starts_with("cluster main  epoch 3  not whole"), "{said}");
+    assert!(why.contains("after 0 s epoch 3 is not whole and 0 of 2 servers are up: see"), "{why}");
+    // It waits for both servers, and for what they adopted.
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| wait("600", "2"));
+        let whole = store.update(|_, config| config.whole().map(Some)).unwrap();
+        for server in whole.servers() {
+            let (id, run) = (server.id, server.incarnation);
+            let why = wait("0", "2").2;
+            assert!(why.contains("is whole and ") && why.contains(" of 2 servers are up"), "{why}");
+            store.put(&[Fact::Alive(id, run), Fact::Adopted(id, run, whole.epoch())], None).unwrap();
+        }
+        assert_eq!(waiting.join().unwrap().0, 0);
+    });
+    assert_eq!((wait("0", "2").0, wait("0", "3").0), (0, 1));
+    let (code, _, why) = rdmakv(&urls, &["cluster", "status", "--up", "2"]);
+    assert!(code == 2 && why.contains("--wait"), "{why}");
+}
+
+#[test]
 fn wrong_use_is_told_with_its_remedy() {
     for (etcd, arguments, code, remedy) in [
         ("", &["cluster", "status"][..], 2, "use --etcd URL or the variable RDMAKV_ETCD"),

@@ -23,13 +23,22 @@ pub(super) fn run(flags: &ClusterFlags, etcd: Option<&str>, name: &str, timeout:
     let mut store = Store::new(Etcd::new(endpoints, timeout), name).map_err(usage)?;
     let (said, answer) = match &flags.command {
         ClusterCommand::Init { lease } => init(&mut store, name, *lease)?,
-        ClusterCommand::Status => status(&mut store, name)?,
+        ClusterCommand::Status { wait, up } => {
+            let (said, answer, late) = status(&mut store, name, wait.map(|seconds| (seconds, *up)))?;
+            print(flags, &said, &answer)?;
+            return late.map_or(Ok(()), |why| Err(Failure::No(why)));
+        }
         ClusterCommand::Policy { prefix, policy } => policy_of(&mut store, name, prefix, policy)?,
         ClusterCommand::Drain { id } => drain(&mut store, name, id)?,
         ClusterCommand::Flush => flush(&mut store, name)?,
     };
-    let text = if flags.json { format!("{answer:#}\n") } else { said };
-    Ok(io::stdout().write_all(text.as_bytes())?)
+    print(flags, &said, &answer)
+}
+
+fn print(flags: &ClusterFlags, said: &str, answer: &Value) -> Result<(), Failure> {
+    let mut to = io::stdout();
+    let printed = if flags.json { writeln!(to, "{answer:#}") } else { to.write_all(said.as_bytes()) };
+    Ok(printed?)
 }
 
 fn usage(why: impl ToString) -> Failure {
@@ -111,8 +120,37 @@ fn flush(store: &mut Store, name: &str) -> Result<(String, Value), Failure> {
     Ok(changed("flushed", name, &config))
 }
 
-fn status(store: &mut Store, name: &str) -> Result<(String, Value), Failure> {
-    let view = store.read()?;
+/// Returns how many servers are up, live, and have adopted the epoch.
+fn servers_up(view: &View, config: &Config) -> usize {
+    let facts = view.facts();
+    let is_up = |server: &&Server| {
+        let (id, run) = (server.id, server.incarnation);
+        server.state == State::Up && facts.is_alive(id, run) && facts.has_adopted(run, config.epoch())
+    };
+    config.servers().iter().filter(is_up).count()
+}
+
+/// Returns whether the epoch is whole and so many servers are up.
+fn is_ready(view: &View, up: usize) -> bool {
+    view.config().is_some_and(|config| config.is_whole() && servers_up(view, config) >= up)
+}
+
+/// Returns the status as text and as JSON. It waits so many seconds for so many servers, and returns what was lacking at the end.
+fn status(
+    store: &mut Store,
+    name: &str,
+    wait: Option<(u64, usize)>,
+) -> Result<(String, Value, Option<String>), Failure> {
+    let end = Instant::now() + Duration::from_secs(wait.map_or(0, |(seconds, _)| seconds));
+    let view = loop {
+        // While it waits, etcd may not run yet, and the cluster may not be made.
+        let read = store.read();
+        let is_over = Instant::now() >= end;
+        if is_over || wait.is_some_and(|(_, up)| read.as_ref().is_ok_and(|view| is_ready(view, up))) {
+            break read?;
+        }
+        std::thread::sleep(LOOK.min(end.saturating_duration_since(Instant::now())));
+    };
     let Some(config) = view.config() else {
         return Err(Failure::No(format!(
             "read status of cluster {name}: no such cluster: make it by `rdmakv cluster init`"
@@ -130,7 +168,15 @@ fn status(store: &mut Store, name: &str) -> Result<(String, Value), Failure> {
             json!({ "prefix": prefix_text(prefix), "policy": policy.to_string() })
         }).collect::<Vec<_>>(),
     });
-    Ok((status_text(&view, config, name), answer))
+    let late = wait.filter(|&(_, up)| !is_ready(&view, up)).map(|(seconds, up)| {
+        let (epoch, whole) = (config.epoch().0, if config.is_whole() { "whole" } else { "not whole" });
+        let servers = servers_up(&view, config);
+        format!(
+            "wait for cluster {name}: after {seconds} s epoch {epoch} is {whole} and {servers} of {up} servers are up: \
+             see that they run with --etcd and agents, or raise --wait"
+        )
+    });
+    Ok((status_text(&view, config, name), answer, late))
 }
 
 /// Returns the epochs that a server adopted and repaired.

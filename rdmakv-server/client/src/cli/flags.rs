@@ -75,8 +75,17 @@ pub(super) enum ClusterCommand {
         lease: u32,
     },
     /// Shows epoch, servers and policies
-    #[command(after_help = "Examples:\n  rdmakv cluster status\n  rdmakv cluster status --json | jq .servers")]
-    Status,
+    #[command(
+        after_help = "Examples:\n  rdmakv cluster status\n  rdmakv cluster status --json | jq .servers\n  rdmakv cluster status --wait 30 --up 3          in scripts that start servers"
+    )]
+    Status {
+        /// Wait so long until the epoch is whole and servers are up; the exit code is 1 where that does not come
+        #[arg(long, value_name = "SECONDS", value_parser = within::<u64, 0, 86_400>)]
+        wait: Option<u64>,
+        /// How many servers it waits for
+        #[arg(long, value_name = "N", default_value_t = 1, requires = "wait", value_parser = within::<usize, 1, 64>)]
+        up: usize,
+    },
     /// Sets how keys with a prefix are stored
     #[command(
         after_help = "Policies:\n  none          once\n  copies:N      whole, on N servers\n  code:K+M      in K+M fragments, any K of which make the value\n\nExamples:\n  rdmakv cluster policy user: copies:3\n  rdmakv cluster policy '' code:4+2               all keys without a longer prefix"
