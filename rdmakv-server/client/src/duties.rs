@@ -32,7 +32,7 @@ const PAUSE: (u64, u64) = (5_000_000, SECOND);
 const LOOK: u64 = 10 * SECOND;
 const REPORT: u64 = SECOND / 2;
 /// Unsettled keys that are remembered from one look to the next.
-const SEEN: usize = 1 << 16;
+const SEEN: usize = 1 << 18;
 /// Bytes that may be sent at once, though the rate is kept in the long run, in nanoseconds of the rate.
 const BURST: u64 = SECOND / 20;
 
@@ -108,8 +108,8 @@ pub(super) struct Duties {
     /// Keys whose values have too few fragments.
     lost: u64,
     reported_at: u64,
-    /// Unsettled keys, and when each was first seen; whether the present look saw it.
-    seen: HashMap<(Vec<u8>, About, WriteId), (u64, bool)>,
+    /// What is unsettled, and when each was first seen; whether the present look saw it.
+    seen: HashMap<(About, WriteId), (u64, bool)>,
     events: Vec<AgentEvent>,
 }
 
@@ -377,7 +377,7 @@ impl Duties {
                 About::Tombstone | About::Value => continue,
             };
             let is_full = self.seen.len() >= SEEN;
-            let name = (entry.key.clone(), about, entry.id);
+            let name = (about, entry.id);
             let since = match self.seen.get_mut(&name) {
                 Some((since, is_there)) => {
                     *is_there = true;
@@ -390,6 +390,8 @@ impl Duties {
                 }
             };
             if now >= since.saturating_add(patience) {
+                // Its place is for another: a full list would keep those of this look until the one after the next.
+                self.seen.remove(&name);
                 self.entries.push_back(entry);
             }
         }
@@ -807,6 +809,7 @@ mod tests {
         talk.tell(About::Tombstone, version);
         talk.pass(LOOK);
         talk.tell(About::Tombstone, version);
+        assert!(talk.duties.seen.is_empty(), "others have its place");
         for &other in target.others() {
             talk.expect(other, &Call::Forget { version }, Answer::Taken);
         }
