@@ -189,6 +189,13 @@ impl Replica {
         self.current.as_ref().filter(|current| may && current.is_value())
     }
 
+    /// Makes the published value a tombstone, which can be forgotten: it has expired, so the key is absent already.
+    pub fn end_value(&mut self) {
+        if let Some(current) = &mut self.current {
+            current.piece = Piece { form: Form::Tombstone, length: 0, sum: 0, ..current.piece };
+        }
+    }
+
     /// Returns how many orders wait.
     pub fn queue_len(&self) -> usize {
         self.queue.len()

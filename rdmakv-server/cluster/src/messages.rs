@@ -129,7 +129,7 @@ pub struct Request {
 pub enum Select {
     /// Those whose primary it is.
     Primary,
-    /// Those with something that an agent may have to end: a write, a staged piece or a tombstone.
+    /// Those with something that an agent may have to end: a write, a staged piece, a tombstone or an expired value.
     Unsettled,
 }
 

@@ -600,7 +600,7 @@ fn put_stored(out: &mut Vec<u8>, stored: Option<&Stored>, attributes: &Attribute
 pub enum About {
     /// The published value.
     Value,
-    /// A published tombstone, at its primary.
+    /// A published tombstone, or a value that has expired, at its primary.
     Tombstone,
     /// A write that the primary has ordered, and not published.
     Next,

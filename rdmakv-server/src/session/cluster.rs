@@ -254,7 +254,7 @@ impl Cluster {
         };
         let answer = match request.call {
             _ if standing.epoch != request.epoch => Answer::OtherEpoch,
-            Call::Keys { select, from } => self.keys(select, from, page),
+            Call::Keys { select, from } => self.keys((select, from), now, page),
             Call::Report(report) => {
                 *self.report.lock().unwrap_or_else(PoisonError::into_inner) = (standing.epoch, report);
                 if report.is_done {
@@ -268,7 +268,7 @@ impl Cluster {
     }
 
     /// Appends the entries of a page of keys. Looks at a bounded number of them.
-    fn keys(&self, select: Select, from: Place, page: &mut Vec<u8>) -> Answer {
+    fn keys(&self, (select, from): (Select, Place), now: u64, page: &mut Vec<u8>) -> Answer {
         let Some(at) = usize::try_from(from.shard).ok().filter(|&at| at < self.shards.len()) else {
             return Answer::Keys { next: None, left: 0 };
         };
@@ -280,13 +280,14 @@ impl Cluster {
             while below > end && computed < LISTED.0 && page.len() < PAGE {
                 below -= 1;
                 let Some((key, replica)) = shard.keys.get_index(below) else { break };
+                let is_over = is_over(replica.current(), &shard.pieces, now);
                 let is_settled = replica.is_idle() && replica.current().is_some_and(Stored::is_value);
-                if is_settled && select == Select::Unsettled {
+                if is_settled && !is_over && select == Select::Unsettled {
                     continue;
                 }
                 computed += 1;
                 let role = self.membership().standing(key, clock::boot()).map(|standing| standing.role);
-                entries(key, replica, select, role == Some(Role::Primary), page);
+                entries(key, replica, select, (role == Some(Role::Primary), is_over), page);
             }
         }
         let later = (at + 1..self.shards.len()).map(|at| self.shard(at).keys.len());
@@ -338,6 +339,12 @@ impl Cluster {
                 Condition::Always | Condition::Absent => Condition::Always,
                 Condition::Present | Condition::Version(_) => Condition::Absent,
             };
+        }
+        if let Call::Forget { version } = request.call
+            && is_over
+            && replica.current().is_some_and(|current| current.version == version)
+        {
+            replica.end_value();
         }
         let is_read = matches!(request.call, Call::Read);
         let call_id = CallId(0);
@@ -547,7 +554,9 @@ impl Cluster {
 }
 
 /// Appends what an agent asked for of one key.
-fn entries(key: &[u8], replica: &Replica, select: Select, is_primary: bool, page: &mut Vec<u8>) {
+///
+/// A value that has expired is as good as a tombstone.
+fn entries(key: &[u8], replica: &Replica, select: Select, (is_primary, is_over): (bool, bool), page: &mut Vec<u8>) {
     let mut put = |about: About, id: WriteId, version: Version, length: u64| {
         Entry { key: key.to_vec(), about, id, version, length }.encode(page);
     };
@@ -564,7 +573,8 @@ fn entries(key: &[u8], replica: &Replica, select: Select, is_primary: bool, page
             if let Some((id, version, length)) = next.map(of) {
                 put(if is_primary { About::Next } else { About::Sealed }, id, version, length);
             }
-            if let Some((id, version, _)) = current.filter(|current| is_primary && !current.is_value()).map(of) {
+            let is_absent = |current: &&Stored| is_primary && (is_over || !current.is_value());
+            if let Some((id, version, _)) = current.filter(is_absent).map(of) {
                 put(About::Tombstone, id, version, 0);
             }
             // Others of this key are told when these are gone.

@@ -6,8 +6,10 @@ use rdmakv_cluster::config::{Config as Configuration, Incarnation, Policy};
 use rdmakv_cluster::facts::{Change as Changed, View};
 use rdmakv_cluster::json;
 use rdmakv_cluster::membership::{Action, Identity};
-use rdmakv_cluster::messages::{Answer, Call, Change, Chunk, Condition, Epoch, Form, Piece, Request, Verdict, WriteId};
-use rdmakv_cluster::wire::{ReplyFrame, RequestFrame};
+use rdmakv_cluster::messages::{
+    Answer, Call, Change, Chunk, Condition, Epoch, Form, Piece, Place, Request, Select, Verdict, WriteId,
+};
+use rdmakv_cluster::wire::{About, Attributes, Entry, ReplyFrame, RequestFrame};
 use rdmakv_proto::clock;
 use rdmakv_proto::item::State;
 
@@ -62,24 +64,30 @@ fn follow(shared: &Shared, cluster: &Cluster, config: &Configuration, revision: 
 }
 
 /// Sends a line with a call, and returns what comes back.
-fn send(session: &mut Session, shared: &Shared, call: Call, piece: &[u8], now: u64) -> Vec<u8> {
+fn send(shared: &Shared, key: &str, (call, piece): (Call, &[u8]), attributes: Attributes, now: u64) -> Vec<u8> {
     let epoch = shared.cluster.as_ref().unwrap().membership().config().map_or(Epoch(0), Configuration::epoch);
     let mut bytes = Vec::new();
-    RequestFrame::new(Request { cluster: 7, epoch, call }).encode(&mut bytes);
-    let line = format!("mx r:key {} {}\r\n", bytes.len() + piece.len(), bytes.len());
+    let request = Request { cluster: 7, epoch, call };
+    RequestFrame { attributes, ..RequestFrame::new(request) }.encode(&mut bytes);
+    let line = format!("mx {key} {} {}\r\n", bytes.len() + piece.len(), bytes.len());
     let input = [line.as_bytes(), &bytes, piece, b"\r\n"].concat();
     let (mut counts, mut out) = (Counts::default(), Out::default());
     let mut cx = Context::new(shared, now, &mut counts, 0);
-    session.advance(&input, &mut 99, &mut cx, &mut out);
+    Session::default().advance(&input, &mut 99, &mut cx, &mut out);
     out.bytes
 }
 
-fn ask(shared: &Shared, call: Call, piece: &[u8]) -> Answer {
-    let bytes = send(&mut Session::default(), shared, call, piece, NOW);
+/// Returns the answer of a line, and the bytes that follow the reply.
+fn answer(bytes: &[u8]) -> (Answer, &[u8]) {
     let end = bytes.iter().position(|&byte| byte == b'\n').unwrap();
     let line = std::str::from_utf8(&bytes[..end]).unwrap().trim_end();
     let length: usize = line.rsplit_once(' ').unwrap_or_else(|| panic!("{line}")).1.parse().unwrap();
-    ReplyFrame::decode(&bytes[end + 1..end + 1 + length]).unwrap_or_else(|error| panic!("{line}: {error}")).reply.answer
+    let (reply, rest) = bytes[end + 1..bytes.len() - 2].split_at(length);
+    (ReplyFrame::decode(reply).unwrap_or_else(|error| panic!("{line}: {error}")).reply.answer, rest)
+}
+
+fn ask(shared: &Shared, call: Call, piece: &[u8]) -> Answer {
+    answer(&send(shared, "r:key", (call, piece), Attributes::default(), NOW)).0
 }
 
 fn order(sequence: u64, condition: Condition) -> Call {
@@ -112,6 +120,27 @@ fn epochs_keep_values_but_for_flushes_and_policies() {
     adopt(&shared, &cluster, &next, 8);
     let gauges = cluster.gauges();
     assert_eq!((gauges.keys, gauges.pieces, gauges.epoch), (0, (0, 0), next.epoch().0));
+}
+
+#[test]
+fn values_that_expired_are_forgotten_as_tombstones() {
+    let (shared, cluster) = server(&configuration().whole().unwrap());
+    let attributes = Attributes { flags: 0, expiry: NOW + 10 };
+    let ordered = send(&shared, "r:key", (order(1, Condition::Always), b"value"), attributes, NOW);
+    let (Answer::Ordered { version, .. }, _) = answer(&ordered) else { panic!() };
+    ask(&shared, Call::Publish { id: WriteId { client: 9, sequence: 1 }, version }, b"");
+    let at = |call, now| send(&shared, "r:key", (call, b""), Attributes::default(), now);
+    let unsettled = |now| {
+        let page = at(Call::Keys { select: Select::Unsettled, from: Place::FIRST }, now);
+        Entry::decode_all(answer(&page).1).unwrap()
+    };
+    // It cannot be forgotten before.
+    assert!(unsettled(NOW + 9).is_empty() && answer(&at(Call::Forget { version }, NOW + 9)).0 == Answer::Taken);
+    assert!(matches!(answer(&at(Call::Read, NOW + 9)).0, Answer::Value(Some(_))));
+    let [entry] = &unsettled(NOW + 10)[..] else { panic!("the agent is told of it") };
+    assert_eq!((entry.about, entry.version), (About::Tombstone, version));
+    assert_eq!(answer(&at(Call::Forget { version }, NOW + 10)).0, Answer::Taken);
+    assert_eq!((cluster.gauges().keys, cluster.gauges().pieces), (0, (0, 0)));
 }
 
 #[test]
