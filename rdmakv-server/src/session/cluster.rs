@@ -31,6 +31,10 @@ use crate::store::{self, ChunkWriter, Handle, Pieces, Store, Walk};
 /// Items that are looked at under one lock, when policies changed.
 const LOOKED_AT: usize = 1000;
 
+/// Keys that are taken into an epoch under one lock, and the pause after them. Whoever waits for the lock gets it in the pause: a thread
+/// that waits for all keys answers no pings, and its server would be removed.
+pub(super) const ADOPTED: (usize, Duration) = (2000, Duration::from_micros(50));
+
 /// Bytes of a page of keys after which no other key is added.
 const PAGE: usize = 48 << 10;
 
@@ -457,32 +461,49 @@ impl Cluster {
         let history = History::of(before.as_deref(), &config, run);
         let (mut has_nothing, now) = (true, clock::now());
         for at in 0..self.shards.len() {
-            let mut shard = self.shard(at);
-            let Shard { member, keys, pieces, unsettled: tally } = &mut *shard;
-            // Another server may be the primary now. Where this one still is, clients ask once more.
-            pieces.cover(&mut shards.at(at));
-            let member = member.get_or_insert_with(|| Member::new(config.uuid()));
-            *tally = Unsettled::default();
-            keys.retain(|key, replica| {
-                let size = config.policy(key).group_size();
-                let (last, first) = (history.role_last(key, size), history.role_first(key, size));
-                let standing = Standing {
-                    epoch: config.epoch(),
-                    // A key that lost its policy is no cluster's any more.
-                    role: if config.policy(key) == Policy::None { Role::Outside } else { last },
-                    has_right: false,
-                    is_fenced: true,
-                    is_whole: config.is_whole(),
-                    flushed: config.flushed(),
-                };
-                let gaps = (history.stayed_primary(key), history.was_outside(key, size));
-                let mut chunks = Lent { pieces, shards, at, key, now, arguments: None, is_over: false };
-                // No order waits, so there are no replies.
-                let _ = member.adopt(replica, first, &standing, gaps, &mut chunks);
-                tally.change((false, false), unsettled(replica));
-                replica.current().is_some() || !replica.is_idle()
-            });
-            has_nothing &= keys.is_empty() && member.fates().is_empty();
+            let mut below = {
+                let mut shard = self.shard(at);
+                let Shard { member, keys, pieces, unsettled } = &mut *shard;
+                // Another server may be the primary now. Where this one still is, clients ask once more.
+                pieces.cover(&mut shards.at(at));
+                member.get_or_insert_with(|| Member::new(config.uuid()));
+                *unsettled = Unsettled::default();
+                keys.len()
+            };
+            // No call is answered meanwhile, so no key comes or goes between two steps. One that is dropped leaves its place to one above.
+            while below > 0 {
+                let mut shard = self.shard(at);
+                let Shard { member: Some(member), keys, pieces, unsettled: tally } = &mut *shard else { break };
+                let end = below.saturating_sub(ADOPTED.0);
+                for place in (end..below).rev() {
+                    let Some((key, replica)) = keys.get_index_mut(place) else { continue };
+                    let size = config.policy(key).group_size();
+                    let (last, first) = (history.role_last(key, size), history.role_first(key, size));
+                    let standing = Standing {
+                        epoch: config.epoch(),
+                        // A key that lost its policy is no cluster's any more.
+                        role: if config.policy(key) == Policy::None { Role::Outside } else { last },
+                        has_right: false,
+                        is_fenced: true,
+                        is_whole: config.is_whole(),
+                        flushed: config.flushed(),
+                    };
+                    let gaps = (history.stayed_primary(key), history.was_outside(key, size));
+                    let mut chunks = Lent { pieces, shards, at, key, now, arguments: None, is_over: false };
+                    // No order waits, so there are no replies.
+                    let _ = member.adopt(replica, first, &standing, gaps, &mut chunks);
+                    tally.change((false, false), unsettled(replica));
+                    if replica.current().is_none() && replica.is_idle() {
+                        keys.swap_remove_index(place);
+                    }
+                }
+                below = end;
+                drop(shard);
+                std::thread::sleep(if below > 0 { ADOPTED.1 } else { Duration::ZERO });
+            }
+            let shard = self.shard(at);
+            let has_fates = shard.member.as_ref().is_some_and(|member| !member.fates().is_empty());
+            has_nothing &= shard.keys.is_empty() && !has_fates;
         }
         if replaced.as_deref().is_none_or(|replaced| replaced.policies() != config.policies()) {
             drop_moved(shards, replaced.as_deref(), &config);

@@ -144,6 +144,29 @@ fn values_that_expired_are_forgotten_as_tombstones() {
 }
 
 #[test]
+fn an_epoch_takes_many_keys_in_steps() {
+    let config = configuration();
+    let (shared, cluster) = server(&config);
+    let count = 2 * super::cluster::ADOPTED.0 as u64 + 7;
+    let key = |at: u64| format!("r:{}{at}", if at.is_multiple_of(3) { "a" } else { "b" });
+    for at in 1..=count {
+        let sent = send(&shared, &key(at), (order(at, Condition::Always), b"value"), Attributes::default(), NOW);
+        assert!(sent.starts_with(b"MX "));
+    }
+    // All writes are pending yet. Keys of one prefix lose their policy.
+    assert_eq!((cluster.gauges().keys, cluster.gauges().pending), (count, count));
+    let next = config.with_policy(b"r:a", Policy::Copies(3)).unwrap();
+    adopt(&shared, &cluster, &next, 6);
+    assert_eq!((cluster.gauges().keys, cluster.gauges().pending), (count, count));
+    let next = next.with_policy(b"r:a", Policy::None).unwrap();
+    adopt(&shared, &cluster, &next, 7);
+    let left = count - count / 3;
+    assert_eq!((cluster.gauges().keys, cluster.gauges().pending), (left, left));
+    adopt(&shared, &cluster, &next.flush().unwrap(), 8);
+    assert_eq!((cluster.gauges().keys, cluster.gauges().pending, cluster.gauges().pieces.0), (0, 0, 0));
+}
+
+#[test]
 fn plain_items_of_keys_that_get_a_policy_are_dropped() {
     let config = configuration();
     let (shared, cluster) = server(&config);
