@@ -108,7 +108,7 @@ pub(super) struct Duties {
     /// Keys whose values have too few fragments.
     lost: u64,
     reported_at: u64,
-    /// What is unsettled, and when each was first seen; whether the present look saw it.
+    /// Unsettled writes, and when each was first seen; whether the present look saw it.
     seen: HashMap<(About, WriteId), (u64, bool)>,
     events: Vec<AgentEvent>,
 }

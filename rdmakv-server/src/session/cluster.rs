@@ -31,8 +31,8 @@ use crate::store::{self, ChunkWriter, Handle, Pieces, Store, Walk};
 /// Items that are looked at under one lock, when policies changed.
 const LOOKED_AT: usize = 1000;
 
-/// Keys that are taken into an epoch under one lock, and the pause after them. Whoever waits for the lock gets it in the pause: a thread
-/// that waits for all keys answers no pings, and its server would be removed.
+/// Keys that are taken into an epoch under one lock, and the pause after them, in which threads that wait for the lock get it. A thread
+/// that waits for all keys answers no pings.
 pub(super) const ADOPTED: (usize, Duration) = (2000, Duration::from_micros(50));
 
 /// Bytes of a page of keys after which no other key is added.
