@@ -380,6 +380,25 @@ fn a_cluster_that_is_gone_is_told() {
     assert_eq!(cluster.servers[0].as_ref().unwrap().stats("cluster")["etcd"], "same");
 }
 
+/// A mistyped port: the server stays outside, and tells why. It made epochs without an end.
+#[test]
+fn a_server_at_a_wrong_address_stays_outside() {
+    let Some(cluster) = Cluster::start(2, &[], &[]) else { return };
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let address = format!("tcp:{closed}");
+    let urls = cluster.etcd.urls();
+    let flags = ["-p", "-1", "-l", "127.0.0.1", "--etcd", &urls, "--agent", "no", "--advertise"];
+    let start = |at, address: &str| Server::with_log(&[&flags[..], &[address]].concat(), &cluster.log_file(at));
+    let epoch = cluster.config().epoch();
+    let server = start(2, &address);
+    cluster.tells(2, &format!("does not reach itself at {address}: Connection refused"));
+    assert_eq!(server.stats("cluster")["part"], "outside");
+    // Where another server answers, that is told.
+    let other = start(4, &format!("tcp:127.0.0.1:{}", cluster.ports[1]));
+    cluster.tells(4, "another server answers there");
+    assert_eq!((other.stats("cluster")["part"].as_str(), cluster.config().epoch()), ("outside", epoch));
+}
+
 #[test]
 fn refuses_addresses_that_lead_nowhere() {
     for address in ["tcp:0.0.0.0:11211", "tcp:[::]:11211", "tcp:127.0.0.1:0"] {

@@ -4,6 +4,9 @@
 //! [`View`]: of a read, or of the watch that follows it. Only a read renews a right. A view of the watch is adopted as soon as it comes, and
 //! that may be before a right for its epoch: until then the server answers nothing.
 //!
+//! A run joins when it reaches itself at the address that the others will ping. If it does not, it joins after long: it may be at an address
+//! that only others reach.
+//!
 //! A run that the configuration lacks answers nothing any more. One that was removed returns as another run, without its values. One that
 //! has drained leaves.
 
@@ -20,6 +23,9 @@ const READ_EVERY: u64 = 500_000_000;
 
 /// Nanoseconds until a run that was removed joins again: at first, and at most. They double.
 const REJOIN: (u64, u64) = (1_000_000_000, 60_000_000_000);
+
+/// Nanoseconds that a run waits which does not reach itself, before it joins all the same: at first, and at most. They double.
+const UNREACHED: (u64, u64) = (60_000_000_000, 3_600_000_000_000);
 
 /// A server as it joins its cluster.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -42,6 +48,8 @@ pub enum Action {
     Read(Renewal),
     /// Send a ping to each of these runs: [`Membership::answered`], [`Membership::refused`].
     Ping(Vec<(ServerId, Incarnation)>),
+    /// Ping this server at its own address, and call [`Membership::reached`] with the run that answers.
+    PingSelf,
     /// Write and delete facts, and call [`Membership::written`].
     Write {
         /// Facts that go with this run's lease in etcd.
@@ -128,6 +136,12 @@ pub struct Membership {
     rejoin: u64,
     /// When this run adopted its first epoch.
     since: Option<u64>,
+    /// This run reached itself at the address that the others ping.
+    is_reached: bool,
+    /// When it pinged itself first, when it may again, and how long it waits for an answer before it joins without.
+    pinged_self: Option<u64>,
+    ping_self_at: u64,
+    unreached: u64,
     /// The difference that the last read showed.
     mismatch: Option<Mismatch>,
 }
@@ -172,6 +186,10 @@ impl Membership {
             join_at: 0,
             rejoin: REJOIN.0,
             since: None,
+            is_reached: false,
+            pinged_self: None,
+            ping_self_at: 0,
+            unreached: UNREACHED.0,
             mismatch: None,
         }
     }
@@ -281,6 +299,11 @@ impl Membership {
             // A run that is in no configuration yet has no lease: its first read is none that could renew a right.
             let unknown = &mut Right::new(0, self.run);
             return Some(Action::Read(self.right.as_mut().unwrap_or(unknown).renew(now)));
+        }
+        if self.part() == Part::Outside && !self.is_reached && now >= self.ping_self_at {
+            self.ping_self_at = now + READ_EVERY;
+            self.pinged_self.get_or_insert(now);
+            return Some(Action::PingSelf);
         }
         let pings = self.detector.as_mut().map(|detector| detector.ping(now)).unwrap_or_default();
         if !pings.is_empty() {
@@ -426,9 +449,27 @@ impl Membership {
     pub fn restart(&mut self, run: Incarnation, now: u64) {
         let identity = self.identity.clone();
         // One that was a member for long begins with the shortest wait.
-        let lasted = self.since.is_some_and(|since| now.saturating_sub(since) >= REJOIN.1);
+        let lasted = self.lasted(now).is_some_and(|lasted| lasted >= REJOIN.1);
         let rejoin = if lasted { REJOIN.0 } else { (self.rejoin * 2).min(REJOIN.1) };
-        *self = Self { join_at: now + self.rejoin, rejoin, ..Self::new(identity, run) };
+        let may_be_reached = lasted || self.is_reached;
+        let unreached = if may_be_reached { UNREACHED.0 } else { (self.unreached * 2).min(UNREACHED.1) };
+        *self = Self { join_at: now + self.rejoin, rejoin, unreached, ..Self::new(identity, run) };
+    }
+
+    /// Takes the run that answered at this server's own address.
+    pub fn reached(&mut self, run: Incarnation) {
+        self.is_reached |= run == self.run;
+    }
+
+    /// Returns how long this run has been a server, in nanoseconds; None before it adopted an epoch.
+    pub fn lasted(&self, now: u64) -> Option<u64> {
+        self.since.map(|since| now.saturating_sub(since))
+    }
+
+    /// Returns how long this run waits yet before it joins, in nanoseconds: if it reaches itself, and if it does not.
+    pub fn joins_in(&self, now: u64) -> (u64, u64) {
+        let unreached = self.pinged_self.unwrap_or(now).saturating_add(self.unreached);
+        (self.join_at.saturating_sub(now), self.join_at.max(unreached).saturating_sub(now))
     }
 
     /// Takes the answer of a run to a ping, and whether that has a right.
@@ -542,8 +583,12 @@ impl Membership {
         let (config, facts) = (self.view.config()?, self.view.facts());
         match self.part() {
             Part::Unknown | Part::Over | Part::Drained => None,
-            // The driver tells users of an obstacle.
-            Part::Outside => (now >= self.join_at).then(|| self.joined(config).ok()).flatten(),
+            // The driver tells users of an obstacle. One that no other reaches would be removed, and would join, without an end.
+            Part::Outside => {
+                let (reached, unreached) = self.joins_in(now);
+                let wait = if self.is_reached { reached } else { unreached };
+                (wait == 0).then(|| self.joined(config).ok()).flatten()
+            }
             Part::Member(state) => {
                 let detector = self.detector.as_ref()?;
                 if let Some(dead) = detector.to_remove(config, facts) {

@@ -195,6 +195,8 @@ impl World {
                 }
                 Action::Read(_) => self.servers[at].membership.read_failed(),
                 Action::Ping(runs) => self.ping(at, &runs),
+                Action::PingSelf if self.cuts.contains(&(at, at)) => {}
+                Action::PingSelf => self.servers[at].membership.reached(run),
                 Action::Write { leased, lasting, removed } => {
                     if has_etcd {
                         leased.iter().for_each(|fact| self.etcd.put(fact, Some(run)));
@@ -391,6 +393,35 @@ fn restarts_in_a_loop_wait_longer_each_time() {
     assert!(epochs < 80, "{epochs} epochs");
     world.cuts.clear();
     world.run_until(130_000 * MS, |world| world.is_up(3));
+}
+
+#[test]
+fn a_server_at_a_wrong_address_makes_few_epochs() {
+    let mut world = World::up(&["s0", "s1"]);
+    let before = world.config().epoch().0;
+    world.add("s2", 64);
+    world.cuts.extend([(0, 2), (1, 2), (2, 2)]);
+    world.run(59_000 * MS);
+    assert_eq!(world.config().epoch().0, before);
+    world.run(1_000_000 * MS);
+    // It joins after 1, 2, 4 and 8 minutes: each time it joins, the epoch is whole, it is removed, the epoch is whole.
+    let epochs = world.config().epoch().0 - before;
+    assert!((1..=16).contains(&epochs), "{epochs} epochs");
+    // Where only the others reach it, it is up after the wait. Where it reaches itself, too, it joins at once.
+    world.cuts.clear();
+    world.run_until(5_000 * MS, |world| world.is_up(3));
+    world.add("s3", 64);
+    world.cuts.insert((3, 3));
+    let wait = world.run_until(65_000 * MS, |world| world.is_up(4));
+    assert!(wait > 55_000 * MS, "{wait}");
+}
+
+#[test]
+fn an_answer_of_another_run_is_none() {
+    let mut membership = outside("s0", Incarnation(2));
+    assert!(!proposes(&mut membership, 0));
+    membership.reached(Incarnation(1));
+    assert!(proposes(&mut membership, 0));
 }
 
 /// Takes a cluster through failures, and lets it recover. Returns the keys that two servers answered for at once.
@@ -616,12 +647,13 @@ fn a_cluster_made_anew_has_its_own_lease() {
     assert!(membership.has_right(1_999 * MS) && !membership.has_right(2_000 * MS));
 }
 
-/// Returns a run of this name that is in no cluster, and sees an empty one.
-fn outside(name: &str) -> Membership {
+/// Returns run 1 of this name, that is in no cluster, and sees an empty one. This run answers at its address.
+fn outside(name: &str, answers: Incarnation) -> Membership {
     let identity = Identity { name: name.to_owned(), addresses: Vec::new(), weight: 1, clock_skew: 1_000 * MS };
     let mut membership = Membership::new(identity, Incarnation(1));
     let renewal = begin_read(&mut membership, 0);
     membership.read(renewal, shown(3, &Config::new(7)));
+    membership.reached(answers);
     membership
 }
 
@@ -631,16 +663,16 @@ fn proposes(membership: &mut Membership, now: u64) -> bool {
 
 #[test]
 fn a_run_that_cannot_join_knows_why() {
-    let mut membership = outside("12");
+    let mut membership = outside("12", Incarnation(1));
     assert_eq!(membership.obstacle(), Some(ChangeError::Name));
     assert!(!proposes(&mut membership, 0));
-    assert_eq!(outside("s12").obstacle(), None);
+    assert_eq!(outside("s12", Incarnation(1)).obstacle(), None);
 }
 
 #[test]
 fn a_refused_proposal_waits() {
     for is_answered in [true, false] {
-        let mut membership = outside("s0");
+        let mut membership = outside("s0", Incarnation(1));
         assert!(proposes(&mut membership, 0));
         membership.proposed(1, is_answered);
         let renewal = begin_read(&mut membership, 1);

@@ -62,11 +62,10 @@ impl ClusterFlags {
         if addresses.len() > MAX_ADDRESSES || !addresses.iter().all(is_plain) {
             return Err(format!("--advertise: 1 to {MAX_ADDRESSES} addresses of at most {MAX_NAME} bytes are needed"));
         }
-        if !addresses.iter().any(|address| crate::net::membership::is_tcp(address)) {
-            return Err(
-                "--advertise: the other servers ping over TCP: add an address such as tcp:10.0.0.1:11211".into()
-            );
-        }
+        let pinged = addresses.iter().find(|address| crate::net::membership::is_tcp(address));
+        let pinged =
+            pinged.ok_or("--advertise: the other servers ping over TCP: add an address such as tcp:10.0.0.1:11211")?;
+        let address = pinged.clone();
         if let Some(address) = addresses.iter().find(|address| crate::net::membership::leads_nowhere(address)) {
             return Err(format!(
                 "--advertise {address}: other machines reach no server by it: give this machine's own address and a port, such as \
@@ -77,6 +76,6 @@ impl ClusterFlags {
         let agent = Agent { program: self.agent.clone(), etcd, cluster: self.cluster.clone(), server: name.clone() };
         let agent = (self.agent.as_deref() != Some("no")).then_some(agent);
         let identity = Identity { name, addresses, weight: 1, clock_skew: CLOCK_SKEW };
-        Ok(Some(ClusterPlan { place: Place { endpoints, name: self.cluster.clone(), agent }, identity }))
+        Ok(Some(ClusterPlan { place: Place { endpoints, name: self.cluster.clone(), address, agent }, identity }))
     }
 }

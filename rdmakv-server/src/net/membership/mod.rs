@@ -31,6 +31,11 @@ use pings::Pings;
 /// The time between two looks for work.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// A server that is removed sooner after it joined is likely one that the others do not reach.
+const EARLY: Duration = Duration::from_secs(10);
+/// Pings of this server to itself without an answer after which that is told.
+const UNANSWERED: u32 = 2;
+
 /// The place of a cluster in etcd.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
@@ -38,6 +43,8 @@ pub(crate) struct Place {
     pub(crate) endpoints: Vec<Endpoint>,
     /// The name of the cluster.
     pub(crate) name: String,
+    /// The first address of this server over TCP.
+    pub(crate) address: String,
     /// The agent of this server, if it starts one.
     pub(crate) agent: Option<Agent>,
 }
@@ -54,6 +61,8 @@ enum Event {
     Proposed(Result<(), String>),
     /// A server answered a ping, and told whether it has a right.
     Answered(ServerId, Incarnation, (Clocks, bool)),
+    /// The run that answered at this server's own address, or why none did.
+    PingedSelf(Result<Incarnation, String>),
     /// A server's address refused the connection.
     Refused(ServerId, Incarnation),
 }
@@ -105,7 +114,19 @@ pub(crate) fn start(place: &Place, cluster: Arc<Cluster>, shared: Arc<Shared>) -
         threads.push(spawn("agent", Box::new(move || agent.keep(&|| is_stopping(&ends))))?);
     }
     let (pings, name) = (Pings::new(events), place.name.clone());
-    let driver = Driver { name, cluster, shared, reads, writes, pings, failing: false, mismatch: None, part: None };
+    let driver = Driver {
+        name,
+        cluster,
+        shared,
+        reads,
+        writes,
+        pings,
+        failing: false,
+        mismatch: None,
+        address: place.address.clone(),
+        unanswered: 0,
+        part: None,
+    };
     threads.push(spawn("cluster", Box::new(move || driver.run(&happened)))?);
     Ok(Running(threads))
 }
@@ -132,6 +153,10 @@ struct Driver {
     failing: bool,
     /// The difference of etcd that was printed last.
     mismatch: Option<Mismatch>,
+    /// The address at which the others ping this server.
+    address: String,
+    /// Pings to itself in a row without an answer.
+    unanswered: u32,
     /// The part that was printed last, and whether etcd had been read then.
     part: Option<(Part, bool)>,
 }
@@ -174,14 +199,31 @@ impl Driver {
                 };
                 self.pings.send(&runs, address);
             }
+            Action::PingSelf => {
+                if let Some(address) = pings::tcp(&self.address) {
+                    self.pings.send_to_self(address);
+                }
+            }
             Action::Write { leased, lasting, removed } => self.write(Write::Facts { leased, lasting, removed }),
             Action::Propose(config) => {
                 let view = self.cluster.membership().view().clone();
                 self.write(Write::Config(Box::new((view, config))));
             }
             Action::Empty => {
-                log::print("cluster: this server was removed: it drops its resilient values, and joins again");
-                self.cluster.membership().restart(Incarnation(rand::random()), clock::boot());
+                let (now, mut membership) = (clock::boot(), self.cluster.membership());
+                let lasted = Duration::from_nanos(membership.lasted(now).unwrap_or(0));
+                membership.restart(Incarnation(rand::random()), now);
+                self.unanswered = 0;
+                if lasted < EARLY {
+                    log::print(format_args!(
+                        "cluster: this server was removed {lasted:.1?} after it joined, as when the others do not reach it at {}: \
+                         correct --advertise, or see the network; it joins again after {:.0?}",
+                        self.address,
+                        Duration::from_nanos(membership.joins_in(now).0)
+                    ));
+                } else {
+                    log::print("cluster: this server was removed: it drops its resilient values, and joins again");
+                }
             }
             Action::Leave => {
                 log::print("cluster: this server has drained: it ends");
@@ -231,6 +273,30 @@ impl Driver {
             }
             Event::Answered(id, run, shown) => membership.answered(id, run, shown, clock::boot()),
             Event::Refused(id, run) => membership.refused(id, run),
+            Event::PingedSelf(answer) => {
+                if let Ok(run) = answer {
+                    membership.reached(run);
+                }
+                let why = match answer {
+                    Ok(run) if run == membership.run() => None,
+                    Ok(_) => Some("another server answers there".to_owned()),
+                    Err(why) => Some(why),
+                };
+                let wait = Duration::from_nanos(membership.joins_in(clock::boot()).1);
+                self.print_unreached(why, wait);
+            }
+        }
+    }
+
+    /// Prints that this server does not reach itself, but not each time.
+    fn print_unreached(&mut self, why: Option<String>, wait: Duration) {
+        self.unanswered = if why.is_some() { self.unanswered.saturating_add(1) } else { 0 };
+        if let Some(why) = why.filter(|_| self.unanswered == UNANSWERED) {
+            log::print(format_args!(
+                "cluster: this server does not reach itself at {}: {why}: correct --advertise; it joins as soon as it does, or in {:.0?} if \
+                 only the others do",
+                self.address, wait
+            ));
         }
     }
 

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, TcpStream, ToSocketAddrs};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rdmakv_cluster::config::{Incarnation, ServerId};
@@ -23,11 +24,13 @@ const PORT: u16 = 11211;
 pub(super) struct Pings {
     events: Sender<Event>,
     peers: HashMap<(ServerId, Incarnation), SyncSender<()>>,
+    /// The last ping of this server to itself.
+    own: Option<JoinHandle<()>>,
 }
 
 impl Pings {
     pub(super) fn new(events: Sender<Event>) -> Self {
-        Self { events, peers: HashMap::new() }
+        Self { events, peers: HashMap::new(), own: None }
     }
 
     /// Pings these runs, at the addresses that they have. Threads of others end.
@@ -44,7 +47,7 @@ impl Pings {
                     let Some(address) = address(run.0) else { continue };
                     let (peer, pings) = sync_channel(1);
                     let events = self.events.clone();
-                    let ping = move || Peer { run, address, stream: None, events }.run(&pings);
+                    let ping = move || Peer { run, line: Line::to(address), events }.run(&pings);
                     // Without a thread the server counts as silent. The next ping tries again.
                     if std::thread::Builder::new().name("ping".into()).spawn(ping).is_err() {
                         continue;
@@ -55,6 +58,30 @@ impl Pings {
             // One that is under way yet is not repeated: it counts as unanswered.
             let _ = peer.try_send(());
         }
+    }
+
+    /// Pings the server at this address, which should be this one, unless such a ping is under way. Tells the run that answers.
+    pub(super) fn send_to_self(&mut self, address: (String, u16)) {
+        if self.own.as_ref().is_some_and(|ping| !ping.is_finished()) {
+            return;
+        }
+        let events = self.events.clone();
+        let ping = move || {
+            let answer = Line::to(address).ping();
+            // The driver may have ended.
+            let _ = events.send(Event::PingedSelf(answer.map(|(run, _)| run).map_err(|error| why(&error))));
+        };
+        // Without a thread there is no answer. The next ping tries again.
+        self.own = std::thread::Builder::new().name("ping".into()).spawn(ping).ok();
+    }
+}
+
+/// Returns why a ping has no answer, for people.
+fn why(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => "no server of a cluster answers there".into(),
+        _ if is_silence(error) => "no answer".into(),
+        _ => error.to_string(),
     }
 }
 
@@ -91,16 +118,21 @@ fn host_and_port(address: &str) -> Option<(String, u16)> {
 /// Another server.
 struct Peer {
     run: (ServerId, Incarnation),
+    line: Line,
+    events: Sender<Event>,
+}
+
+/// A connection for pings, made when it is first used.
+struct Line {
     address: (String, u16),
     stream: Option<BufReader<TcpStream>>,
-    events: Sender<Event>,
 }
 
 impl Peer {
     fn run(mut self, pings: &Receiver<()>) {
         while pings.recv().is_ok() {
             let (id, run) = self.run;
-            let event = match self.ping() {
+            let event = match self.line.ping() {
                 Ok((other, shown)) => Event::Answered(id, other, shown),
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Event::Refused(id, run),
                 Err(_) => continue,
@@ -109,6 +141,12 @@ impl Peer {
                 return;
             }
         }
+    }
+}
+
+impl Line {
+    fn to(address: (String, u16)) -> Self {
+        Self { address, stream: None }
     }
 
     /// Asks the server. One that closed the connection is asked over another.
