@@ -74,6 +74,11 @@ impl Etcd {
         Self { endpoints, at: 0, timeout, deadline: None, connection: None, token: None }
     }
 
+    /// Sets how long operations take at most from now on.
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
+    }
+
     /// Begins an operation of several calls that share the time of one, and returns its end.
     fn begin(&mut self) -> Instant {
         *self.deadline.insert(Instant::now() + self.timeout)

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
+use rdmakv_cluster::config::Config;
 use rdmakv_cluster::etcd::gateway::LeaseId;
 use rdmakv_cluster::etcd::{Error, Etcd, Store, WatchEvent};
 use rdmakv_cluster::facts::Fact;
@@ -11,10 +12,8 @@ use rdmakv_cluster::rights::Renewal;
 
 use super::{Event, Place, Write};
 
-/// How long a read may take. A right is renewed four times in its length, 2 seconds by default, so that one read may fail.
-pub(super) const READ: Duration = Duration::from_millis(1000);
-/// How long a write may take.
-pub(super) const WRITE: Duration = Duration::from_millis(2000);
+/// How long a read may take, at least and at most.
+const READ: (Duration, Duration) = (Duration::from_millis(250), Duration::from_millis(1000));
 /// Seconds of a lease in etcd, the least that it has.
 const LEASE: u32 = 2;
 /// The time between two renewals of that lease.
@@ -23,6 +22,16 @@ const RENEWAL: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_millis(500);
 /// The pause after a failure of the watch.
 const PAUSE: Duration = Duration::from_millis(200);
+
+/// Returns how long a read may take: a quarter of the lease, so that some may fail before the right ends. The most without a configuration.
+pub(super) fn read_time(config: Option<&Config>) -> Duration {
+    config.map_or(READ.1, |config| (Duration::from_millis(config.lease_ms().into()) / 4).clamp(READ.0, READ.1))
+}
+
+/// Returns how long a write may take.
+pub(super) fn write_time(config: Option<&Config>) -> Duration {
+    read_time(config) * 2
+}
 
 /// Returns the store of the cluster.
 pub(super) fn store(place: &Place, timeout: Duration) -> io::Result<Store> {
@@ -33,6 +42,9 @@ pub(super) fn store(place: &Place, timeout: Duration) -> io::Result<Store> {
 pub(super) fn read(mut store: Store, renewals: &Receiver<Renewal>, events: &Sender<Event>) {
     while let Ok(renewal) = renewals.recv() {
         let view = store.read().map_err(|error| error.to_string());
+        if let Ok(view) = &view {
+            store.etcd().set_timeout(read_time(view.config()));
+        }
         if events.send(Event::Read(renewal, view)).is_err() {
             return;
         }
@@ -47,6 +59,7 @@ pub(super) fn watch(mut store: Store, events: &Sender<Event>, ends: &dyn Fn() ->
             std::thread::sleep(PAUSE);
             continue;
         };
+        store.etcd().set_timeout(read_time(view.config()));
         let mut watch = store.watch(&view);
         if events.send(Event::Changed(view.clone())).is_err() {
             return;
@@ -71,23 +84,29 @@ pub(super) fn watch(mut store: Store, events: &Sender<Event>, ends: &dyn Fn() ->
     }
 }
 
-/// Does each write that comes, and keeps the lease of the facts that go with this run.
-pub(super) fn write(store: Store, writes: &Receiver<Write>, events: &Sender<Event>) {
+/// Does each write that comes, within its time, and keeps the lease of the facts that go with this run.
+pub(super) fn write(store: Store, writes: &Receiver<(Duration, Write)>, events: &Sender<Event>) {
     let mut writer = Writer { store, lease: None, renewed: Instant::now() };
     loop {
-        let event = match writes.recv_timeout(RENEWAL.saturating_sub(writer.renewed.elapsed())) {
-            Ok(Write::Facts { leased, lasting, removed }) => {
-                Event::Written(writer.facts(&leased, &lasting, &removed).map_err(|error| error.to_string()))
-            }
-            Ok(Write::Config(change)) => {
-                let written = writer.store.write(&change.0, &change.1);
-                Event::Proposed(written.map(drop).map_err(|error| error.to_string()))
+        let write = match writes.recv_timeout(RENEWAL.saturating_sub(writer.renewed.elapsed())) {
+            Ok((within, write)) => {
+                writer.store.etcd().set_timeout(within);
+                write
             }
             Err(RecvTimeoutError::Timeout) => {
                 writer.renew();
                 continue;
             }
             Err(RecvTimeoutError::Disconnected) => return writer.end(),
+        };
+        let event = match write {
+            Write::Facts { leased, lasting, removed } => {
+                Event::Written(writer.facts(&leased, &lasting, &removed).map_err(|error| error.to_string()))
+            }
+            Write::Config(change) => {
+                let written = writer.store.write(&change.0, &change.1);
+                Event::Proposed(written.map(drop).map_err(|error| error.to_string()))
+            }
         };
         if events.send(event).is_err() {
             return writer.end();
@@ -142,5 +161,20 @@ impl Writer {
         if let Some(lease) = self.lease {
             let _ = self.store.etcd().revoke(lease);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_outs_follow_the_lease() {
+        let times = |lease| {
+            let config = Config::with_lease(7, lease).unwrap();
+            (read_time(Some(&config)).as_millis(), write_time(Some(&config)).as_millis())
+        };
+        assert_eq!([500, 2_000, 4_000, 60_000].map(times), [(250, 500), (500, 1_000), (1_000, 2_000), (1_000, 2_000)]);
+        assert_eq!(read_time(None), READ.1);
     }
 }

@@ -102,7 +102,8 @@ pub(crate) fn start(place: &Place, cluster: Arc<Cluster>, shared: Arc<Shared>) -
     let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| std::thread::Builder::new().name(name.into()).spawn(run);
     let mut threads = Vec::new();
     let store = |timeout| etcd::store(place, timeout);
-    let (reader, writer, watcher) = (store(etcd::READ)?, store(etcd::WRITE)?, store(etcd::READ)?);
+    let (reader, writer, watcher) =
+        (store(etcd::read_time(None))?, store(etcd::write_time(None))?, store(etcd::read_time(None))?);
     let tell = events.clone();
     threads.push(spawn("etcd-read", Box::new(move || etcd::read(reader, &to_read, &tell)))?);
     let tell = events.clone();
@@ -147,7 +148,8 @@ struct Driver {
     cluster: Arc<Cluster>,
     shared: Arc<Shared>,
     reads: SyncSender<Renewal>,
-    writes: SyncSender<Write>,
+    /// Writes, and how long each may take.
+    writes: SyncSender<(Duration, Write)>,
     pings: Pings,
     /// The last operation on etcd failed, and that was printed.
     failing: bool,
@@ -235,7 +237,9 @@ impl Driver {
     }
 
     fn write(&self, write: Write) {
-        if let Err(TrySendError::Full(write) | TrySendError::Disconnected(write)) = self.writes.try_send(write) {
+        let within = etcd::write_time(self.cluster.membership().view().config());
+        let sent = self.writes.try_send((within, write));
+        if let Err(TrySendError::Full((_, write)) | TrySendError::Disconnected((_, write))) = sent {
             let mut membership = self.cluster.membership();
             match write {
                 Write::Facts { .. } => membership.written(None),
