@@ -74,7 +74,28 @@ fn policy_of(store: &mut Store, name: &str, prefix: &str, policy: &str) -> Resul
         Ok((next.policies() != config.policies()).then_some(next))
     })?;
     let keys = if prefix.is_empty() { "all other keys".to_owned() } else { prefix_text(prefix.as_bytes()) };
-    Ok(changed(&format!("policy of {keys} is {policy}"), name, &config))
+    let (mut said, answer) = changed(&format!("policy of {keys} is {policy}"), name, &config);
+    if let Some(lack) = lack(&config, policy) {
+        let _ = write!(said, "\nwarning: {lack}");
+    }
+    Ok((said, answer))
+}
+
+/// Returns the servers of the next whole epoch.
+fn servers(config: &Config) -> usize {
+    config.servers().iter().filter(|server| server.state != State::Draining).count()
+}
+
+/// Returns how a policy lacks servers, and what follows. A cluster without servers is about to get them.
+fn lack(config: &Config, policy: Policy) -> Option<String> {
+    let (needed, servers) = (policy.group_size(), servers(config));
+    (policy != Policy::None && (1..needed).contains(&servers)).then(|| {
+        let now = match policy.shrunk_to(servers) {
+            Some(now) => format!("new values are {now} until then"),
+            None => "writes are refused until there are 2".to_owned(),
+        };
+        format!("{policy} needs {needed} servers, and the cluster has {servers}: start more: {now}")
+    })
 }
 
 fn drain(store: &mut Store, name: &str, id: &str) -> Result<(String, Value), Failure> {
@@ -165,7 +186,8 @@ fn status(
         "lease_ms": config.lease_ms(),
         "servers": config.servers().iter().map(|server| server_json(&view, config, server)).collect::<Vec<_>>(),
         "policies": config.policies().iter().map(|(prefix, policy)| {
-            json!({ "prefix": prefix_text(prefix), "policy": policy.to_string() })
+            let now = policy.shrunk_to(servers(config)).map(|now| now.to_string());
+            json!({ "prefix": prefix_text(prefix), "policy": policy.to_string(), "now": now })
         }).collect::<Vec<_>>(),
     });
     let late = wait.filter(|&(_, up)| !is_ready(&view, up)).map(|(seconds, up)| {
@@ -253,6 +275,12 @@ fn status_text(view: &View, config: &Config, name: &str) -> String {
         rows.push([prefix, policy.to_string()]);
     }
     text.push_str(&table(&rows, |_| false));
+    for (prefix, policy) in config.policies() {
+        if let Some(lack) = lack(config, *policy) {
+            let prefix = if prefix.is_empty() { "(all other keys)".to_owned() } else { prefix_text(prefix) };
+            let _ = writeln!(text, "warning: {prefix}: {lack}");
+        }
+    }
     text
 }
 
@@ -281,6 +309,27 @@ mod tests {
     use rdmakv_cluster::config::{Incarnation, ServerId};
     use rdmakv_cluster::facts::Change;
     use rdmakv_cluster::json::encode;
+
+    #[test]
+    fn policies_that_lack_servers_are_told() {
+        let join =
+            |config: Config, run: u64| config.with_server(&format!("s{run}"), Vec::new(), 1, Incarnation(run)).unwrap();
+        let with = |servers| (0..servers).fold(Config::new(7), join);
+        let code = Policy::Code { data: 4, parity: 2 };
+        let told = |servers, policy| lack(&with(servers), policy).unwrap_or_default();
+        assert!(
+            told(5, code)
+                .ends_with("needs 6 servers, and the cluster has 5: start more: new values are code:3+2 until then")
+        );
+        assert!(told(3, code).ends_with("new values are copies:3 until then"));
+        assert!(told(1, Policy::Copies(3)).ends_with("has 1: start more: writes are refused until there are 2"));
+        for (servers, policy) in [(6, code), (0, code), (3, Policy::Copies(3)), (1, Policy::None)] {
+            assert_eq!(told(servers, policy), "");
+        }
+        let config = with(2).with_policy(b"", Policy::Copies(3)).unwrap();
+        let text = status_text(&View::default(), &config, "main");
+        assert!(text.ends_with("\nwarning: (all other keys): copies:3 needs 3 servers, and the cluster has 2: start more: new values are copies:2 until then\n"), "{text}");
+    }
 
     #[test]
     fn status_shows_servers_facts_and_policies() {
