@@ -28,7 +28,7 @@ use rdmakv_cluster::placement::Placement;
 use rdmakv_cluster::wire::{Arguments, Attributes, ReplyFrame, RequestFrame, carries_piece};
 use rdmakv_cluster::writer::{Bytes, Outcome, Writer};
 
-const RESILIENT: &str = "SERVER_ERROR resilient key: use rdmakv\r\n";
+const RESILIENT: &str = "SERVER_ERROR resilient key: use rdmakv --etcd\r\n";
 
 /// Servers of one cluster. Each keeps its port, and with it its name.
 struct Cluster {
@@ -414,12 +414,16 @@ fn refuses_addresses_that_lead_nowhere() {
 fn an_outage_of_etcd_ends_rights_and_no_epoch() {
     let Some(mut cluster) = Cluster::start(3, &[], &[("", Policy::Copies(3))]) else { return };
     assert!(matches!(cluster.write("key", &set(1, b"value")), Outcome::Known(Verdict::Stored(_))));
-    let epoch = cluster.config().epoch();
+    let (epoch, members) = (cluster.config().epoch(), cluster.target("key").members);
+    let [primary, backup] = [0, 1].map(|member: usize| cluster.at(members[member]));
     cluster.etcd.list[0].kill();
     let has_right = |server: &Server| server.stats("cluster")["right"] == "1";
     soon("that all rights end", || !cluster.servers.iter().flatten().any(has_right));
-    let server = cluster.servers[0].as_ref().unwrap();
-    ask(&mut server.connect(), b"get key\r\n", RESILIENT.as_bytes());
+    let get = |at: usize, answer: &str| {
+        ask(&mut cluster.servers[at].as_ref().unwrap().connect(), b"get key\r\n", answer.as_bytes());
+    };
+    get(backup, RESILIENT);
+    get(primary, "SERVER_ERROR no right to answer for resilient keys now: see etcd\r\n");
     cluster.etcd.list[0].start();
     soon("that rights are back", || cluster.servers.iter().flatten().all(has_right));
     assert_eq!(cluster.config().epoch(), epoch);
@@ -539,6 +543,7 @@ fn plain_commands_leave_resilient_keys_alone() {
         "ms r:k 1\r\nx\r\n",
         "md r:k\r\n",
         "ma r:k\r\n",
+        "me r:k\r\n",
         // In base64.
         "mg cjpr b\r\n",
     ] {

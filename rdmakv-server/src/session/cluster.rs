@@ -88,6 +88,13 @@ fn unsettled(replica: &Replica) -> (bool, bool) {
 /// Why a call has no reply: the line that answers it.
 pub(super) type NoReply = &'static str;
 
+/// The answer to plain commands on resilient keys.
+pub(super) const RESILIENT: NoReply = "SERVER_ERROR resilient key: use rdmakv --etcd";
+/// The answer of a primary to a `get` while it has no right.
+const NO_RIGHT: NoReply = "SERVER_ERROR no right to answer for resilient keys now: see etcd";
+/// The answer of a primary to a `get` until the right of the one before has ended, and while keys are taken into an epoch.
+const NOT_YET: NoReply = "SERVER_ERROR resilient key not served yet: try again";
+
 /// A value that a plain client reads.
 pub(super) struct Value<'a> {
     pub(super) bytes: &'a [u8],
@@ -427,14 +434,17 @@ impl Cluster {
 
     /// Returns the value with which this server may answer for a key; None if the key is absent.
     fn answer<'a>(&self, replica: Option<&'a Replica>, key: &[u8]) -> Result<Option<&'a Stored>, NoReply> {
-        const REFUSED: NoReply = "SERVER_ERROR resilient key: use rdmakv";
-        let standing = self.membership().standing(key, clock::boot());
-        let may = |standing: &Standing| standing.role == Role::Primary && standing.has_right && !standing.is_fenced;
-        if !standing.is_some_and(|standing| may(&standing)) || replica.is_some_and(Replica::is_ambiguous) {
-            return Err(REFUSED);
+        let standing = self.membership().standing(key, clock::boot()).ok_or(NOT_YET)?;
+        match (standing.role, replica) {
+            (Role::Backup | Role::Outside, _) => return Err(RESILIENT),
+            _ if !standing.has_right => return Err(NO_RIGHT),
+            _ if standing.is_fenced => return Err(NOT_YET),
+            // Only clients of the cluster can complete its last write.
+            (_, Some(replica)) if replica.is_ambiguous() => return Err(RESILIENT),
+            _ => {}
         }
         let current = replica.and_then(Replica::current).filter(|current| current.is_value());
-        if current.is_some_and(|current| current.piece.form != Form::Copy) { Err(REFUSED) } else { Ok(current) }
+        if current.is_some_and(|current| current.piece.form != Form::Copy) { Err(RESILIENT) } else { Ok(current) }
     }
 
     /// Returns whether a tag may be granted now that a client may use for so long.

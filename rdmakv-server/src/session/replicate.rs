@@ -4,7 +4,7 @@
 //! the keys of each plain command. Other servers do not: the check for a login covers both.
 
 use super::body::{Body, NoMemory, Room, TooLarge};
-use super::cluster::{Cluster, Keeping, Value};
+use super::cluster::{Cluster, Keeping, RESILIENT, Value};
 use super::replies::put_number;
 use super::state::State;
 use super::{Context, Out, Shared};
@@ -15,8 +15,6 @@ use rdmakv_proto::commands::replicate::Request as Announced;
 use rdmakv_proto::commands::text::Request;
 use rdmakv_proto::commands::words;
 
-/// The answer to plain commands on resilient keys.
-pub(crate) const RESILIENT: &str = "SERVER_ERROR resilient key: use rdmakv";
 /// The answer while it is not known which keys are resilient.
 pub(crate) const UNKNOWN: &str = "SERVER_ERROR cluster not known yet: try again";
 
@@ -113,6 +111,7 @@ pub(super) fn admit(request: &Request<'_>, state: &mut State, cx: &mut Context<'
         }
         Request::Store { key, len, .. } => (*key, len + 2),
         Request::Delete { key, .. } | Request::Add { key, .. } | Request::Touch { key, .. } => (*key, 0),
+        Request::MetaDebug(key) => (key.get(), 0),
         Request::Meta(request) => (request.key.get(), if request.command == b's' { request.len + 2 } else { 0 }),
         _ => return true,
     };
