@@ -9,7 +9,7 @@
 
 use super::erasure::{Fragments, Parts};
 use super::membership::Layout;
-use rdmakv_cluster::config::ServerId;
+use rdmakv_cluster::config::{ServerId, State};
 use rdmakv_cluster::helper::{Calls, Target};
 use rdmakv_cluster::messages::{
     Answer, Call, Chunk, Condition, Fate, Form, Piece, Place, Report, Request, Select, Stored, Verdict, Version,
@@ -58,6 +58,12 @@ pub enum AgentEvent {
     /// The cluster has no server of this name: the agent waits for it.
     #[non_exhaustive]
     Absent {
+        /// The epoch that has no such server.
+        epoch: u32,
+    },
+    /// The server drained, and the cluster has it no more.
+    #[non_exhaustive]
+    Drained {
         /// The epoch that has no such server.
         epoch: u32,
     },
@@ -243,6 +249,8 @@ impl Duties {
 
     fn adopt(&mut self, layout: &Arc<Layout>, now: u64) {
         let config = layout.config();
+        let before = self.layout.as_ref().zip(self.me).and_then(|(layout, me)| layout.config().server(me));
+        let drained = before.is_some_and(|server| server.state == State::Draining);
         self.me = config.servers().iter().find(|server| server.name == self.name).map(|server| server.id);
         self.layout = Some(Arc::clone(layout));
         self.phase = if config.is_whole() { Phase::Looking(None) } else { Phase::Repairing(Some(Place::FIRST)) };
@@ -253,7 +261,9 @@ impl Duties {
         self.keys.clear();
         self.calls.clear();
         let epoch = config.epoch().0;
-        if self.me.is_none() {
+        if self.me.is_none() && drained {
+            self.events.push(AgentEvent::Drained { epoch });
+        } else if self.me.is_none() {
             self.events.push(AgentEvent::Absent { epoch });
         } else if config.is_whole() {
             self.phase_at = now + LOOK;
@@ -910,6 +920,17 @@ mod tests {
         let mut duties = Duties::new("another", 1);
         assert!(duties.progress(&talk.layout, 1).is_empty() && duties.progress(&talk.layout, 2).is_empty());
         assert_eq!(duties.take_events(), [AgentEvent::Absent { epoch }]);
+    }
+
+    #[test]
+    fn a_drained_server_is_not_waited_for() {
+        let mut talk = Talk::begin(0, false);
+        let drains = talk.layout.config().draining(talk.duties.me.unwrap()).unwrap();
+        talk.duties.progress(&Arc::new(Layout::of(&drains)), talk.now);
+        let without = Layout::of(&drains.whole().unwrap());
+        let epoch = without.epoch().0;
+        talk.duties.progress(&Arc::new(without), talk.now);
+        assert_eq!(talk.duties.take_events().last(), Some(&AgentEvent::Drained { epoch }));
     }
 
     #[test]

@@ -107,6 +107,15 @@ fn list(ways: &[WayDown]) -> String {
     ways.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
+/// Returns what so few servers mean.
+fn few(servers: usize) -> String {
+    match servers {
+        0 => "no server is up".to_owned(),
+        1 => "1 server is up, so the value would not survive its loss".to_owned(),
+        _ => format!("{servers} servers are up, so the value would not survive the loss of one"),
+    }
+}
+
 /// Why an operation came to nothing.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -196,9 +205,10 @@ pub enum Error {
         /// The operation, the cause and the remedy.
         why: String,
     },
-    /// Too few servers are left for a write that is to survive the loss of one. Nothing was changed.
+    /// Too few servers are left for a write that is to survive the loss of one, or none for a read. Nothing was changed.
     #[error(
-        "{about}: {servers} server is up, so the value would not survive its loss: start another server, or wait until it has joined"
+        "{about}: {}: start another server, or wait until it has joined",
+        few(*servers)
     )]
     TooFew {
         /// Which operation.
@@ -208,7 +218,8 @@ pub enum Error {
     },
     /// Fewer fragments of the value are left than make it: more servers of the key were lost than its policy allows.
     #[error(
-        "{about}: {found} fragments are left and {needed} make the value: it is lost: store it again, and give its prefix a policy with more parity"
+        "{about}: {found} {} left and {needed} make the value: it is lost: store it again, and give its prefix a policy with more parity",
+        if *found == 1 { "fragment is" } else { "fragments are" }
     )]
     Lost {
         /// Which operation.
@@ -273,6 +284,26 @@ impl Error {
             | Self::Unsupported { about, .. }
             | Self::Nonsense { about, .. } => Some(about),
             _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_count_servers_and_fragments() {
+        let about = About { operation: Operation::Set, key: b"k".into(), server: "cluster main".to_owned() };
+        for (servers, says) in
+            [(0, ": no server is up: start"), (1, ": 1 server is up, so"), (2, ": 2 servers are up, so")]
+        {
+            let why = Error::TooFew { about: about.clone(), servers }.to_string();
+            assert!(why.contains(says), "{why}");
+        }
+        for (found, says) in [(0, ": 0 fragments are left and 2"), (1, ": 1 fragment is left and 2")] {
+            let why = Error::Lost { about: about.clone(), found, needed: 2 }.to_string();
+            assert!(why.contains(says), "{why}");
         }
     }
 }

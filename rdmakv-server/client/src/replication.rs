@@ -130,7 +130,7 @@ pub(super) enum End {
     Done(Verdict),
     /// The number was computed and published.
     Number(u64),
-    /// Too few servers are left for a write that is to survive the loss of one.
+    /// Too few servers are left for a write that is to survive the loss of one, or none for a read.
     TooFew,
     /// Fewer fragments of the value are left than make it.
     Lost {
@@ -580,7 +580,7 @@ impl Operation {
     /// Begins anew, under a new number.
     fn begin(&mut self, now: &mut Now<'_>) -> Vec<Parcel> {
         let policy = now.layout.policy(&self.key).shrunk_to(now.layout.live());
-        if policy.is_none() && self.work != Work::Read {
+        if now.layout.live() == 0 || policy.is_none() && self.work != Work::Read {
             return self.end(End::TooFew);
         }
         if self.work == Work::Read {

@@ -34,6 +34,7 @@ pub(super) fn run(
                 AgentEvent::Absent { epoch } => {
                     format!("waits for {name}: epoch {epoch} has no server of this name: see `rdmakv cluster status`")
                 }
+                AgentEvent::Drained { epoch } => format!("{name} has drained: epoch {epoch} is without it"),
                 AgentEvent::Began { epoch } => format!("repairs the keys of {name} in epoch {epoch}"),
                 AgentEvent::Repaired { epoch, keys, bytes, lost, time } => {
                     let (megabytes, time) = (bytes as f64 / 1e6, time.as_secs_f64());

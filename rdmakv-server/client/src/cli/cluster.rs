@@ -3,7 +3,7 @@
 use super::Failure;
 use super::flags::{ClusterCommand, ClusterFlags};
 use rdmakv_cluster::config::{Config, Policy, Server, State};
-use rdmakv_cluster::etcd::{Endpoint, Etcd, Store};
+use rdmakv_cluster::etcd::{Endpoint, Error, Etcd, Store};
 use rdmakv_cluster::facts::{Fact, View};
 use rdmakv_cluster::json::prefix_text;
 use serde_json::{Value, json};
@@ -69,14 +69,27 @@ fn init(store: &mut Store, name: &str, lease: u32) -> Result<(String, Value), Fa
 
 fn policy_of(store: &mut Store, name: &str, prefix: &str, policy: &str) -> Result<(String, Value), Failure> {
     let policy: Policy = policy.parse().map_err(usage)?;
+    // The answer to the change may be lost, and the change is found done then.
+    let mut before = None;
     let config = store.update(|_, config| {
         let next = config.with_policy(prefix.as_bytes(), policy)?;
-        Ok((next.policies() != config.policies()).then_some(next))
+        let is_change = next.policies() != config.policies();
+        if is_change {
+            before.get_or_insert(config.policy(prefix.as_bytes()));
+        }
+        Ok(is_change.then_some(next))
     })?;
     let keys = if prefix.is_empty() { "all other keys".to_owned() } else { prefix_text(prefix.as_bytes()) };
-    let (mut said, answer) = changed(&format!("policy of {keys} is {policy}"), name, &config);
+    let said = match before {
+        None => format!("policy of {keys} was {policy} already: nothing changed"),
+        Some(before) if (before == Policy::None) != (policy == Policy::None) => {
+            format!("policy of {keys} is {policy}; values of these keys that were stored before are gone")
+        }
+        Some(_) => format!("policy of {keys} is {policy}"),
+    };
+    let (mut said, answer) = changed(&said, name, &config);
     if let Some(lack) = lack(&config, policy) {
-        let _ = write!(said, "\nwarning: {lack}");
+        let _ = writeln!(said, "warning: {lack}");
     }
     Ok((said, answer))
 }
@@ -111,6 +124,11 @@ fn drain(store: &mut Store, name: &str, id: &str) -> Result<(String, Value), Fai
             Some((id, State::Up | State::Joining)) => config.draining(id).map(Some),
             Some((_, State::Draining)) | None => Ok(None),
         }
+    });
+    // All refusals have one exit code: that of a server that is not there.
+    let config = config.map_err(|error| match error {
+        Error::Change(why) => Failure::No(why.to_string()),
+        error => error.into(),
     })?;
     if !found {
         let why = format!("drain server {id}: cluster {name} has no such server: give a number or name of its status");
