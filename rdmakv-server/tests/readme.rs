@@ -34,3 +34,13 @@ fn flag_table_equals_help() {
     let known = flags(help.lines().map(str::trim_start).filter(|line| line.starts_with('-')));
     assert_eq!(listed, known);
 }
+
+#[test]
+fn tour_of_a_cluster_waits_for_its_servers() {
+    let tour = README.lines().skip_while(|line| *line != "## A server in a cluster");
+    let tour: Vec<&str> = tour.skip_while(|line| *line != "```sh").take_while(|line| *line != "```").collect();
+    let ports = tour.iter().find_map(|line| line.strip_prefix("for port in ")?.strip_suffix("; do")).unwrap();
+    let wait = format!("rdmakv cluster status --wait 60 --up {} ", ports.split(' ').count());
+    let place = |beginning: &str| tour.iter().position(|line| line.starts_with(beginning)).unwrap();
+    assert!(place("done") < place(&wait) && place(&wait) < place("rdmakv set "), "{tour:?}");
+}
