@@ -617,6 +617,35 @@ fn staged_bytes_without_room_are_declined() {
 }
 
 /// Values of many sizes under keys that begin with a prefix, some of them deleted.
+#[test]
+fn a_full_cluster_is_emptied_by_deletes() {
+    let Some(cluster) = Cluster::start(3, &["-m", "8"], &[("", Policy::Copies(3))]) else { return };
+    let (_agents, mut client) = (cluster.agents(), cluster.client());
+    // Long keys, so that few chunks are of their class.
+    let key = |kind: char, at: usize| format!("{kind}{at:0>240}");
+    let mut fill = |kind: char, length: usize| {
+        for at in 0.. {
+            match client.set(key(kind, at), vec![7; length], ()) {
+                Ok(done) => assert!(done.is_stored()),
+                Err(error) => {
+                    assert!(error.to_string().contains("out of memory storing object"), "{kind}{at}: {error}");
+                    return at;
+                }
+            }
+        }
+        0
+    };
+    let (large, small) = (fill('l', 200 << 10), fill('s', 10));
+    assert!(large > 10 && small > 1000, "{large} and {small}");
+    for at in 0..large {
+        assert!(client.delete(key('l', at)).unwrap(), "{at}");
+        assert!(client.get(key('l', at)).unwrap().is_none());
+    }
+    for at in 0..large / 2 {
+        assert!(client.set(key('l', at), vec![8; 200 << 10], ()).unwrap().is_stored(), "{at}");
+    }
+}
+
 fn values(prefix: &str) -> Vec<(String, Option<Vec<u8>>)> {
     let value = |number: usize| {
         let length = [0, 1, 100, 5000, 70_000, 200_000][number % 6];

@@ -15,15 +15,13 @@ use rdmakv_cluster::messages::{
     Answer, Call, Change, Chunk, Condition, Form, Piece, Refusal, Reply, Request, Verdict, Version, WriteId,
 };
 use rdmakv_cluster::wire::{Arguments, Attributes, ReplyFrame, RequestFrame};
+pub(super) use rdmakv_cluster::writer::CARRIED;
 use rdmakv_cluster::writer::{Bytes, GIVE_UP_AFTER, Outcome, Writer};
 use rdmakv_proto::item::value_sum;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
-
-/// Bytes of a value that travel with the order. More are staged at all members at once.
-pub(super) const CARRIED: usize = 64 << 10;
 
 /// Nanoseconds before a call is repeated, at first and at most.
 const PAUSE: (u64, u64) = (2_000_000, 100_000_000);

@@ -9,6 +9,9 @@ use crate::helper::{Calls, Completion, Progress, Target};
 use crate::ids::{ServerId, WriteId};
 use crate::messages::{Answer, Call, Change, Condition, Piece, Refusal, Reply, Verdict};
 
+/// Bytes of a value at most that travel with the order and the seals. More are staged at all members first.
+pub const CARRIED: usize = 64 << 10;
+
 /// Nanoseconds after which a client gives up a write whose outcome it could not learn.
 pub const GIVE_UP_AFTER: u64 = 30_000_000_000;
 

@@ -1,7 +1,8 @@
 //! The data of a request: from the line that announces it until all of it is there.
 
+use super::room::Room;
 use super::{COPIED, Context, Recalled, Shards, watch};
-use crate::store::{ChunkWriter, Found, Mode, Outcome, Refused, Terms};
+use crate::store::{ChunkWriter, Found, Mode, Outcome, Refused, Reserved, Terms};
 use rdmakv_proto::commands::binary::Header;
 
 /// The reply to an item's data, in the protocol of its request.
@@ -19,16 +20,9 @@ pub(super) enum LoginRequest {
     Sasl { header: Header },
 }
 
-/// The chunk for the piece of a call: none if it has no piece. Without memory for one, its bytes are skipped.
-pub(super) type Room = Result<Option<ChunkWriter>, NoMemory>;
-
 /// The piece of a call is larger than items may be.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TooLarge;
-
-/// There is no memory for the piece of a call.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct NoMemory;
 
 /// The destination of data.
 #[derive(Debug)]
@@ -79,7 +73,7 @@ pub(super) enum Done {
     Stored { reply: Reply, mode: Mode, outcome: Outcome, size: usize },
     /// The data had no proper end, and nothing was stored.
     BadData { quiet: bool },
-    /// A call, and the chunk with its piece.
+    /// A call, and the memory with its piece.
     Call { key: Box<[u8]>, call: Vec<u8>, writer: Room, shard: usize },
     /// A name and a password. `good` says whether they had a proper end.
     Login { bytes: Vec<u8>, request: LoginRequest, good: bool },
@@ -104,18 +98,23 @@ impl Body {
         Self { destination: Destination::Login { bytes: Vec::new(), request }, got: 0, len, ended }
     }
 
-    /// Returns an empty body for a call, which is its first `call_len` bytes. A chunk takes the others.
+    /// Returns an empty body for a call, which is its first `call_len` bytes. A chunk takes the others, or else the reserve.
     ///
     /// # Errors
     ///
     /// The piece is larger than items may be.
-    pub(super) fn of_call(key: &[u8], len: usize, call_len: usize, cx: &Context<'_>) -> Result<Self, TooLarge> {
+    pub(super) fn of_call(
+        reserve: impl FnOnce(usize) -> Option<Reserved>,
+        key: &[u8],
+        (len, call_len): (usize, usize),
+        cx: &Context<'_>,
+    ) -> Result<Self, TooLarge> {
         let shard = cx.shared.shards.of(key);
         let piece = len - call_len;
-        let reserve = || cx.shared.shards.at(shard).reserve(key, piece, 0, 0, cx.now);
-        let writer = match (piece > 0).then(reserve).transpose() {
-            Ok(writer) => Ok(writer),
-            Err(Refused::NoMemory) => Err(NoMemory),
+        let chunk = || cx.shared.shards.at(shard).reserve(key, piece, 0, 0, cx.now);
+        let writer = match (piece > 0).then(chunk).transpose() {
+            Ok(writer) => writer.map_or(Room::None, Room::Chunk),
+            Err(Refused::NoMemory) => reserve(piece).map_or(Room::Skipped, Room::Reserve),
             Err(Refused::TooLarge) => return Err(TooLarge),
         };
         let destination = Destination::Call { key: key.into(), call: Vec::new(), call_len, writer, shard };
@@ -167,8 +166,8 @@ impl Body {
         let end = if self.ended { len } else { len - 1 };
         match &mut self.destination {
             Destination::Item { writer, .. } => Some(&mut writer.value()[got..end]),
-            Destination::Call { writer: Ok(Some(writer)), call_len, .. } if got >= *call_len => {
-                Some(&mut writer.value()[got - *call_len..])
+            Destination::Call { writer, call_len, .. } if got >= *call_len => {
+                writer.bytes_mut().map(|bytes| &mut bytes[got - *call_len..])
             }
             Destination::Call { .. } | Destination::Login { .. } => None,
         }
@@ -198,8 +197,8 @@ impl Body {
                 let of_call = call_len.saturating_sub(self.got).min(part);
                 call.extend_from_slice(&rest[..of_call]);
                 let at = (self.got + of_call).saturating_sub(*call_len);
-                if let Ok(Some(writer)) = writer {
-                    writer.value()[at..at + part - of_call].copy_from_slice(&rest[of_call..part]);
+                if let Some(bytes) = writer.bytes_mut() {
+                    bytes[at..at + part - of_call].copy_from_slice(&rest[of_call..part]);
                 }
             }
             Destination::Login { bytes, .. } => bytes.extend_from_slice(&rest[..part]),
@@ -228,7 +227,7 @@ impl Body {
         let (writer, shard, terms, reply) = match destination {
             Destination::Login { bytes, request } => return Ok(Done::Login { bytes, request, good }),
             Destination::Call { writer, shard, .. } if !good => {
-                writer.into_iter().flatten().for_each(|writer| cx.shared.shards.at(shard).abandon(writer));
+                writer.abandon(&cx.shared.shards, shard);
                 return Ok(Done::BadData { quiet: false });
             }
             Destination::Call { key, call, writer, shard, .. } => return Ok(Done::Call { key, call, writer, shard }),
@@ -281,10 +280,9 @@ impl Body {
     /// Gives the chunk back to its store.
     pub(super) fn abandon(self, shards: &Shards) {
         match self.destination {
-            Destination::Item { writer, shard, .. } | Destination::Call { writer: Ok(Some(writer)), shard, .. } => {
-                shards.at(shard).abandon(writer)
-            }
-            Destination::Call { .. } | Destination::Login { .. } => {}
+            Destination::Item { writer, shard, .. } => shards.at(shard).abandon(writer),
+            Destination::Call { writer, shard, .. } => writer.abandon(shards, shard),
+            Destination::Login { .. } => {}
         }
     }
 }

@@ -22,11 +22,13 @@ use rdmakv_cluster::messages::{
 };
 use rdmakv_cluster::placement::Ring;
 use rdmakv_cluster::wire::{About, Arguments, Attributes, Entry, ReplyFrame, RequestFrame, WireError, carries_piece};
+use rdmakv_cluster::writer::CARRIED;
 use rdmakv_proto::clock;
 
 use super::Shards;
+use super::room::Room;
 use crate::metrics::{ClusterCounts, ClusterGauges, count};
-use crate::store::{self, ChunkWriter, Handle, Pieces, Store, Walk};
+use crate::store::{self, Handle, Pieces, Reserve, Reserved, Store, Walk};
 
 /// Items that are looked at under one lock, when policies changed.
 const LOOKED_AT: usize = 1000;
@@ -34,6 +36,9 @@ const LOOKED_AT: usize = 1000;
 /// Keys that are taken into an epoch under one lock, and the pause after them, in which threads that wait for the lock get it. A thread
 /// that waits for all keys answers no pings.
 pub(super) const ADOPTED: (usize, Duration) = (2000, Duration::from_micros(50));
+
+/// Bytes beside the memory for items, for pieces of writes that were ordered and not staged.
+const RESERVE: usize = 4 << 20;
 
 /// Bytes of a page of keys after which no other key is added.
 const PAGE: usize = 48 << 10;
@@ -53,6 +58,8 @@ pub struct Cluster {
     /// The last report of this server's agent, and its epoch.
     report: Mutex<(Epoch, Report)>,
     counts: ClusterCounts,
+    /// For pieces of ordered writes where the store has no room.
+    reserve: Arc<Reserve>,
 }
 
 /// The replicas of one shard.
@@ -123,7 +130,13 @@ impl Cluster {
             shards: (0..shards).map(|_| Mutex::default()).collect(),
             report: Mutex::default(),
             counts: ClusterCounts::default(),
+            reserve: Arc::new(Reserve::new(RESERVE)),
         }
+    }
+
+    /// Returns memory for a piece of so many bytes that finds no chunk, if it may be one of an ordered write.
+    pub(super) fn reserve(&self, bytes: usize) -> Option<Reserved> {
+        if bytes > CARRIED { None } else { self.reserve.take(bytes) }
     }
 
     /// Returns the membership, locked. It is held for a computation only.
@@ -164,14 +177,13 @@ impl Cluster {
         self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers a call. `call` are its bytes, `writer` has the bytes of its piece, unless there was no room for them. `reply` gets the reply
-    /// and the bytes of its piece.
+    /// Answers a call. `call` are its bytes, `room` has the bytes of its piece, unless they were skipped. `reply` gets the reply and the
+    /// bytes of its piece.
     pub(super) fn call(
         &self,
         shards: &Shards,
         (key, now): (&[u8], u64),
-        (call, has_room): (&[u8], bool),
-        writer: Option<ChunkWriter>,
+        (call, room): (&[u8], Room),
         reply: impl FnOnce(&ReplyFrame, &[u8]),
     ) -> Result<(), NoReply> {
         let at = shards.of(key);
@@ -179,20 +191,20 @@ impl Cluster {
             WireError::Version(_) => "CLIENT_ERROR call of another version",
             _ => "CLIENT_ERROR bad call",
         });
-        let is_whole = |frame: &RequestFrame| if has_room { check(frame, writer.as_ref()) } else { Ok(()) };
-        let good = frame.and_then(|frame| is_whole(&frame).map(|()| frame));
-        let (frame, writer) = match good {
-            Ok(frame) => (frame, writer),
+        let was_skipped = matches!(room, Room::Skipped);
+        let is_whole = |frame: &RequestFrame| if was_skipped { Ok(()) } else { check(frame, room.bytes()) };
+        let frame = match frame.and_then(|frame| is_whole(&frame).map(|()| frame)) {
+            Ok(frame) => frame,
             Err(line) => {
                 count(&self.counts.malformed);
-                writer.into_iter().for_each(|writer| shards.at(at).abandon(writer));
+                room.abandon(shards, at);
                 return Err(line);
             }
         };
         count(&self.counts.calls);
         let RequestFrame { mut request, attributes, arguments } = frame;
         if request.call.is_for_no_key() && !matches!(request.call, Call::Fates(_)) {
-            writer.into_iter().for_each(|writer| shards.at(at).abandon(writer));
+            room.abandon(shards, at);
             let mut page = Vec::new();
             let made = self.for_agent(shards, (key, now), request, &mut page);
             reply(&ReplyFrame::new(made), &page);
@@ -200,10 +212,12 @@ impl Cluster {
         }
         let is_for_all = request.call.is_for_no_key();
         if !is_for_all && self.keeping(key) == Keeping::Plain {
-            writer.into_iter().for_each(|writer| shards.at(at).abandon(writer));
+            room.abandon(shards, at);
             return Err("CLIENT_ERROR key without a policy");
         }
-        if !has_room {
+        // The reserve is for writes that are ordered. Others can be declined.
+        if was_skipped || matches!(room, Room::Reserve(_)) && !matches!(request.call, Call::Seal { .. }) {
+            drop(room);
             return self.decline(&request, reply);
         }
         if is_for_all {
@@ -215,14 +229,18 @@ impl Cluster {
         }
 
         let mut shard = self.shard(at);
-        let piece = match writer {
-            Some(writer) => Some(shard.pieces.keep(writer, attributes.flags, attributes.expiry)),
-            None if carries_piece(&request.call) => {
+        let is_tombstone = request.call.piece().is_some_and(|piece| piece.form == Form::Tombstone);
+        let piece = match room {
+            Room::Chunk(writer) => Some(shard.pieces.keep(writer, attributes.flags, attributes.expiry)),
+            Room::Reserve(bytes) => Some(shard.pieces.keep_apart(Some(bytes), attributes.flags, attributes.expiry)),
+            // It needs no memory: without any left keys can be deleted.
+            _ if carries_piece(&request.call) && is_tombstone => Some(shard.pieces.keep_apart(None, 0, 0)),
+            _ if carries_piece(&request.call) => {
                 let empty = (attributes.flags, attributes.expiry);
                 let added = shard.pieces.add(&mut shards.at(at), key, [b"", b""], empty, now);
                 Some(added.map_err(|_| "SERVER_ERROR out of memory storing object")?)
             }
-            None => None,
+            _ => None,
         };
         if let (Some(piece), true) = (piece, carries_piece(&request.call)) {
             put_chunk(&mut request.call, Chunk(piece));
@@ -425,11 +443,12 @@ impl Cluster {
         let current = self.answer(keys.get(key), key)?;
         let is_over = is_over(current, pieces, now);
         let mut store = shards.at(at);
-        let shown = current.filter(|_| !is_over).and_then(|current| {
-            let (version, sum) = (current.version.0, current.piece.sum);
-            pieces.show(&mut store, current.piece.chunk.0, (version, sum))
-        });
-        Ok(found(&mut store, shown))
+        let Some(current) = current.filter(|_| !is_over) else { return Ok(found(&mut store, None)) };
+        let about = (current.version.0, current.piece.sum);
+        match pieces.show(&mut store, current.piece.chunk.0, about) {
+            None => Err("SERVER_ERROR value without a chunk: use rdmakv"),
+            shown => Ok(found(&mut store, shown)),
+        }
     }
 
     /// Returns the value with which this server may answer for a key; None if the key is absent.
@@ -615,14 +634,14 @@ fn entries(key: &[u8], replica: &Replica, select: Select, (is_primary, is_over):
 }
 
 /// Checks that the bytes with a call are those that it announces.
-fn check(frame: &RequestFrame, writer: Option<&ChunkWriter>) -> Result<(), NoReply> {
+fn check(frame: &RequestFrame, piece: Option<&[u8]>) -> Result<(), NoReply> {
     let call = &frame.request.call;
     let adds = matches!(frame.arguments, Some(Arguments::Append | Arguments::Prepend));
-    if writer.is_some() && !carries_piece(call) && !adds {
+    if piece.is_some() && !carries_piece(call) && !adds {
         return Err("CLIENT_ERROR bytes without a piece");
     }
+    let bytes = piece.unwrap_or_default();
     let Some(piece) = call.piece() else { return Ok(()) };
-    let bytes = writer.map(ChunkWriter::bytes).unwrap_or_default();
     let is_good = match piece.form {
         Form::Copy => piece.length == bytes.len() as u64 && piece.sum == sum(bytes),
         Form::Fragment { k, index } => usize::try_from(piece.length)

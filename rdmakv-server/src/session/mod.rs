@@ -21,6 +21,7 @@ mod peer;
 mod prefixes;
 mod replicate;
 mod replies;
+mod room;
 mod settings;
 mod shards;
 mod shared;

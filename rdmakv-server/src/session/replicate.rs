@@ -3,9 +3,10 @@
 //! A plain client may `get` a resilient key at its primary. All its other commands on such keys are refused. A server of a cluster looks at
 //! the keys of each plain command. Other servers do not: the check for a login covers both.
 
-use super::body::{Body, NoMemory, Room, TooLarge};
+use super::body::{Body, TooLarge};
 use super::cluster::{Cluster, Keeping, RESILIENT, Value};
 use super::replies::put_number;
+use super::room::Room;
 use super::state::State;
 use super::{Context, Out, Shared};
 use crate::metrics::count;
@@ -37,29 +38,26 @@ pub(super) fn begin(request: &Announced, state: &mut State, cx: &Context<'_>, ou
     let line = match &cx.shared.cluster {
         None => "ERROR",
         Some(_) if request.call_len > MAX_CALL => "CLIENT_ERROR call too long",
-        Some(_) => match Body::of_call(request.key.get(), request.len, request.call_len, cx) {
-            Ok(body) => {
-                *state = State::Filling(body);
-                return;
+        Some(cluster) => {
+            match Body::of_call(|bytes| cluster.reserve(bytes), request.key.get(), (request.len, request.call_len), cx)
+            {
+                Ok(body) => {
+                    *state = State::Filling(body);
+                    return;
+                }
+                Err(TooLarge) => "SERVER_ERROR object too large for cache",
             }
-            Err(TooLarge) => "SERVER_ERROR object too large for cache",
-        },
+        }
     };
     put_line(line, out);
     *state = State::skip(request.len + 2);
 }
 
 /// Answers a call whose body is complete.
-pub(super) fn finish(key: &[u8], call: &[u8], (writer, shard): (Room, usize), cx: &Context<'_>, out: &mut Out) {
-    let Some(cluster) = &cx.shared.cluster else {
-        return writer.into_iter().flatten().for_each(|writer| cx.shared.shards.at(shard).abandon(writer));
-    };
+pub(super) fn finish(key: &[u8], call: &[u8], (room, shard): (Room, usize), cx: &Context<'_>, out: &mut Out) {
+    let Some(cluster) = &cx.shared.cluster else { return room.abandon(&cx.shared.shards, shard) };
     let bytes = &mut out.bytes;
-    let (writer, has_room) = match writer {
-        Ok(writer) => (writer, true),
-        Err(NoMemory) => (None, false),
-    };
-    let done = cluster.call(&cx.shared.shards, (key, cx.now), (call, has_room), writer, |reply, piece| {
+    let done = cluster.call(&cx.shared.shards, (key, cx.now), (call, room), |reply, piece| {
         let mut encoded = Vec::new();
         reply.encode(&mut encoded);
         bytes.extend_from_slice(b"MX ");

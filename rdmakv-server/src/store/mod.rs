@@ -99,7 +99,7 @@ pub use moves::NoMove;
 pub use rdmakv_proto::commands::Mode;
 pub use rdmakv_proto::item::{HEADER, KEY_MAX, MAGIC};
 pub use rdmakv_proto::lease::{LONGEST, lasting};
-pub use replicas::Pieces;
+pub use replicas::{Pieces, Reserve, Reserved};
 pub use report::{ClassReport, Report};
 pub use slabs::{ChunkRef, ChunkWriter, Extent, Place};
 pub use table::GetTable;

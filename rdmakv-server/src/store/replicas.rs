@@ -5,13 +5,83 @@
 //! any more: a reader believes nothing of it from then on. Such a piece ends as items do, after its last lease.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::{ChunkWriter, Handle, Refused, Store};
+
+/// Memory beside that for items, for pieces that must not be refused: those of writes that their primaries have ordered.
+#[derive(Debug)]
+pub struct Reserve {
+    left: AtomicUsize,
+}
+
+impl Reserve {
+    /// Returns a reserve of so many bytes.
+    pub fn new(bytes: usize) -> Self {
+        Self { left: AtomicUsize::new(bytes) }
+    }
+
+    /// Returns zeros of this length; None if less is left.
+    pub fn take(self: &Arc<Self>, length: usize) -> Option<Reserved> {
+        let taken = self.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(length));
+        taken.ok().map(|_| Reserved { bytes: vec![0; length], from: self.clone() })
+    }
+}
+
+/// Bytes of a [`Reserve`], until they are dropped.
+#[derive(Debug)]
+pub struct Reserved {
+    bytes: Vec<u8>,
+    from: Arc<Reserve>,
+}
+
+impl Deref for Reserved {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl DerefMut for Reserved {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.from.left.fetch_add(self.bytes.len(), Relaxed);
+    }
+}
+
+/// A piece that is kept.
+#[derive(Debug)]
+enum Kept {
+    Chunk(ChunkWriter),
+    /// Without a chunk: one of the reserve, or none, as of a tombstone.
+    Apart {
+        bytes: Option<Reserved>,
+        flags: u32,
+        expiry: u64,
+    },
+}
+
+impl Kept {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Chunk(writer) => writer.bytes(),
+            Self::Apart { bytes, .. } => bytes.as_deref().unwrap_or_default(),
+        }
+    }
+}
 
 /// The pieces in the chunks of one store, by number.
 #[derive(Debug, Default)]
 pub struct Pieces {
-    kept: HashMap<u64, ChunkWriter>,
+    kept: HashMap<u64, Kept>,
     /// Those that are shown. Others may have been.
     shown: HashSet<u64>,
     /// Bytes of the kept pieces.
@@ -21,12 +91,21 @@ pub struct Pieces {
 
 impl Pieces {
     /// Keeps a chunk that was filled. Returns its number, which no other piece of this store ever has.
-    pub fn keep(&mut self, mut writer: ChunkWriter, flags: u32, expiry: u64) -> u64 {
+    pub fn keep(&mut self, writer: ChunkWriter, flags: u32, expiry: u64) -> u64 {
         writer.chunk().set_flags(flags);
         writer.chunk().set_expiry(expiry);
-        self.bytes += writer.value().len() as u64;
+        self.insert(Kept::Chunk(writer))
+    }
+
+    /// Keeps a piece without a chunk: bytes of a reserve, or none. It is not shown.
+    pub fn keep_apart(&mut self, bytes: Option<Reserved>, flags: u32, expiry: u64) -> u64 {
+        self.insert(Kept::Apart { bytes, flags, expiry })
+    }
+
+    fn insert(&mut self, piece: Kept) -> u64 {
+        self.bytes += piece.bytes().len() as u64;
         self.last += 1;
-        self.kept.insert(self.last, writer);
+        self.kept.insert(self.last, piece);
         self.last
     }
 
@@ -52,14 +131,18 @@ impl Pieces {
 
     /// Returns a piece: its bytes, the client's flags, and when it ends in Unix seconds, 0 for never.
     pub fn get(&self, number: u64) -> Option<(&[u8], u32, u64)> {
-        let chunk = self.kept.get(&number)?.chunk();
-        Some((chunk.value(), chunk.flags(), chunk.expiry()))
+        let piece = self.kept.get(&number)?;
+        let (flags, expiry) = match piece {
+            Kept::Chunk(writer) => (writer.chunk().flags(), writer.chunk().expiry()),
+            Kept::Apart { flags, expiry, .. } => (*flags, *expiry),
+        };
+        Some((piece.bytes(), flags, expiry))
     }
 
-    /// Shows a piece, a value of this version and with this sum of its own, to clients that read it without asking. None if there is no
-    /// such piece.
+    /// Shows a piece, a value of this version and with this sum of its own, to clients that read it without asking. None if it has no
+    /// chunk.
     pub fn show(&mut self, store: &mut Store, number: u64, (version, sum): (u64, u32)) -> Option<Handle> {
-        let piece = self.kept.get(&number)?;
+        let Kept::Chunk(piece) = self.kept.get(&number)? else { return None };
         if self.shown.insert(number) {
             store.show_piece(piece, version, sum);
         }
@@ -69,15 +152,18 @@ impl Pieces {
     /// Covers all pieces that are shown: this server may not answer with them any more.
     pub fn cover(&mut self, store: &mut Store) {
         for number in self.shown.drain() {
-            self.kept.get(&number).into_iter().for_each(|piece| store.cover_piece(piece));
+            if let Some(Kept::Chunk(piece)) = self.kept.get(&number) {
+                store.cover_piece(piece);
+            }
         }
     }
 
     /// Gives a piece back to its store. One that was given back before is no error. `now` is in Unix seconds.
     pub fn free(&mut self, store: &mut Store, number: u64, now: u64) {
-        if let Some(mut piece) = self.kept.remove(&number) {
-            self.shown.remove(&number);
-            self.bytes -= piece.value().len() as u64;
+        let Some(piece) = self.kept.remove(&number) else { return };
+        self.shown.remove(&number);
+        self.bytes -= piece.bytes().len() as u64;
+        if let Kept::Chunk(piece) = piece {
             store.end_piece(piece, now);
         }
     }
@@ -85,7 +171,11 @@ impl Pieces {
     /// Gives all pieces back to their store.
     pub fn clear(&mut self, store: &mut Store, now: u64) {
         self.shown.clear();
-        self.kept.drain().for_each(|(_, piece)| store.end_piece(piece, now));
+        for (_, piece) in self.kept.drain() {
+            if let Kept::Chunk(piece) = piece {
+                store.end_piece(piece, now);
+            }
+        }
         self.bytes = 0;
     }
 
@@ -209,5 +299,23 @@ mod tests {
         let handle = pieces.show(&mut store, number, (1, value_sum(b"value"))).unwrap();
         assert!(store.lease(handle, 100 * SECOND).is_ok());
         assert_eq!(store.lease(handle, 101 * SECOND), Err(NoLease::Gone));
+    }
+
+    #[test]
+    fn a_reserve_is_what_was_not_dropped() {
+        let (mut store, mut pieces) = (Store::new(&Config::default()).unwrap(), Pieces::default());
+        let reserve = Arc::new(Reserve::new(100));
+        let (mut one, other) = (reserve.take(60).unwrap(), reserve.take(40).unwrap());
+        assert!(reserve.take(1).is_none());
+        one.fill(7);
+        let number = pieces.keep_apart(Some(one), 3, 9);
+        assert_eq!((pieces.get(number), pieces.size()), (Some((&[7; 60][..], 3, 9)), (1, 60)));
+        assert!(pieces.show(&mut store, number, (1, 0)).is_none());
+        drop(other);
+        assert!(reserve.take(41).is_none());
+        pieces.free(&mut store, number, 1);
+        assert!(reserve.take(100).is_some());
+        let empty = pieces.keep_apart(None, 0, 0);
+        assert_eq!(pieces.get(empty), Some((&b""[..], 0, 0)));
     }
 }
