@@ -225,6 +225,13 @@ impl Duties {
         out
     }
 
+    /// Returns when it begins its next work, if it has none now and waits for no reply.
+    pub(super) fn rests_until(&self) -> Option<u64> {
+        let is_idle = self.calls.is_empty() && self.entries.is_empty() && self.jobs.is_empty();
+        // Without its server there is nothing to do in this epoch.
+        is_idle.then_some(if self.me.is_some() { self.phase_at } else { u64::MAX })
+    }
+
     /// Takes the reply to a call with the bytes that follow it; None if none comes.
     pub(super) fn take(&mut self, number: u64, came: Option<Came>, now: u64) -> Vec<Outgoing> {
         let Some(Sent { job, to }) = self.calls.remove(&number) else { return Vec::new() };
@@ -911,6 +918,20 @@ mod tests {
             talk.pass(PAUSE.1);
         }
         assert!(talk.duties.jobs.is_empty() && talk.duties.lost == 1);
+    }
+
+    #[test]
+    fn an_agent_rests_between_its_looks() {
+        let mut talk = Talk::begin(1, true);
+        let target = talk.target();
+        for look in 1..3 {
+            assert_eq!(talk.duties.rests_until(), Some(1 + look * LOOK));
+            talk.pass(LOOK);
+            assert_eq!(talk.duties.rests_until(), None);
+            talk.tell(About::Tombstone, version(4));
+        }
+        talk.pass(0);
+        assert_eq!((talk.calls.len(), talk.duties.rests_until()), (target.others().len(), None));
     }
 
     #[test]

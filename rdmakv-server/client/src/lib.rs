@@ -677,7 +677,9 @@ impl Client {
             let Some(resilient) = &mut self.resilient else { return };
             let mut hands = Hands { servers: &mut self.servers, common: &mut self.common };
             if !resilient.serve(agent, &mut hands) {
-                resilient.wait(None, MOMENT, &mut hands);
+                // Without a call or work only a later epoch comes before.
+                let rest = resilient.rest_of(agent).unwrap_or(MOMENT);
+                resilient.wait(None, rest.min(end.saturating_duration_since(Instant::now())), &mut hands);
             }
         }
     }

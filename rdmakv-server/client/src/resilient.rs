@@ -679,6 +679,11 @@ impl Resilient {
         is_busy
     }
 
+    /// Returns how long an agent has nothing to do; None if it has, or waits for a reply.
+    pub(super) fn rest_of(&self, agent: &Duties) -> Option<Duration> {
+        agent.rests_until().map(|until| Duration::from_nanos(until.saturating_sub(self.now())))
+    }
+
     /// Ends an operation for its caller.
     fn finish(&self, common: &mut Common, name: Name, end: End, source: Source) {
         let Some(op) = common.ops.get(name) else { return };
