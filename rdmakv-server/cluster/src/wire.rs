@@ -746,7 +746,7 @@ impl<'a> Reader<'a> {
             (2, k, index) if (1..=MAX_SERVERS as u8).contains(&k) && index < MAX_SERVERS as u8 => {
                 Form::Fragment { k, index }
             }
-            (3, 0, 0) => Form::Tombstone,
+            (3, 0, 0) if length == 0 => Form::Tombstone,
             _ => return Err(WireError::Field("piece")),
         };
         *attributes = read;
@@ -834,7 +834,10 @@ mod tests {
     fn piece() -> impl Strategy<Value = Piece> {
         let fragment = (1..=64_u8, 0..64_u8).prop_map(|(k, index)| Form::Fragment { k, index });
         let form = prop_oneof![Just(Form::Copy), Just(Form::Tombstone), fragment];
-        (form, any::<u64>(), any::<u32>()).prop_map(|(form, length, sum)| Piece { chunk: Chunk(0), form, length, sum })
+        (form, any::<u64>(), any::<u32>()).prop_map(|(form, length, sum)| {
+            let length = if form == Form::Tombstone { 0 } else { length };
+            Piece { chunk: Chunk(0), form, length, sum }
+        })
     }
 
     fn stored() -> impl Strategy<Value = Stored> {
@@ -1001,6 +1004,20 @@ mod tests {
                 prop_assert_eq!(&again, &answer);
             }
         }
+    }
+
+    #[test]
+    fn a_tombstone_has_no_length() {
+        let encoded = |length| {
+            let piece = Piece { chunk: Chunk(0), form: Form::Tombstone, length, sum: 0 };
+            let id = WriteId { client: 1, sequence: 1 };
+            let call = Call::Seal { id, version: Version(2), base: Version(1), piece: Some(piece) };
+            let mut bytes = Vec::new();
+            RequestFrame::new(Request { cluster: 7, epoch: Epoch(1), call }).encode(&mut bytes);
+            bytes
+        };
+        assert!(RequestFrame::decode(&encoded(0)).is_ok());
+        assert_eq!(RequestFrame::decode(&encoded(u64::MAX)), Err(WireError::Field("piece")));
     }
 
     proptest! {
