@@ -863,7 +863,7 @@ fn values_with_copies_are_read_without_servers() {
 #[test]
 fn no_read_is_older_than_an_acknowledged_write() {
     const KEYS: u64 = 40;
-    // A tag of the last would end after the right: there is none.
+    // In the last case a tag would end after the right, so none is granted.
     let cases = [(Fabric::Shm, "pause", "200ms"), (Fabric::Iwarp, "drain", "200ms"), (Fabric::Shm, "kill", "4s")];
     for (fabric, fault, lease) in cases {
         let more = ["--tag-lease", lease];

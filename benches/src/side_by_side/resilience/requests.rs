@@ -155,7 +155,7 @@ fn take_turns(
     Ok(turns)
 }
 
-/// Stores what is asked for, and asks for it so that tags and sizes are known.
+/// Stores the values that GETs read, and reads each once, so that the client has tags and sizes.
 fn prepare(contestant: &mut Contestant, of: &str, bytes: usize, setting: &Setting) -> Outcome<()> {
     for kind in contestant.kinds() {
         contestant.fill(kind, of, keys(setting), bytes)?;
