@@ -147,9 +147,7 @@ pub(super) fn kv(kv: &Kv) -> Result<(), Stop> {
     let (near, far) = places(true)?;
     let mut head = vec![format!("The load on CPU {near}, the servers on CPU {far}.")];
     head.extend(kv::about());
-    let whole = if kv.common.quick { Duration::from_millis(20) } else { Duration::from_secs_f64(kv.seconds) };
-    let rounds = if kv.common.quick { 1 } else { kv.rounds as usize };
-    let setting = Setting { near, far, rounds, whole, quick: kv.common.quick };
+    let setting = turns(&kv.common, (kv.seconds, kv.rounds), (near, far));
     run("kv", &kv.common, &setting, kv::parts(&kv.trace).map_err(Stop::Usage)?, &head)
 }
 
@@ -198,9 +196,7 @@ pub(super) fn resilience(resilience: &Resilience) -> Result<(), Stop> {
     let mut head = vec![format!("The client on CPU {near}, the servers on {} in turn.", list.join(", "))];
     head.extend(resilience::about());
     let common = &resilience.common;
-    let whole = if common.quick { Duration::from_millis(20) } else { Duration::from_secs_f64(resilience.seconds) };
-    let rounds = if common.quick { 1 } else { resilience.rounds as usize };
-    let setting = Setting { near, far, rounds, whole, quick: common.quick };
+    let setting = turns(common, (resilience.seconds, resilience.rounds), (near, far));
     run("resilience", common, &setting, resilience::parts(&cpus), &head)
 }
 
@@ -252,9 +248,7 @@ pub(super) fn kernel(kernel: &Kernel) -> Result<(), Stop> {
     let (near, far) = places(true)?;
     let mut head = vec![format!("The load on CPU {near}, the servers on CPU {far}.")];
     head.extend(kv::about());
-    let whole = if kernel.common.quick { Duration::from_millis(20) } else { Duration::from_secs_f64(kernel.seconds) };
-    let rounds = if kernel.common.quick { 1 } else { kernel.rounds as usize };
-    let setting = Setting { near, far, rounds, whole, quick: kernel.common.quick };
+    let setting = turns(&kernel.common, (kernel.seconds, kernel.rounds), (near, far));
     run("kernel", &kernel.common, &setting, kv::kernel_parts().map_err(Stop::Measuring)?, &head)
 }
 
@@ -285,6 +279,14 @@ pub(super) fn handshake(handshake: &Handshake) -> Result<(), Stop> {
     head.extend(handshake::about());
     let setting = Setting { near, far, rounds, whole, quick: handshake.common.quick };
     run("handshake", &handshake.common, &setting, handshake::parts(handshake.write), &head)
+}
+
+/// Returns the setting of so many turns of a load, each of so many seconds.
+fn turns(common: &Common, (seconds, rounds): (f64, u32), (near, far): (usize, usize)) -> Setting {
+    if common.quick {
+        return Setting { near, far, rounds: 1, whole: Duration::from_millis(20), quick: true };
+    }
+    Setting { near, far, rounds: rounds as usize, whole: Duration::from_secs_f64(seconds), quick: false }
 }
 
 /// Returns a CPU for this process, and one for the other.
