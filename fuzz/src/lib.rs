@@ -84,6 +84,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "cluster_fact", about: "what servers of a cluster write into etcd", run: cluster::fact },
     Target { name: "cluster_call", about: "calls to servers of a cluster", run: cluster::call },
     Target { name: "cluster_reply", about: "replies of servers of a cluster", run: cluster::reply },
+    Target { name: "files", about: "keys and values of the burst buffer", run: rdmakv::files },
     Target { name: "etcd_answer", about: "answers of etcd's JSON gateway, over HTTP", run: cluster::answer },
     Target { name: "flash_record", about: "records of the flash tier", run: flash::record },
     Target { name: "flash_segment", about: "directories of the flash tier's segments", run: flash::segment },

@@ -1,6 +1,7 @@
 //! Messages between rdmakv's clients and servers, and the bytes that they read in each other's memory.
 
 use rdmakv_proto::commands::{binary, text, udp};
+use rdmakv_proto::files::{self, Key};
 use rdmakv_proto::item;
 use rdmakv_proto::messages::{Assembly, Kind, Reply, Request};
 
@@ -90,5 +91,25 @@ pub(crate) fn flags(input: &[u8]) -> bool {
     crate::text(input, |text| {
         let arguments = std::iter::once("rdmakv-server").chain(text.lines());
         rdmakv_server::startup::check(arguments.map(Into::into)).map_err(|words| assert_ne!(words, "")).is_ok()
+    })
+}
+
+/// A key of the burst buffer, a space and its value. Both have one encoding.
+pub(crate) fn files(input: &[u8]) -> bool {
+    let Some(space) = input.iter().position(|&byte| byte == b' ') else { return false };
+    let Some(key) = std::str::from_utf8(&input[..space]).ok().and_then(Key::parse) else { return false };
+    assert_eq!(key.to_string().as_bytes(), &input[..space]);
+    let value = &input[space + 1..];
+    let again = match key {
+        Key::Chunk(..) => Ok(value.to_vec()),
+        Key::Inode(_) => files::Inode::decode(value).map(|inode| inode.encode()),
+        Key::Bucket(..) => files::Bucket::decode(value).map(|bucket| bucket.encode()),
+        Key::Directory(_) => files::Directory::decode(value).map(|directory| directory.encode()),
+        Key::Persisted(..) => files::Ranges::decode(value).map(|ranges| ranges.encode()),
+        Key::Mount(_) => files::Mount::decode(value).map(|mount| mount.encode()),
+    };
+    again.is_ok_and(|again| {
+        assert_eq!(again, value);
+        true
     })
 }

@@ -5,6 +5,7 @@
 //! * In bytes: memcached's [commands], and the [messages] of a fabric connection; values up to the [eager] limit travel in messages.
 //! * In time: how long a [lease] lasts, and the [clock] that both sides count it by.
 //! * In rings: the [batches](far::batch) of far memory.
+//! * In files: the keys and values of the [burst buffer](files).
 //! * [placement] maps keys to servers, and [faults] are injected to test the checkers.
 //!
 //! This crate does no input or output and depends on no other crate of ours. It is public for rdmakv's own crates, and may change with
@@ -16,6 +17,7 @@ pub mod eager;
 pub mod far;
 #[doc(hidden)]
 pub mod faults;
+pub mod files;
 pub mod gets;
 pub mod item;
 pub mod lease;
