@@ -943,3 +943,45 @@ fn no_read_is_older_than_an_acknowledged_write() {
         }
     }
 }
+
+#[test]
+fn servers_read_large_pieces_out_of_the_client() {
+    for fabric in [Fabric::Shm, Fabric::Iwarp] {
+        let policies = [("copies:", Policy::Copies(3)), ("code:", Policy::Code { data: 2, parity: 1 })];
+        let Some(cluster) = Cluster::over(fabric, 3, &["-m", "16"], &policies) else { return };
+        let name = if fabric == Fabric::Shm { "shm_sets_pulled" } else { "iwarp_sets_pulled" };
+        let pulled = || -> u64 { cluster.servers.iter().flatten().map(|server| server.stat(name)).sum() };
+        let mut client = cluster.client();
+        // The fabrics of all servers are in use.
+        soon("a value over the fabric", || {
+            let before = pulled();
+            assert!(client.set("copies:first", vec![1; 200_000], ()).unwrap().is_stored());
+            pulled() - before == 3
+        });
+        let mut before = pulled();
+        for (at, length) in [65_537, 200_001, 400_000, 140_000, 131_071].into_iter().enumerate() {
+            let value: Vec<u8> = (0..length).map(|byte| (byte * 7 + byte / 253 + at) as u8).collect();
+            for prefix in ["copies:", "code:"] {
+                let key = format!("{prefix}{at}");
+                let mut buffer = client.buffer(length).unwrap();
+                buffer.copy_from_slice(&value);
+                let ticket = client.iset(&key, buffer, ()).unwrap();
+                let (stored, data) = client.wait_for_data(ticket);
+                assert!(stored.unwrap().is_stored());
+                assert!(matches!(data, rdmakv_client::Data::Buffer(_)), "{key}: the memory comes back");
+                assert_eq!(client.get(&key).unwrap().as_deref(), Some(&value[..]), "{key}");
+                // A piece that fits into a message travels in it.
+                let is_pulled = prefix == "copies:" || length > 131_072;
+                let now = pulled();
+                assert_eq!(now - before, if is_pulled { 3 } else { 0 }, "{key} of {length}");
+                before = now;
+            }
+        }
+        // No byte of a value without room is read.
+        let refused = (0..100).find_map(|at| client.set(format!("copies:more-{at}"), vec![2; 400_000], ()).err());
+        let error = refused.expect("it is full").to_string();
+        assert!(error.contains("out of memory storing object"), "{error}");
+        assert!(client.delete("copies:0").unwrap() && client.delete("copies:2").unwrap());
+        assert!(client.set("copies:last", vec![3; 400_000], ()).unwrap().is_stored());
+    }
+}

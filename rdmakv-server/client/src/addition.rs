@@ -1,8 +1,10 @@
 //! Appends and prepends to a value in fragments. No server has all of it, so the client reads it, and stores the longer one if it is still that.
 
+use super::buffer::Data;
 use super::replication::{End, Found};
 use rdmakv_cluster::messages::{Refusal, Verdict, Version};
 use rdmakv_cluster::wire::Attributes;
+use std::sync::Arc;
 
 /// Attempts before other writes were first too often.
 pub(super) const ATTEMPTS: u32 = 8;
@@ -13,7 +15,7 @@ pub(super) struct Addition {
     /// The bytes go before the value.
     is_before: bool,
     attempts: u32,
-    value: Vec<u8>,
+    value: Arc<Data>,
 }
 
 /// The next part of an addition.
@@ -33,11 +35,11 @@ impl Addition {
     /// Returns the addition that a write is to begin again as, if it ended because the value is in fragments.
     pub(super) fn after(end: &End, is_before: bool) -> Option<Self> {
         let is_refused = matches!(end, End::Done(Verdict::Declined(Refusal::Invalid)));
-        is_refused.then_some(Self { is_before, attempts: 0, value: Vec::new() })
+        is_refused.then_some(Self { is_before, attempts: 0, value: Arc::default() })
     }
 
     /// Returns the longer value.
-    pub(super) fn value(&self) -> &[u8] {
+    pub(super) fn value(&self) -> &Arc<Data> {
         &self.value
     }
 
@@ -46,7 +48,8 @@ impl Addition {
         match end {
             End::Value(Some(Found { version, attributes, bytes })) => {
                 self.attempts += 1;
-                self.value = if self.is_before { [added, &bytes].concat() } else { [&bytes, added].concat() };
+                let value = if self.is_before { [added, &bytes].concat() } else { [&bytes, added].concat() };
+                self.value = Arc::new(Data::Vec(value));
                 Next::Write(version, attributes)
             }
             End::Value(None) => Next::End(End::Done(Verdict::Declined(Refusal::NotStored))),
@@ -77,7 +80,7 @@ mod tests {
             let mut addition = begin(is_before);
             // Flags and expiry stay.
             let write = Next::Write(Version(3), Attributes { flags: 5, expiry: 77 });
-            assert_eq!((addition.next(found(3), b"!"), addition.value()), (write, &value[..]));
+            assert_eq!((addition.next(found(3), b"!"), addition.value().bytes()), (write, &value[..]));
             let stored = End::Done(Verdict::Stored(Version(4)));
             assert_eq!(addition.next(stored.clone(), b"!"), Next::End(stored));
         }

@@ -2,7 +2,8 @@
 
 use super::memory::Sending;
 use std::fmt;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
+use std::sync::Arc;
 
 /// Memory of the client's for a value that is to be stored: fabrics take it from there without a copy. From
 /// [`Client::buffer`](super::Client::buffer).
@@ -48,6 +49,14 @@ impl Data {
             Self::Buffer(buffer) => buffer,
         }
     }
+
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::None => &mut [],
+            Self::Vec(vec) => vec,
+            Self::Buffer(buffer) => buffer,
+        }
+    }
 }
 
 impl From<Vec<u8>> for Data {
@@ -65,5 +74,40 @@ impl From<&[u8]> for Data {
 impl From<Buffer> for Data {
     fn from(buffer: Buffer) -> Self {
         Self::Buffer(buffer)
+    }
+}
+
+/// A part of data that several requests send, such as the copies and the fragments of a value. The data stays as long as one of them may be read.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Part {
+    of: Option<Arc<Data>>,
+    range: Range<usize>,
+}
+
+impl Part {
+    /// Returns these bytes of data, as far as there are so many.
+    pub(super) fn of(data: &Arc<Data>, range: Range<usize>) -> Self {
+        let end = range.end.min(data.bytes().len());
+        Self { of: Some(Arc::clone(data)), range: range.start.min(end)..end }
+    }
+
+    /// Returns all bytes of data.
+    pub(super) fn whole(data: &Arc<Data>) -> Self {
+        Self::of(data, 0..usize::MAX)
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.of.as_ref().map_or(&[], |data| &data.bytes()[self.range.clone()])
+    }
+
+    /// Returns whether fabrics can take it from where it is.
+    pub(super) fn is_lendable(&self) -> bool {
+        matches!(self.of.as_deref(), Some(Data::Buffer(_)))
+    }
+}
+
+impl From<Vec<u8>> for Part {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::whole(&Arc::new(bytes.into()))
     }
 }

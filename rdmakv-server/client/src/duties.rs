@@ -7,6 +7,7 @@
 //! From time to time it looks for what is *unsettled* at its server: writes that were not published, staged pieces that were not ordered,
 //! tombstones. Each is ended once it was there for long.
 
+use super::buffer::Part;
 use super::erasure::{Fragments, Parts};
 use super::membership::Layout;
 use rdmakv_cluster::config::{ServerId, State};
@@ -48,7 +49,7 @@ pub(super) struct Outgoing {
     pub(super) key: Vec<u8>,
     pub(super) frame: RequestFrame,
     /// The bytes that follow it.
-    pub(super) body: Arc<Vec<u8>>,
+    pub(super) body: Part,
 }
 
 /// An event in the work of an agent.
@@ -152,7 +153,7 @@ struct Job {
     pauses: u32,
     length: u64,
     /// The bytes that calls carry, by the numbers of their chunks. The first ones came with the last reply.
-    bodies: Vec<(Arc<Vec<u8>>, Attributes)>,
+    bodies: Vec<(Part, Attributes)>,
     /// The fragments that were read of the value.
     parts: Parts,
     /// A member did not answer: it may have a fragment.
@@ -291,7 +292,7 @@ impl Duties {
         let request = Request { cluster: layout.config().uuid(), epoch: layout.epoch(), call };
         self.calls.insert(number, Sent { job: None, to });
         let frame = RequestFrame::new(request);
-        out.push(Outgoing { number, to, key: b"agent".to_vec(), frame, body: Arc::default() });
+        out.push(Outgoing { number, to, key: b"agent".to_vec(), frame, body: Part::default() });
         number
     }
 
@@ -448,7 +449,7 @@ impl Duties {
         self.bytes += entry.length;
         self.keys.insert(entry.key.clone());
         let (key, length) = (entry.key, entry.length);
-        let bodies = vec![(Arc::default(), Attributes::default())];
+        let bodies = vec![(Part::default(), Attributes::default())];
         let (waiting, retry_at, pauses) = (0, None, 0);
         self.jobs.insert(
             number,
@@ -495,14 +496,14 @@ impl Duties {
             let Some(job) = self.jobs.get_mut(&number) else { return };
             job.waiting += 1;
             let mut frame = RequestFrame::new(request);
-            let mut body = Arc::default();
+            let mut body = Part::default();
             if carries_piece(&frame.request.call) {
                 let chunk = frame.request.call.piece().map_or(0, |piece| piece.chunk.0);
                 let carried = job.bodies.get(chunk as usize).or(job.bodies.first());
                 (body, frame.attributes) = carried.cloned().unwrap_or_default();
             }
             if matches!(frame.request.call, Call::Repair { .. }) {
-                self.report.bytes += body.len() as u64;
+                self.report.bytes += body.bytes().len() as u64;
             }
             self.calls.insert(call, Sent { job: Some(number), to });
             out.push(Outgoing { number: call, to, key: job.key.clone(), frame, body });
@@ -558,11 +559,11 @@ impl Job {
                     let piece = Piece { chunk: Chunk(1), ..found.piece };
                     let pieces = vec![piece; lacking.len()];
                     self.bodies.truncate(1);
-                    self.bodies.push((Arc::new(bytes), frame.attributes));
+                    self.bodies.push((bytes.into(), frame.attributes));
                     return repair.fetched(&pieces);
                 }
                 if matches!(reply.answer, Answer::Help(_)) {
-                    self.bodies[0] = (Arc::new(bytes), frame.attributes);
+                    self.bodies[0] = (bytes.into(), frame.attributes);
                 }
                 let is_fetching = repair.wants().is_some();
                 self.is_silent |= !matches!(reply.answer, Answer::Value(_));
@@ -574,7 +575,7 @@ impl Job {
             }
             Kind::End(writer, about) => {
                 if matches!(reply.answer, Answer::Help(_)) {
-                    self.bodies[0] = (Arc::new(bytes), frame.attributes);
+                    self.bodies[0] = (bytes.into(), frame.attributes);
                 }
                 let mut calls = writer.take(from, reply);
                 if let Some(outcome) = writer.outcome() {
@@ -606,7 +607,7 @@ impl Job {
             Form::Tombstone => {
                 let pieces = vec![Piece { chunk: Chunk(1), ..*piece }; lacking.len()];
                 self.bodies.truncate(1);
-                self.bodies.push((Arc::default(), Attributes::default()));
+                self.bodies.push((Part::default(), Attributes::default()));
                 repair.fetched(&pieces)
             }
             Form::Fragment { .. } => {
@@ -637,13 +638,13 @@ impl Job {
         let (Form::Fragment { k, .. }, Some(value)) = (piece.form, self.parts.value(piece)) else {
             return Calls::new();
         };
-        let made = Fragments::of(&value, k, indices.iter().map(|&index| usize::from(index) + 1).max().unwrap_or(0));
-        let made: Vec<Vec<u8>> = indices.iter().map(|&index| made.get(&value, index).to_vec()).collect();
+        let members = indices.iter().map(|&index| usize::from(index) + 1).max().unwrap_or(0);
+        let made = Fragments::of(&Arc::new(value.into()), k, members, None);
         let chunk = |at: usize| Chunk(at as u64 + 1);
         let pieces: Vec<Piece> =
             lacking.iter().enumerate().map(|(at, &(_, form))| Piece { chunk: chunk(at), form, ..*piece }).collect();
         self.bodies.truncate(1);
-        self.bodies.extend(made.into_iter().map(|bytes| (Arc::new(bytes), attributes)));
+        self.bodies.extend(indices.iter().map(|&index| (made.get(index), attributes)));
         repair.fetched(&pieces)
     }
 
@@ -852,7 +853,7 @@ mod tests {
         talk.reply(number, Answer::Value(Some(stored())), b"value");
         let sent = talk.calls.pop_front().unwrap();
         assert!(matches!(sent.frame.request.call, Call::Repair { id: ID, version: of, .. } if of == version));
-        assert_eq!((sent.to, &sent.body[..]), (target.members[2], &b"value"[..]));
+        assert_eq!((sent.to, sent.body.bytes()), (target.members[2], &b"value"[..]));
         assert!(talk.calls.is_empty(), "nothing is reported before the value is there");
         talk.reply(sent.number, Answer::Repaired(version), &[]);
 
@@ -899,7 +900,7 @@ mod tests {
         Entry { key: KEY.to_vec(), about: About::Value, id: ID, version, length: 9000 }.encode(&mut page);
         talk.reply(number, Answer::Keys { next: None, left: 0 }, &page);
         let value = vec![7; 9000];
-        let (fragments, sum) = (Fragments::of(&value, 2, 3), value_sum(&value));
+        let (fragments, sum) = (Fragments::of(&Arc::new(value.to_vec().into()), 2, 3, None), value_sum(&value));
         let of = |index| Piece { chunk: Chunk(0), form: Form::Fragment { k: 2, index }, length: 9000, sum };
         for _ in 0..2 {
             assert!(!talk.duties.jobs.is_empty(), "a later write could have followed");
@@ -910,7 +911,7 @@ mod tests {
             for (place, &member) in target.members.iter().enumerate() {
                 let (to, call, number) = talk.call();
                 assert_eq!((to, call), (member, Call::Fetch { version }));
-                let mut bytes = fragments.get(&value, place as u8).to_vec();
+                let mut bytes = fragments.get(place as u8).bytes().to_vec();
                 bytes[9] ^= place as u8;
                 let found = (place < 2).then(|| stored(place as u8));
                 talk.reply(number, Answer::Value(found), if place < 2 { &bytes } else { &[] });

@@ -1,8 +1,11 @@
 //! Values in fragments: which a write makes, and how a read puts them together.
 
+use super::buffer::{Buffer, Data, Part};
+use super::memory::Memory;
 use rdmakv_cluster::codec::{Code, data_fragments, fragment_length, piece_length};
 use rdmakv_cluster::messages::{Form, Piece};
 use rdmakv_proto::item::value_sum;
+use std::sync::Arc;
 
 /// Values of fewer bytes are copies at all members: they are read from one server, and take more memory.
 pub(super) const CODE_FROM: usize = 4 << 10;
@@ -10,41 +13,48 @@ pub(super) const CODE_FROM: usize = 4 << 10;
 /// Choices among fragments at most, some of which are damaged. There are 15 with 4+2, and each takes the time of a read.
 const MAX_CHOICES: u32 = 256;
 
-/// The fragments of a value that is written.
+/// The fragments of a value that is written. Those of the data are parts of the value itself.
 #[derive(Debug)]
 pub(super) struct Fragments {
     k: u8,
-    parity: Vec<Vec<u8>>,
+    members: usize,
+    value: Arc<Data>,
+    /// Those beyond the k of the data, one after the other.
+    parity: Arc<Data>,
 }
 
 impl Fragments {
-    /// Computes the parity fragments of a value for a group of so many members.
-    pub(super) fn of(value: &[u8], k: u8, members: usize) -> Self {
-        let data = data_fragments(value, usize::from(k));
-        let length = fragment_length(value.len(), usize::from(k));
-        let mut parity = vec![vec![0; length]; members.saturating_sub(usize::from(k))];
-        if let Ok(code) = Code::new(usize::from(k), parity.len()) {
-            let mut buffers: Vec<&mut [u8]> = parity.iter_mut().map(Vec::as_mut_slice).collect();
+    /// Computes the parity fragments of a value for a group of so many members, in memory that servers can read, if there is any.
+    pub(super) fn of(value: &Arc<Data>, k: u8, members: usize, memory: Option<&Memory>) -> Self {
+        let bytes = value.bytes();
+        let data = data_fragments(bytes, usize::from(k));
+        let length = fragment_length(bytes.len(), usize::from(k));
+        let count = members.saturating_sub(usize::from(k));
+        let mut parity = match memory.and_then(|memory| memory.sending(count * length).ok()) {
+            Some(sending) => Data::Buffer(Buffer(sending)),
+            None => Data::Vec(vec![0; count * length]),
+        };
+        if let Ok(code) = Code::new(usize::from(k), count) {
+            let mut buffers: Vec<&mut [u8]> = parity.bytes_mut().chunks_mut(length.max(1)).collect();
             // The lengths are those of this value, so the code takes them.
             let _ = code.encode(&data, &mut buffers);
         }
-        Self { k, parity }
+        drop(data);
+        Self { k, members, value: Arc::clone(value), parity: Arc::new(parity) }
     }
 
     /// Returns whether they are of this code and for so many members.
     pub(super) fn are_for(&self, k: u8, members: usize) -> bool {
-        self.k == k && self.parity.len() == members.saturating_sub(usize::from(k))
+        self.k == k && self.members == members
     }
 
-    /// Returns the fragment of a member of the value that they were made of.
-    pub(super) fn get<'a>(&'a self, value: &'a [u8], index: u8) -> &'a [u8] {
-        let (k, at) = (usize::from(self.k), usize::from(index));
+    /// Returns the fragment of a member.
+    pub(super) fn get(&self, index: u8) -> Part {
+        let (k, at, whole) = (usize::from(self.k), usize::from(index), self.value.bytes().len());
+        let length = fragment_length(whole, k);
         match at.checked_sub(k) {
-            Some(parity) => self.parity.get(parity).map(Vec::as_slice).unwrap_or_default(),
-            None => {
-                let from = (at * fragment_length(value.len(), k)).min(value.len());
-                &value[from..from + piece_length(value.len(), k, at)]
-            }
+            Some(parity) => Part::of(&self.parity, parity * length..(parity + 1) * length),
+            None => Part::of(&self.value, at * length..at * length + piece_length(whole, k, at)),
         }
     }
 }
@@ -170,16 +180,16 @@ mod tests {
         ) {
             let value: Vec<u8> = (0..more).map(|at| (at * 7 + at / 251) as u8 ^ seed).collect();
             let members = usize::from(k + m);
-            let fragments = Fragments::of(&value, k, members);
+            let fragments = Fragments::of(&Arc::new(value.clone().into()), k, members, None);
             prop_assert!(fragments.are_for(k, members) && !fragments.are_for(k, members + 1));
             let mut left: Vec<u8> = (0..k + m).collect();
             let mut parts = Parts::default();
             for pick in order.iter().take(usize::from(k)) {
                 prop_assert!(parts.value(&piece(&value, k, 0)).is_none());
                 let index = left.remove(pick.index(left.len()));
-                prop_assert!(parts.take(&piece(&value, k, index), fragments.get(&value, index).to_vec()));
+                prop_assert!(parts.take(&piece(&value, k, index), fragments.get(index).bytes().to_vec()));
                 // One that comes twice is no other.
-                prop_assert!(!parts.take(&piece(&value, k, index), fragments.get(&value, index).to_vec()));
+                prop_assert!(!parts.take(&piece(&value, k, index), fragments.get(index).bytes().to_vec()));
             }
             let found = parts.value(&piece(&value, k, 0));
             prop_assert_eq!(found.as_deref(), Some(&value[..]));
@@ -192,13 +202,13 @@ mod tests {
             more in 1_usize..2000,
         ) {
             let value: Vec<u8> = (0..more).map(|at| (at * 7 + at / 251) as u8).collect();
-            let fragments = Fragments::of(&value, k, usize::from(k + m));
+            let fragments = Fragments::of(&Arc::new(value.clone().into()), k, usize::from(k + m), None);
             let damaged: Vec<usize> =
                 damaged.iter().take(usize::from(m)).map(|at| at.index(usize::from(k + m))).collect();
             let mut parts = Parts::default();
             let mut sound = 0;
             for index in 0..k + m {
-                let mut bytes = fragments.get(&value, index).to_vec();
+                let mut bytes = fragments.get(index).bytes().to_vec();
                 let is_damaged = damaged.contains(&usize::from(index)) && !bytes.is_empty();
                 bytes.iter_mut().take(usize::from(is_damaged)).for_each(|byte| *byte ^= 1);
                 sound += u8::from(!is_damaged);
@@ -218,13 +228,13 @@ mod tests {
     #[test]
     fn other_bytes_are_no_value() {
         let value = vec![7; 5000];
-        let fragments = Fragments::of(&value, 2, 4);
+        let fragments = Fragments::of(&Arc::new(value.clone().into()), 2, 4, None);
         let mut parts = Parts::default();
-        parts.take(&piece(&value, 2, 0), fragments.get(&value, 0).to_vec());
+        parts.take(&piece(&value, 2, 0), fragments.get(0).bytes().to_vec());
         // Of another length.
         parts.take(&piece(&value, 2, 3), vec![1; 5]);
         assert_eq!(parts.len(), 1);
-        let mut wrong = fragments.get(&value, 2).to_vec();
+        let mut wrong = fragments.get(2).bytes().to_vec();
         wrong[9] ^= 1;
         assert!(parts.take(&piece(&value, 2, 2), wrong));
         assert_eq!(parts.value(&piece(&value, 2, 0)), None);

@@ -4,7 +4,7 @@
 //! are of, so that a late answer finds nothing. All have the same time, so the oldest is the first to run out of it.
 
 use super::answer::Answer;
-use super::buffer::Data;
+use super::buffer::{Data, Part};
 use super::command::Arguments;
 use super::error::{About, Error, Operation};
 use foldhash::fast::RandomState;
@@ -40,6 +40,8 @@ pub(super) struct Op {
     changes: Option<u64>,
     pub(super) arguments: Arguments,
     pub(super) data: Data,
+    /// The piece that follows the data of a call.
+    pub(super) piece: Part,
     pub(super) server: usize,
     pub(super) deadline: Instant,
     /// When it was first sent over a fabric; 0 before.
@@ -75,6 +77,13 @@ pub(super) struct Ops {
     /// Calls of other operations: how many are open, and those that have ended.
     parts: usize,
     ended_parts: Vec<Name>,
+}
+
+impl Op {
+    /// Returns how many bytes are sent after the line of the operation.
+    pub(super) fn length(&self) -> usize {
+        self.data.bytes().len() + self.piece.bytes().len()
+    }
 }
 
 impl Ops {
@@ -127,6 +136,7 @@ impl Ops {
             changes,
             arguments,
             data,
+            piece: Part::default(),
             server,
             deadline,
             first_sent: 0,

@@ -6,7 +6,7 @@
 use super::ServerAddress;
 use super::addition::{ATTEMPTS, Addition, Next};
 use super::answer::{Answer, Stored};
-use super::buffer::Data;
+use super::buffer::{Buffer, Data, Part};
 use super::command::Arguments;
 use super::common::Common;
 use super::duties::{Came, Duties, Outgoing};
@@ -21,7 +21,7 @@ use super::value::{Bytes, Source, Value};
 use hashbrown::HashMap;
 use rdmakv_cluster::config::{Incarnation, Policy, ServerId};
 use rdmakv_cluster::messages::{Call, Condition, Refusal, Verdict, Version};
-use rdmakv_cluster::wire::{Arguments as Computation, Attributes, ReplyFrame};
+use rdmakv_cluster::wire::{Arguments as Computation, Attributes, ReplyFrame, RequestFrame};
 use rdmakv_proto::clock;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -33,6 +33,10 @@ pub(super) const LAST_NOTES: Duration = Duration::from_millis(100);
 /// Nanoseconds for which a note waits for another call to its server while the client works, and how many notes wait.
 const NOTE_WAITS: u64 = 5_000_000;
 const NOTES: usize = 64;
+/// Bytes of most calls.
+const CALL: usize = 192;
+/// Bytes from which data is copied to where several servers can read it, if it is not there.
+const SHARED_FROM: usize = 64 << 10;
 /// The longest sleep while a later epoch may come.
 const MOMENT: Duration = Duration::from_millis(20);
 
@@ -110,6 +114,8 @@ struct Running {
     operation: Operation,
     key: Vec<u8>,
     is_queued: bool,
+    /// The bytes that it stores. The caller gets them back if no call needs them any more.
+    own: Arc<Data>,
     /// How the last reply came.
     source: Source,
     /// Another operation on the key comes first, or a GET at the primary.
@@ -141,11 +147,25 @@ struct Sent {
     round: Option<u32>,
 }
 
+/// A call as it is sent.
+struct Message {
+    call: Vec<u8>,
+    piece: Part,
+}
+
+impl Message {
+    fn new(frame: &RequestFrame, piece: Part) -> Self {
+        let mut call = Vec::with_capacity(CALL);
+        frame.encode(&mut call);
+        Self { call, piece }
+    }
+}
+
 /// A note that waits.
 struct Note {
     due: u64,
     key: Vec<u8>,
-    call: (Arguments, Vec<u8>),
+    message: Message,
     sent: Sent,
 }
 
@@ -228,6 +248,7 @@ impl Resilient {
             Work::Read | Work::Delete | Work::Compute(_) => Own::default(),
         };
         let key = op.key.clone();
+        let data = shared(name, hands.common);
         let patience = u64::try_from(self.cluster.give_up_after.as_nanos()).unwrap_or(u64::MAX);
         let operation = Operation::new(&key, work, own, self.now(), patience);
         let is_queued = work != Work::Read || self.queues.contains_key(&key);
@@ -243,6 +264,7 @@ impl Resilient {
             operation,
             key,
             is_queued,
+            own: data,
             source,
             is_waiting,
             wakes_at: None,
@@ -453,13 +475,13 @@ impl Resilient {
             return Some(Ok(end));
         };
         let next = match &mut running.addition {
-            Some(addition) => addition.next(end, op.data.bytes()),
+            Some(addition) => addition.next(end, running.own.bytes()),
             None => {
                 running.addition = Addition::after(&end, op.operation == Asked::Prepend);
                 if running.addition.is_some() { Next::Read } else { Next::End(end) }
             }
         };
-        let added = running.addition.as_ref().map(Addition::value).unwrap_or_default();
+        let added = running.addition.as_ref().map(|addition| addition.value().bytes()).unwrap_or_default();
         let (work, own) = match next {
             Next::Read => (Work::Read, Own::default()),
             Next::Write(version, attributes) => (Work::Put(Condition::Version(version)), Own::of(added, attributes)),
@@ -487,6 +509,13 @@ impl Resilient {
         };
         let Some(running) = self.running.remove(&name) else { return };
         running.wakes_at.into_iter().for_each(|at| _ = self.wakes.remove(&(at, name)));
+        // Its fragments are parts of the data.
+        drop(running.fragments);
+        if let (Some(op), Ok(data)) = (hands.common.ops.get_mut(name), Arc::try_unwrap(running.own))
+            && matches!(op.data, Data::None)
+        {
+            op.data = data;
+        }
         match end {
             Ok(end) => self.finish(hands.common, name, end, running.source),
             Err(attempts) => self.fail(hands.common, name, |about| Error::Contended { about, attempts }),
@@ -524,68 +553,55 @@ impl Resilient {
                 );
                 continue;
             };
-            let (Some(op), Some(running)) = (hands.common.ops.get(parent), self.running.get_mut(&parent)) else {
-                return;
-            };
-            let key = op.key.clone();
-            let own = running.addition.as_ref().map_or(op.data.bytes(), Addition::value);
-            let mut data = Vec::new();
-            frame.encode(&mut data);
-            let arguments = Arguments { number: data.len() as u64, ..Arguments::default() };
-            match body {
-                Body::None => {}
-                Body::Own => data.extend_from_slice(own),
-                Body::Came(bytes) => data.extend_from_slice(&bytes),
+            let Some(running) = self.running.get_mut(&parent) else { return };
+            let own = running.addition.as_ref().map_or(&running.own, Addition::value);
+            let piece = match body {
+                Body::None => Part::default(),
+                Body::Own => Part::whole(own),
+                Body::Came(bytes) => Arc::unwrap_or_clone(bytes).into(),
                 Body::Fragment { k, index, of } => {
+                    let memory = hands.common.fabrics.memory_if_any();
                     let made = running.fragments.take().filter(|made| made.are_for(k, of));
-                    let made = running.fragments.insert(made.unwrap_or_else(|| Fragments::of(own, k, of)));
-                    data.extend_from_slice(made.get(own, index));
+                    running.fragments.insert(made.unwrap_or_else(|| Fragments::of(own, k, of, memory))).get(index)
                 }
-            }
+            };
+            let (key, message) = (running.key.clone(), Message::new(&frame, piece));
             let sent = Sent { parent: Parent::Operation(parent), to, round };
             if matches!(frame.request.call, Call::Note { .. }) {
-                self.notes.push_back(Note { due: self.now() + NOTE_WAITS, key, call: (arguments, data), sent });
+                self.notes.push_back(Note { due: self.now() + NOTE_WAITS, key, message, sent });
                 if self.notes.len() > NOTES {
                     let first = self.notes.pop_front();
                     first.into_iter().for_each(|note| self.issue_note(note, hands));
                 }
                 continue;
             }
-            let call = self.issue(&key, (arguments, data), place.at, sent, hands);
+            let call = self.issue(&key, message, place.at, sent, hands);
             self.running.get_mut(&parent).into_iter().for_each(|running| running.call = Some(call));
         }
     }
 
-    fn issue(
-        &mut self,
-        key: &[u8],
-        (arguments, data): (Arguments, Vec<u8>),
-        at: usize,
-        sent: Sent,
-        hands: &mut Hands<'_>,
-    ) -> Name {
+    fn issue(&mut self, key: &[u8], message: Message, at: usize, sent: Sent, hands: &mut Hands<'_>) -> Name {
         let to = sent.to;
         let (with_it, others) = std::mem::take(&mut self.notes).into_iter().partition(|note| note.sent.to == to);
         self.notes = others;
         let with_it: VecDeque<Note> = with_it;
         for note in with_it {
-            let call = self.insert(&note.key, note.call, at, note.sent, hands);
+            let call = self.insert(&note.key, note.message, at, note.sent, hands);
             hands.servers[at].enqueue(hands.common, call);
         }
-        let call = self.insert(key, (arguments, data), at, sent, hands);
+        let call = self.insert(key, message, at, sent, hands);
         hands.servers[at].issue(hands.common, call);
         call
     }
 
-    fn insert(
-        &mut self,
-        key: &[u8],
-        (arguments, data): (Arguments, Vec<u8>),
-        at: usize,
-        sent: Sent,
-        hands: &mut Hands<'_>,
-    ) -> Name {
-        self.insert_part((Asked::Call, key), (arguments, Data::Vec(data)), at, sent, hands)
+    fn insert(&mut self, key: &[u8], message: Message, at: usize, sent: Sent, hands: &mut Hands<'_>) -> Name {
+        let Message { call, piece } = message;
+        let arguments = Arguments { number: call.len() as u64, ..Arguments::default() };
+        let name = self.insert_part((Asked::Call, key), (arguments, Data::Vec(call)), at, sent, hands);
+        if let Some(op) = hands.common.ops.get_mut(name) {
+            op.piece = piece;
+        }
+        name
     }
 
     fn insert_part(
@@ -650,7 +666,7 @@ impl Resilient {
 
     fn issue_note(&mut self, note: Note, hands: &mut Hands<'_>) {
         if let Some(at) = self.places.get(&note.sent.to).map(|place| place.at) {
-            self.issue(&note.key, note.call, at, note.sent, hands);
+            self.issue(&note.key, note.message, at, note.sent, hands);
         }
     }
 
@@ -669,12 +685,9 @@ impl Resilient {
                 self.returned.push((number, None));
                 continue;
             };
-            let mut data = Vec::with_capacity(body.len() + 256);
-            frame.encode(&mut data);
-            let arguments = Arguments { number: data.len() as u64, ..Arguments::default() };
-            data.extend_from_slice(&body);
+            let message = Message::new(&frame, body);
             let sent = Sent { parent: Parent::Agent(number), to, round: None };
-            self.issue(&key, (arguments, data), place.at, sent, hands);
+            self.issue(&key, message, place.at, sent, hands);
         }
         is_busy
     }
@@ -726,6 +739,20 @@ impl Resilient {
             common.end(name, Err(error(about)));
         }
     }
+}
+
+/// Takes the data of an operation, to be shared by its calls. Much data is copied to where servers can read it, unless it is there.
+fn shared(name: Name, common: &mut Common) -> Arc<Data> {
+    let Some(op) = common.ops.get_mut(name) else { return Arc::default() };
+    if let Data::Vec(bytes) = &op.data
+        && bytes.len() > SHARED_FROM
+        && let Some(memory) = common.fabrics.memory_if_any()
+        && let Ok(mut sending) = memory.sending(bytes.len())
+    {
+        sending.bytes_mut().copy_from_slice(bytes);
+        return Arc::new(Data::Buffer(Buffer(sending)));
+    }
+    Arc::new(std::mem::take(&mut op.data))
 }
 
 /// Returns the work of an operation, or why it is not possible on a key with copies.

@@ -599,10 +599,10 @@ impl Server {
 
 /// The request as it goes over a socket.
 fn write(op: &Op, into: &mut Vec<u8>) {
-    let data = op.data.bytes();
-    line(op.operation, &op.key, &op.arguments, data.len(), into);
+    line(op.operation, &op.key, &op.arguments, op.length(), into);
     if is_store(op.operation) {
-        into.extend_from_slice(data);
+        into.extend_from_slice(op.data.bytes());
+        into.extend_from_slice(op.piece.bytes());
         into.extend_from_slice(b"\r\n");
     }
 }

@@ -4,7 +4,7 @@ use std::sync::MutexGuard;
 use std::time::Duration;
 
 use crate::metrics::Counts;
-use crate::session::{Context, Out, Pause, ProtocolMode, Recalled, Session, Shared, is_stopping};
+use crate::session::{Context, Doing, Out, Pause, ProtocolMode, Recalled, Rest, Session, Shared, is_stopping};
 use crate::store::Store;
 use rdmakv_proto::clock;
 use rdmakv_proto::messages::Malformed;
@@ -22,6 +22,8 @@ pub(super) enum Announced {
     Memory(*mut u8, usize),
     /// There is no room for it, or no interest in it; the session has answered.
     Answered,
+    /// Its memory is none that a fabric may write.
+    NoMemory,
 }
 
 /// The session. Dropping it gives back what it has of the stores.
@@ -140,26 +142,33 @@ impl<'f> Commands<'f> {
         Ok(over)
     }
 
-    /// Runs the line of a command that stores a value of so many bytes, and returns the memory for that value.
-    pub(super) fn announce(&mut self, line: &[u8], length: u64) -> Result<Announced, Malformed> {
+    /// Runs the line of a command with data, of which the first bytes follow the line and `length` are to come. Returns the memory for those.
+    pub(super) fn announce(&mut self, (line, first): (&[u8], &[u8]), length: u64) -> Result<Announced, Malformed> {
         let (_, pause) = self.advance(&[line, b"\r\n"].concat());
         let (session, out, cx) = self.parts();
-        let memory = session.announced().map(|memory| (memory.as_mut_ptr(), memory.len()));
-        let Some((memory, announced)) = memory else {
-            // The answer to a line without room for its data, if it wants one; or to a command that takes no data at all.
-            let refused = pause == Pause::Input && !session.is_quiet();
-            session.give_up(&cx.shared.shards);
-            if refused {
+        let is_refused = pause == Pause::Input && !session.is_quiet() && session.doing() != Doing::Filling;
+        let announced = match session.announced(first) {
+            Some(Rest::Memory(memory)) if memory.len() as u64 == length => {
+                return Ok(Announced::Memory(memory.as_mut_ptr(), memory.len()));
+            }
+            Some(Rest::Skipped(bytes)) if bytes as u64 == length => {
+                session.add_direct(bytes);
+                self.advance(b"\r\n");
                 return Ok(Announced::Answered);
             }
-            out.clear(&cx.shared.shards);
-            return Err(Malformed("PUT takes a command that stores a value"));
+            Some(Rest::Apart) => Ok(Announced::NoMemory),
+            Some(Rest::Memory(_) | Rest::Skipped(_)) => {
+                Err(Malformed("the segments have another length than the line says"))
+            }
+            // The answer to a line without room for its data, if it wants one; or to a command that takes no data at all.
+            None if is_refused => Ok(Announced::Answered),
+            None => {
+                out.clear(&cx.shared.shards);
+                Err(Malformed("PUT takes a command that stores a value"))
+            }
         };
-        if announced as u64 != length {
-            session.give_up(&cx.shared.shards);
-            return Err(Malformed("the segments have another length than the line says"));
-        }
-        Ok(Announced::Memory(memory, announced))
+        session.give_up(&cx.shared.shards);
+        announced
     }
 
     /// Ends a command whose value is in the announced memory.

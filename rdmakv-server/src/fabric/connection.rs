@@ -429,12 +429,12 @@ impl<'f, F: Fabric> Connection<'f, F> {
         }
     }
 
-    /// Takes a PUT: its line makes room for the value, which is read then.
+    /// Takes a PUT: its line makes room for the value, which is read then. Of a call the piece is read; its other bytes follow the line.
     fn put(&mut self, id: u32, wish: Option<&[u8]>, line: &[u8], segments: Segments<'_>) -> Result<(), Malformed> {
         if !self.may_ask(id) {
             return Ok(());
         }
-        let (line, length) = (line_of(line)?, length_of(segments)?);
+        let (line, length) = (line_of(line), length_of(segments)?);
         let Some(room) = self.state.under_way.take(length) else {
             self.refuse(id, Refusal::Busy, "too many large values are on their way; ask again");
             return Ok(());
@@ -444,6 +444,7 @@ impl<'f, F: Fabric> Connection<'f, F> {
                 self.puts.begin(Put::new(id, wish, segments, (memory, length), room));
             }
             Announced::Answered => self.outbox.answer(id, None),
+            Announced::NoMemory => self.refuse(id, Refusal::Busy, "no memory to read the piece into; ask again"),
         }
         Ok(())
     }

@@ -19,11 +19,13 @@ const SLOWEST: u64 = 10_000_000;
 /// Reads that are under way at a time.
 const AT_ONCE: usize = 16;
 
-/// Returns the line of a PUT without its end.
-pub(super) fn line_of(line: &[u8]) -> Result<&[u8], Malformed> {
-    let line = line.strip_suffix(b"\n").unwrap_or(line);
-    let line = line.strip_suffix(b"\r").unwrap_or(line);
-    if line.contains(&b'\n') { Err(Malformed("PUT takes one line")) } else { Ok(line) }
+/// Returns the line of a PUT without its end, and the first bytes of its data, if they follow.
+pub(super) fn line_of(text: &[u8]) -> (&[u8], &[u8]) {
+    let (line, first) = match memchr::memchr(b'\n', text) {
+        Some(end) => (&text[..end], &text[end + 1..]),
+        None => (text, &[][..]),
+    };
+    (line.strip_suffix(b"\r").unwrap_or(line), first)
 }
 
 /// Returns the bytes of all segments.

@@ -24,6 +24,16 @@ pub(super) enum LoginRequest {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TooLarge;
 
+/// The destination of data that arrives another way than the bytes before it.
+#[derive(Debug)]
+pub(crate) enum Rest<'a> {
+    Memory(&'a mut [u8]),
+    /// Memory that is registered nowhere.
+    Apart,
+    /// There is no memory for so many bytes. They need not come.
+    Skipped(usize),
+}
+
 /// The destination of data.
 #[derive(Debug)]
 enum Destination {
@@ -178,12 +188,28 @@ impl Body {
         self.got += read;
     }
 
-    /// Returns the memory for the whole value, if none of it has come.
-    pub(super) fn announced(&mut self) -> Option<&mut [u8]> {
-        match &mut self.destination {
-            Destination::Item { writer, .. } if self.got == 0 => Some(writer.value()),
-            _ => None,
+    /// Takes the first bytes of data of which none has come, and returns the destination of the others: of a value, or of a call's piece.
+    pub(super) fn announced(&mut self, first: &[u8]) -> Option<Rest<'_>> {
+        let before = match &self.destination {
+            Destination::Item { .. } => 0,
+            Destination::Call { call_len, .. } => *call_len,
+            Destination::Login { .. } => return None,
+        };
+        if self.got != 0 || first.len() != before {
+            return None;
         }
+        self.fill(first);
+        let left = self.len - before;
+        Some(match &mut self.destination {
+            Destination::Item { writer, .. } => Rest::Memory(writer.value()),
+            Destination::Call { writer, .. } => match writer {
+                Room::None => Rest::Memory(&mut []),
+                Room::Chunk(writer) => Rest::Memory(writer.value()),
+                Room::Reserve(_) => Rest::Apart,
+                Room::Skipped => Rest::Skipped(left),
+            },
+            Destination::Login { .. } => return None,
+        })
     }
 
     /// Takes data; returns how much, and at the end of it whether the end is as it should be.

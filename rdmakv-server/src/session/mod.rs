@@ -34,6 +34,7 @@ mod text;
 mod tls;
 mod watch;
 
+pub(crate) use body::Rest;
 pub use cluster::Cluster;
 pub use context::Context;
 pub(crate) use flash::Recalled;
@@ -274,11 +275,12 @@ impl Session {
         }
     }
 
-    /// Returns the memory for the value that the last line announced, if none of it has come.
+    /// Takes the first bytes of the data that the last line announced, and returns the destination of the others. None if it has no data, or
+    /// takes other bytes first.
     ///
     /// It is for values that arrive another way. The end of the request still has to come the usual way.
-    pub(crate) fn announced(&mut self) -> Option<&mut [u8]> {
-        if let State::Filling(body) = &mut self.state { body.announced() } else { None }
+    pub(crate) fn announced(&mut self, first: &[u8]) -> Option<Rest<'_>> {
+        if let State::Filling(body) = &mut self.state { body.announced(first) } else { None }
     }
 
     /// Gives up the request for lack of its data: the next bytes are another's.

@@ -136,12 +136,7 @@ impl Link {
             self.get(common, tags, name);
             return Ok(());
         }
-        let is_call = op.operation == Operation::Call;
-        // The bytes of a call are no value, so no transfer takes them.
-        if is_call && op.data.bytes().len() > self.channel.eager() {
-            return Err(NotConnected);
-        }
-        let stores = is_store(op.operation) && !is_call;
+        let stores = is_store(op.operation);
         self.reads.tell_if_due(&mut self.channel, tags, clock::boot());
         if stores {
             self.requests.store(&mut self.channel, common, tags, name)

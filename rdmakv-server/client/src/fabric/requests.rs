@@ -5,7 +5,7 @@
 use super::channel::Channel;
 use super::choice::{Choice, Choices, Kind as Chosen};
 use crate::answer::is_store;
-use crate::buffer::Data;
+use crate::buffer::{Data, Part};
 use crate::command::line;
 use crate::common::Common;
 use crate::error::Operation;
@@ -20,6 +20,8 @@ use rdmakv_proto::item::HEADER;
 use rdmakv_proto::messages::{self, Kind, RemoteSegment, Request, SEGMENTS};
 use std::any::Any;
 
+/// Bytes of a call that a message has room for beside its piece.
+const CALL: usize = 1 << 10;
 /// Transfers under way at a time; others come in messages.
 const TRANSFERS: usize = 32;
 
@@ -38,7 +40,6 @@ pub(super) struct Requests {
 /// A request that was sent, or waits to be.
 pub(super) struct Asked {
     pub(super) op: Name,
-    /// The key that opens the data to the server, and the data if it is a copy.
     _offered: Option<Offered>,
     /// The transfer that it went with.
     pub(super) landing: bool,
@@ -46,8 +47,15 @@ pub(super) struct Asked {
     choice: Option<(Choice, u64)>,
 }
 
-/// The key that opens data to the server that is to be stored, and the data if it is a copy. Taken apart in this order.
-type Offered = (Box<dyn Any + Send>, Option<Sending>);
+/// Data that a server reads. Taken apart in this order.
+struct Offered {
+    /// The key that opens it to the server.
+    _lease: Box<dyn Any + Send>,
+    /// The data, if it is a copy.
+    _copy: Option<Sending>,
+    /// The data of which several servers read parts.
+    _part: Part,
+}
 
 /// A transfer.
 pub(super) struct Landing {
@@ -105,7 +113,15 @@ impl Requests {
         name: Name,
     ) -> Result<(), NotConnected> {
         let Some(op) = common.ops.unanswered(name) else { return Ok(()) };
-        let bytes = op.data.bytes().len();
+        let bytes = op.length();
+        if op.operation == Operation::Call {
+            // Small pieces may have memory at the server that no fabric writes.
+            if op.piece.bytes().len() > channel.eager() || bytes > channel.eager() + CALL {
+                return self.put(channel, common, tags, name);
+            }
+            self.run(channel, common, tags, name);
+            return Ok(());
+        }
         if self.takes_transfer(channel, Chosen::Set, bytes) {
             let put = self.put(channel, common, tags, name);
             // Without memory for a transfer a message does.
@@ -166,53 +182,55 @@ impl Requests {
     pub(super) fn run(&mut self, channel: &mut Channel, common: &mut Common, tags: &Tags, name: Name) {
         let Some(op) = common.ops.unanswered(name) else { return };
         op.first_sent = if op.first_sent == 0 { clock::boot() } else { op.first_sent };
-        let data = op.data.bytes();
         let mut text = std::mem::take(&mut self.text);
         text.clear();
-        line(op.operation, &op.key, &op.arguments, data.len(), &mut text);
+        line(op.operation, &op.key, &op.arguments, op.length(), &mut text);
         let wish = common.one_sided && op.operation != Operation::Delete && tags.knows(&op.key);
         channel.message.clear();
         let end: &[u8] = if is_store(op.operation) { b"\r\n" } else { b"" };
-        let kind = Request::run(&mut channel.message, wish, &op.key, &[&text, data, end]);
+        let kind = Request::run(&mut channel.message, wish, &op.key, &[&text, op.data.bytes(), op.piece.bytes(), end]);
         self.text = text;
         self.send(channel, name, kind, None);
     }
 
-    /// Has the server read what is to be stored.
+    /// Has the server read what is to be stored; of a call, its piece.
     fn put(&mut self, channel: &mut Channel, common: &mut Common, tags: &Tags, name: Name) -> Result<(), NotConnected> {
         let Some(op) = common.ops.unanswered(name) else { return Ok(()) };
         op.first_sent = if op.first_sent == 0 { clock::boot() } else { op.first_sent };
-        let copy = match &op.data {
-            Data::Buffer(_) => None,
-            data => {
-                let bytes = data.bytes();
-                let mut copy =
-                    common.fabrics.memory().and_then(|memory| memory.sending(bytes.len())).map_err(|_| NotConnected)?;
-                copy.bytes_mut().copy_from_slice(bytes);
-                Some(copy)
-            }
+        let is_call = op.operation == Operation::Call;
+        let (first, bytes) = if is_call { (op.data.bytes(), op.piece.bytes()) } else { (&[][..], op.data.bytes()) };
+        let is_lendable = if is_call { op.piece.is_lendable() } else { matches!(op.data, Data::Buffer(_)) };
+        // The rest of a call travels in the message.
+        if first.len() > channel.eager() || bytes.is_empty() {
+            return Err(NotConnected);
+        }
+        let copy = if is_lendable {
+            None
+        } else {
+            let mut copy =
+                common.fabrics.memory().and_then(|memory| memory.sending(bytes.len())).map_err(|_| NotConnected)?;
+            copy.bytes_mut().copy_from_slice(bytes);
+            Some(copy)
         };
-        let from = match (&copy, &op.data) {
-            (Some(copy), _) => copy.as_ptr(),
-            (None, data) => data.bytes().as_ptr(),
-        };
-        let length = op.data.bytes().len();
+        let from = copy.as_ref().map_or(bytes.as_ptr(), Sending::as_ptr);
         self.segments.clear();
-        // SAFETY: the memory is of the arena that only this process writes; the copy is kept beside the lease, and the operation's own
-        // buffer as long as the operation is not answered. Where that ends without an answer, this connection is closed with it, and
-        // what the server reads after that it does not get.
-        let lease = unsafe { channel.end().offer(from, length, &mut self.segments) }.map_err(|_| NotConnected)?;
+        // SAFETY: the memory is of the arena that only this process writes; a copy and a part are kept beside the lease, and the
+        // operation's own buffer as long as the operation is not answered. Where that ends without an answer, this connection is closed
+        // with it, and what the server reads after that it does not get.
+        let lease = unsafe { channel.end().offer(from, bytes.len(), &mut self.segments) }.map_err(|_| NotConnected)?;
         if self.segments.len() > SEGMENTS {
             return Err(NotConnected);
         }
         let mut text = std::mem::take(&mut self.text);
         text.clear();
-        line(op.operation, &op.key, &op.arguments, length, &mut text);
+        line(op.operation, &op.key, &op.arguments, op.length(), &mut text);
+        text.extend_from_slice(first);
         let wish = common.one_sided && tags.knows(&op.key);
         channel.message.clear();
         let kind = Request::put(&mut channel.message, wish, &op.key, &text, &self.segments);
         self.text = text;
-        self.send(channel, name, kind, Some((lease, copy)));
+        let offered = Offered { _lease: lease, _copy: copy, _part: op.piece.clone() };
+        self.send(channel, name, kind, Some(offered));
         Ok(())
     }
 
