@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use rdmakv_proto::messages::{self, Kind, Request};
+use rdmakv_proto::messages::{self, Kind, RemoteSegment, Request};
 
 use super::client::{Client, Way, cache};
 use super::common::{Server, soon};
@@ -258,7 +258,12 @@ fn sense<W: Way>(_: &Server, way: &W, address: &str) {
         bytes
     };
     let later = [&2_u16.to_le_bytes()[..], &[0; 6]].concat();
-    let cases: [(bool, Kind, Vec<u8>); 8] = [
+    let put = |line: &[u8], length| {
+        let mut bytes = Vec::new();
+        Request::put(&mut bytes, false, b"a", line, &[RemoteSegment { address: 0, length, key: 7 }]);
+        bytes
+    };
+    let cases: [(bool, Kind, Vec<u8>); 12] = [
         (false, Kind::Get, get(b"a")),
         (false, Kind::Hello, later),
         (true, Kind::Get, get(b"")),
@@ -267,6 +272,11 @@ fn sense<W: Way>(_: &Server, way: &W, address: &str) {
         (true, Kind::Run, run(b"mn\r\nmn\r\n")),
         (true, Kind::Item, Vec::new()),
         (true, Kind::Seen, vec![1, 2, 3]),
+        // A value comes from the segments alone, and all of it.
+        (true, Kind::Put, put(b"set a 0 0 5\r\nva", 3)),
+        (true, Kind::Put, put(b"set a 0 0 5", 3)),
+        (true, Kind::Put, put(b"get a", 3)),
+        (true, Kind::Put, put(b"set a 0 0 5\r\nvalue\r\nset b 0 0 5\r\nvalue\r\n", 5)),
     ];
     for (at, (greets, kind, bytes)) in cases.into_iter().enumerate() {
         let mut client = Client::silent(way, &cache, address).unwrap();
