@@ -188,7 +188,7 @@ impl Body {
         self.got += read;
     }
 
-    /// Takes the first bytes of data of which none has come, and returns the destination of the others: of a value, or of a call's piece.
+    /// Takes the bytes before a value or a piece, of which nothing has come, and returns the destination of its bytes.
     pub(super) fn announced(&mut self, first: &[u8]) -> Option<Rest<'_>> {
         let before = match &self.destination {
             Destination::Item { .. } => 0,
