@@ -34,15 +34,15 @@ pub(super) struct Turn {
     pub(super) cpu: f64,
     /// Calls to servers of a request.
     pub(super) calls: f64,
-    /// Bytes that servers read and wrote over sockets, of a request.
-    pub(super) sockets: f64,
+    /// Bytes that servers read and wrote otherwise than by transfers, of a request.
+    pub(super) copied: f64,
 }
 
 /// Counts of servers.
 #[derive(Clone, Copy, Default)]
 struct Counts {
     calls: u64,
-    sockets: u64,
+    copied: u64,
 }
 
 /// All that takes turns.
@@ -118,8 +118,11 @@ impl Contestant {
         for watcher in &mut self.watchers {
             counts.calls += watcher.cluster("calls")?;
             let stats = watcher.stats("")?;
-            let sockets = stats.iter().filter(|(name, _)| name == "bytes_read" || name == "bytes_written");
-            counts.sockets += sockets.map(|(_, bytes)| bytes).sum::<u64>();
+            let sum = |is: fn(&str) -> bool| -> u64 {
+                stats.iter().filter(|(name, _)| is(name)).map(|(_, bytes)| *bytes).sum()
+            };
+            let all = sum(|name| matches!(name, "bytes_read" | "bytes_written"));
+            counts.copied += all - sum(|name| matches!(name, "shm_pulled_bytes" | "shm_transferred_bytes"));
         }
         Ok(counts)
     }
@@ -163,8 +166,8 @@ impl Contestant {
         let of_request = |all: u64| all as f64 / requests as f64;
         let cpu = of_request(self::cpu(&processes)? - cpu);
         let now = self.counts(kind)?;
-        let (calls, sockets) = (of_request(now.calls - counts.calls), of_request(now.sockets - counts.sockets));
-        Ok(Turn { requests, p50: times.value_at_quantile(0.5) as f64, cpu, calls, sockets })
+        let (calls, copied) = (of_request(now.calls - counts.calls), of_request(now.copied - counts.copied));
+        Ok(Turn { requests, p50: times.value_at_quantile(0.5) as f64, cpu, calls, copied })
     }
 }
 

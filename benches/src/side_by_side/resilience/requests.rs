@@ -201,13 +201,13 @@ fn requests(
     Ok(rows)
 }
 
-/// Returns how many requests there were, and how many of their bytes left the fabric, if those of values did.
+/// Returns how many requests there were, and how many of their bytes went in messages or over sockets, if those of values did.
 fn about(turns: &[Turn], bytes: usize) -> String {
     let requests = turns.iter().map(|turn| turn.requests).sum::<u64>();
-    let sockets = Figure::lowest(turns.iter().map(|turn| turn.sockets).collect()).median.unwrap_or(0.0);
-    match sockets / bytes as f64 {
+    let copied = Figure::lowest(turns.iter().map(|turn| turn.copied).collect()).median.unwrap_or(0.0);
+    match copied / bytes as f64 {
         share if share < 0.5 || bytes < 1 << 20 => format!("{requests} requests"),
-        share => format!("{requests} requests, {share:.1} x the value over TCP"),
+        share => format!("{requests} requests, {share:.1} x the value in messages"),
     }
 }
 
