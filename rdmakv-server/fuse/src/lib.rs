@@ -3,8 +3,17 @@
 //! **Nothing uses this crate yet.** It decides, and does no input or output: it has no sockets, clock or threads. The keys and values
 //! are [`rdmakv_proto::files`].
 //!
+//! * [`store`]: changes of one key by `cas`, which may be repeated.
+//! * [`inode`]: the states of a file and its generations: open, closed, frozen, persisted; what a mount's death does.
+//! * [`names`]: a directory's names as sequences of such changes, and the lease of the mount that makes them.
 //! * [`map`]: which generation has each chunk of a file.
 //! * [`ranges`]: which bytes of a chunk a mount has in a buffer, and which of them are to be sent.
 
+mod faults;
+pub mod inode;
 pub mod map;
+pub mod names;
+#[cfg(test)]
+mod names_tests;
 pub mod ranges;
+pub mod store;

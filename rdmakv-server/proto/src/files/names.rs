@@ -71,6 +71,11 @@ pub fn is_name(name: &[u8]) -> bool {
 }
 
 impl Bucket {
+    /// Returns a bucket without names, of a term.
+    pub fn new(term: u64) -> Self {
+        Self { term, entries: Vec::new() }
+    }
+
     /// Returns the entry of a name, a whiteout too.
     pub fn find(&self, name: &[u8]) -> Option<&Entry> {
         self.place(name).ok().map(|at| &self.entries[at])
@@ -135,7 +140,7 @@ impl Bucket {
         reader.zeros(3)?;
         let count = reader.u32()? as usize;
         check(count <= MAX_ENTRIES && bytes.len() <= MAX_VALUE, "number of names")?;
-        let mut bucket = Self { term: reader.u64()?, entries: Vec::new() };
+        let mut bucket = Self::new(reader.u64()?);
         for _ in 0..count {
             let ino = Ino(reader.u64()?);
             let kind = reader.kind()?;
