@@ -1,6 +1,7 @@
 //! Messages between rdmakv's clients and servers, and the bytes that they read in each other's memory.
 
 use rdmakv_proto::commands::{binary, text, udp};
+use rdmakv_proto::far::{batch, messages as far};
 use rdmakv_proto::files::{self, Key};
 use rdmakv_proto::item;
 use rdmakv_proto::messages::{Assembly, Kind, Reply, Request};
@@ -51,6 +52,38 @@ pub(crate) fn reply(input: &[u8]) -> bool {
 fn kind(input: &[u8]) -> Option<(Kind, &[u8])> {
     let (&kind, bytes) = input.split_first()?;
     Some((Kind::of(kind)?, bytes))
+}
+
+/// A request for far memory has one encoding.
+pub(crate) fn far_request(input: &[u8]) -> bool {
+    let Ok(request) = far::Request::decode(input) else { return false };
+    let mut again = Vec::new();
+    request.encode(&mut again);
+    assert_eq!(again, input);
+    true
+}
+
+/// An answer about far memory has one encoding.
+pub(crate) fn far_reply(input: &[u8]) -> bool {
+    let Ok(reply) = far::Reply::decode(input) else { return false };
+    let mut again = Vec::new();
+    reply.encode(&mut again);
+    assert_eq!(again, input);
+    true
+}
+
+/// The copy of a slot that batch 7 is awaited in. What is accepted lies within the copy.
+pub(crate) fn far_batch(input: &[u8]) -> bool {
+    let Some(batch) = batch::accept(input, 7) else { return false };
+    let mut bytes = 0;
+    for operation in batch.operations().flatten() {
+        if let batch::Operation::Write { data, .. } = operation {
+            bytes += data.len();
+        }
+    }
+    assert!(bytes + batch::HEAD <= input.len());
+    assert!(batch.replies().count() <= batch.len() + 1);
+    true
 }
 
 /// The most bytes of a message.

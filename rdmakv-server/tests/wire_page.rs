@@ -10,6 +10,7 @@ use rdmakv_server::fabric::predecessor::{IncarnationRecord, LENGTH};
 use rdmakv_server::store::{Config, LONGEST, Store, Terms, lasting};
 
 const WIRE: &str = include_str!("../proto/src/messages.rs");
+const FAR: &str = include_str!("../proto/src/far/messages.rs");
 const ITEM: &str = include_str!("../proto/src/item.rs");
 const PREDECESSOR: &str = include_str!("../src/fabric/predecessor.rs");
 
@@ -58,7 +59,7 @@ fn said(id: u32, kind: Kind, body: &[u8]) -> String {
 #[test]
 fn its_tables_are_those_of_the_sources() {
     let Some(page) = page() else { return };
-    for (source, blocks) in [(WIRE, 2), (ITEM, 1), (PREDECESSOR, 1)] {
+    for (source, blocks) in [(WIRE, 2), (FAR, 1), (ITEM, 1), (PREDECESSOR, 1)] {
         let shown = shown(source);
         assert_eq!(shown.len(), blocks);
         for block in shown {

@@ -207,6 +207,19 @@ impl<'a> Segments<'a> {
         Self(into)
     }
 
+    /// Takes so many of the fields of a message.
+    pub(crate) fn take(fields: &mut Fields<'a>, count: usize) -> Result<Self, Malformed> {
+        if count > SEGMENTS {
+            return Err(Malformed("too many segments"));
+        }
+        fields.take(count * SEGMENT).map(Self)
+    }
+
+    /// Returns the bytes of the segments.
+    pub(crate) fn bytes(self) -> &'a [u8] {
+        self.0
+    }
+
     /// One after the other.
     pub fn iter(self) -> impl ExactSizeIterator<Item = RemoteSegment> + 'a {
         self.0.chunks_exact(SEGMENT).map(|bytes| {
@@ -230,40 +243,41 @@ impl<'a> Seen<'a> {
     }
 }
 
-struct Fields<'a>(&'a [u8]);
+/// The fields of a message, taken from its start on.
+pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
 
 const SHORT: Malformed = Malformed("it ends too soon");
 
 impl<'a> Fields<'a> {
-    fn take(&mut self, bytes: usize) -> Result<&'a [u8], Malformed> {
+    pub(crate) fn take(&mut self, bytes: usize) -> Result<&'a [u8], Malformed> {
         let (first, rest) = self.0.split_at_checked(bytes).ok_or(SHORT)?;
         self.0 = rest;
         Ok(first)
     }
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         let (first, rest) = self.0.split_first_chunk().ok_or(SHORT)?;
         self.0 = rest;
         Ok(*first)
     }
-    fn u8(&mut self) -> Result<u8, Malformed> {
+    pub(crate) fn u8(&mut self) -> Result<u8, Malformed> {
         Ok(u8::from_le_bytes(self.array()?))
     }
-    fn u16(&mut self) -> Result<u16, Malformed> {
+    pub(crate) fn u16(&mut self) -> Result<u16, Malformed> {
         Ok(u16::from_le_bytes(self.array()?))
     }
-    fn u32(&mut self) -> Result<u32, Malformed> {
+    pub(crate) fn u32(&mut self) -> Result<u32, Malformed> {
         Ok(u32::from_le_bytes(self.array()?))
     }
-    fn u64(&mut self) -> Result<u64, Malformed> {
+    pub(crate) fn u64(&mut self) -> Result<u64, Malformed> {
         Ok(u64::from_le_bytes(self.array()?))
     }
-    fn rest(&mut self) -> &'a [u8] {
+    pub(crate) fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.0)
     }
-    fn end(&self) -> Result<(), Malformed> {
+    pub(crate) fn end(&self) -> Result<(), Malformed> {
         if self.0.is_empty() { Ok(()) } else { Err(Malformed("bytes are left over")) }
     }
-    fn yes(&mut self) -> Result<bool, Malformed> {
+    pub(crate) fn yes(&mut self) -> Result<bool, Malformed> {
         match self.u8()? {
             0 => Ok(false),
             1 => Ok(true),
@@ -335,10 +349,7 @@ impl<'a> Request<'a> {
             Kind::Put => {
                 let (wish, key) = fields.wish_and_key()?;
                 let (line, segments) = (fields.u32()? as usize, fields.u32()? as usize);
-                if segments > SEGMENTS {
-                    return Err(Malformed("too many segments"));
-                }
-                let segments = Segments(fields.take(segments * SEGMENT)?);
+                let segments = Segments::take(&mut fields, segments)?;
                 Self::Put { wish, key, segments, line: fields.take(line)? }
             }
             Kind::Seen => {

@@ -1,0 +1,193 @@
+use super::*;
+use crate::messages::Kind;
+use proptest::prelude::*;
+
+fn segment() -> RemoteSegment {
+    RemoteSegment { address: 0x1000, length: 2 << 20, key: 42 }
+}
+
+fn source() -> Source<'static> {
+    Source { server: 9, token: [7; 16], address: b"shm:@rdmakv-11211" }
+}
+
+/// Each verb, with something in each field.
+fn requests(scratch: &mut [Vec<u8>; 2]) -> Vec<Request<'_>> {
+    let [runs, servers] = scratch;
+    let run = RegionRun { first: 3, regions: 4, epoch: 5, server: 6 };
+    let runs = Runs::write(&[run, RegionRun { first: u32::MAX, regions: 0, ..run }], runs);
+    let servers = Servers::write(&[source(), Source { address: b"", ..source() }], servers);
+    let taken = Verb::Take {
+        regions: 64,
+        millis: 7_200_000,
+        owner: 11,
+        secret: [3; 16],
+        name: b"cache",
+        source: Some(source()),
+    };
+    let run = Run { request: 1, procedure: 2, map: 3, hops: 4, bytes: 5, micros: 6, arguments: b"key" };
+    let verbs = [
+        Verb::Offer,
+        taken,
+        Verb::Take { regions: 1, millis: 1, owner: 2, secret: [0; 16], name: b"", source: None },
+        Verb::Tags { moves: true },
+        Verb::Ring { lane: 1, former: 2, slots: 3, slot: 4096, replies: segment() },
+        Verb::Renew { millis: 1000 },
+        Verb::List { owner: 5, secret: [9; 16], name: b"cache" },
+        Verb::Freeze { to: 77 },
+        Verb::Pull { is_last: true, marks: &[0b101] },
+        Verb::Commit,
+        Verb::Thaw,
+        Verb::Drop { to: 0 },
+        Verb::Map { number: 8, runs, servers },
+        Verb::Run(run),
+        Verb::Code { length: 100, at: 97, part: b"end" },
+        Verb::End,
+    ];
+    verbs.into_iter().map(|verb| Request { memory: u64::MAX - 1, region: 12, epoch: 13, verb }).collect()
+}
+
+fn replies(scratch: &mut [Vec<u8>; 2]) -> Vec<Reply<'_>> {
+    let [segments, entries] = scratch;
+    let read = Segments::write(&[segment(), segment()], segments);
+    let entry = Entry { region: 1, epoch: 2, state: State::Frozen, other: 3 };
+    let states = [State::Live, State::Committed, State::Copying, State::Frozen, State::Moved];
+    let entries = Entries::write(&states.map(|state| Entry { state, ..entry }), entries);
+    let answers = [
+        Answer::Refused { verb: verb::TAKE, why: Refusal::NoRoom, room: 7 },
+        Answer::Refused { verb: verb::PULL, why: Refusal::SourceGone, room: 0 },
+        Answer::Offer { server: 5, region_bytes: 16 << 20, longest_millis: 86_400_000, regions: 64, workers: 1 },
+        Answer::Take { secret: [3; 16] },
+        Answer::Tags { token: [1; 16], read, write: read },
+        Answer::Ring { connection: 4, ring: segment() },
+        Answer::Renew { left_millis: 6 },
+        Answer::List { server: 5, left_millis: 6, more: true, entries },
+        Answer::Freeze { marks: &[1, 2, 3] },
+        Answer::Pull { sum: 0xdead_beef },
+        Answer::Commit { read, write: read },
+        Answer::Thaw,
+        Answer::Drop,
+        Answer::Map,
+        Answer::Run { request: 1, status: RunStatus::Lost, hops: 2, at: 3, reply: b"bytes" },
+        Answer::Code { procedure: 4 },
+        Answer::End,
+        Answer::Notice { millis: 30_000 },
+    ];
+    answers.into_iter().map(|answer| Reply { memory: 1, region: 2, epoch: 3, answer }).collect()
+}
+
+fn bytes_of(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode(&mut bytes);
+    bytes
+}
+
+#[test]
+fn requests_come_back_as_they_were() {
+    let mut scratch = Default::default();
+    let all = requests(&mut scratch);
+    for request in &all {
+        let bytes = bytes_of(|into| request.encode(into));
+        assert_eq!(Request::decode(&bytes).as_ref(), Ok(request));
+        assert_eq!(bytes[0], request.verb.number());
+        for end in 0..bytes.len() {
+            // A part of CODE may end anywhere.
+            assert!(Request::decode(&bytes[..end]).is_err() || bytes[0] == verb::CODE, "{request:?} up to {end}");
+        }
+        let longer = [&bytes[..], &[0]].concat();
+        assert!(Request::decode(&longer).is_err(), "{request:?} and a byte");
+    }
+    let numbers: std::collections::BTreeSet<u8> = all.iter().map(|request| request.verb.number()).collect();
+    assert!(numbers.into_iter().eq(verb::OFFER..=verb::END), "each verb was tried");
+}
+
+#[test]
+fn replies_come_back_as_they_were() {
+    let mut scratch = Default::default();
+    for reply in replies(&mut scratch) {
+        let bytes = bytes_of(|into| reply.encode(into));
+        assert_eq!(Reply::decode(&bytes), Ok(reply));
+        for end in 0..bytes.len() {
+            assert!(Reply::decode(&bytes[..end]).is_err(), "{reply:?} up to {end}");
+        }
+        assert!(Reply::decode(&[&bytes[..], &[0]].concat()).is_err(), "{reply:?} and a byte");
+    }
+}
+
+#[test]
+fn runs_servers_and_entries_are_listed() {
+    let mut scratch = Default::default();
+    for request in requests(&mut scratch) {
+        if let Verb::Map { runs, servers, .. } = request.verb {
+            assert_eq!(runs.iter().map(|run| run.first).collect::<Vec<_>>(), [3, u32::MAX]);
+            assert_eq!(servers.iter().map(|server| server.address.len()).collect::<Vec<_>>(), [17, 0]);
+        }
+    }
+    for reply in replies(&mut Default::default()) {
+        if let Answer::List { entries, .. } = reply.answer {
+            assert_eq!(entries.iter().map(|entry| entry.state as u8).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+        }
+    }
+}
+
+#[test]
+fn refuses_more_than_bounds_allow() {
+    let refused = |verb: Verb<'_>| {
+        let request = Request { memory: 1, region: 2, epoch: 3, verb };
+        Request::decode(&bytes_of(|into| request.encode(into))).is_err()
+    };
+    let marks = vec![0; MARKS_MAX + 1];
+    assert!(refused(Verb::Pull { is_last: false, marks: &marks }));
+    assert!(!refused(Verb::Pull { is_last: false, marks: &marks[1..] }));
+    let run = RegionRun { first: 0, regions: 1, epoch: 1, server: 1 };
+    let many = |runs: usize, servers: usize| {
+        let (mut of_runs, mut of_servers) = (Vec::new(), Vec::new());
+        let runs = Runs::write(&vec![run; runs], &mut of_runs);
+        refused(Verb::Map { number: 1, runs, servers: Servers::write(&vec![source(); servers], &mut of_servers) })
+    };
+    assert!(!many(RUNS_MAX, SERVERS_MAX) && many(RUNS_MAX + 1, 1) && many(1, SERVERS_MAX + 1));
+    let mut endless = Vec::new();
+    let endless = Runs::write(&[RegionRun { first: u32::MAX, ..run }], &mut endless);
+    assert!(refused(Verb::Map { number: 1, runs: endless, servers: Servers::default() }));
+    let part = vec![0; PART_MAX + 1];
+    assert!(refused(Verb::Code { length: MODULE_MAX, at: 0, part: &part }));
+    assert!(!refused(Verb::Code { length: MODULE_MAX, at: 0, part: &part[1..] }));
+    assert!(refused(Verb::Code { length: MODULE_MAX + 1, at: 0, part: b"" }));
+    assert!(refused(Verb::Code { length: 4, at: 2, part: b"end" }));
+    assert!(refused(Verb::Code { length: 4, at: u32::MAX, part: b"end" }));
+    let run = Run { request: 1, procedure: 1, map: 1, hops: 0, bytes: 0, micros: 0, arguments: &part[..257] };
+    assert!(refused(Verb::Run(run)));
+}
+
+#[test]
+fn refuses_bytes_that_are_not_zero() {
+    let request = Request { memory: 1, region: 2, epoch: 3, verb: Verb::Commit };
+    let bytes = bytes_of(|into| request.encode(into));
+    for at in 1..4 {
+        let mut other = bytes.clone();
+        other[at] = 1;
+        assert!(Request::decode(&other).is_err());
+    }
+    let notice = Reply { memory: 0, region: 0, epoch: 0, answer: Answer::Notice { millis: 1 } };
+    let mut bytes = bytes_of(|into| notice.encode(into));
+    bytes[1] = Refusal::Stale as u8;
+    bytes.truncate(24);
+    assert!(Reply::decode(&bytes).is_err(), "a notice is not refused");
+}
+
+#[test]
+fn kinds_are_free_for_the_drivers() {
+    assert_eq!([CLIENT, SERVER].map(Kind::of), [None, None]);
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_taken_without_panic(verb in 0..40_u8, body in prop::collection::vec(0..4_u8, 0..200)) {
+        let bytes = [&[verb, 0, 0, 0][..], &body].concat();
+        if let Ok(request) = Request::decode(&bytes) {
+            prop_assert_eq!(bytes_of(|into| request.encode(into)), bytes.clone(), "a request has one encoding");
+        }
+        if let Ok(reply) = Reply::decode(&bytes) {
+            prop_assert_eq!(bytes_of(|into| reply.encode(into)), bytes, "a reply has one encoding");
+        }
+    }
+}
