@@ -61,7 +61,8 @@ pub enum Action {
     },
     /// Write this configuration if the one of [`Membership::view`] is still there, and call [`Membership::proposed`].
     Propose(Config),
-    /// Take all keys into the epoch of [`Membership::config`], and call [`Membership::adopted`]. Until then no key has a standing.
+    /// Take all keys into the epoch of [`Membership::config`], and call [`Membership::adopted`]. Until then no key has a standing, and other
+    /// work goes on: reads, pings, facts and proposals, but no further epoch.
     ///
     /// Values of keys that this run is not the primary of are held before that: tags that were granted read them no more.
     Adopt,
@@ -270,28 +271,11 @@ impl Membership {
 
     /// Returns the next work, if there is some at this time.
     pub fn next(&mut self, now: u64) -> Option<Action> {
-        if self.under_way.adoption || self.under_way.holding || self.under_way.emptying {
+        if self.under_way.holding || self.under_way.emptying {
             return None;
         }
-        if let Some(config) = self.to_adopt() {
-            self.adopt(config, now);
-            return Some(Action::Adopt);
-        }
-        let has_ended = matches!(self.part(), Part::Over | Part::Drained);
-        if has_ended && !self.is_held && !is_planted("adopted-before-held") {
-            self.under_way.holding = true;
-            return Some(Action::Hold);
-        }
-        match self.part() {
-            Part::Over if self.has_handed_over(now) => {
-                self.under_way.emptying = true;
-                return Some(Action::Empty);
-            }
-            Part::Drained if !self.has_left && self.has_handed_over(now) => {
-                self.has_left = true;
-                return Some(Action::Leave);
-            }
-            _ => {}
+        if let Some(action) = self.next_of_keys(now) {
+            return Some(action);
         }
         if self.under_way.read.is_none() && self.is_read_due(now) {
             self.under_way.read = Some(self.view.revision());
@@ -326,6 +310,33 @@ impl Membership {
             return Some(Action::Propose(config));
         }
         None
+    }
+
+    /// Returns the next work on all keys. It follows the one before: an epoch that comes while keys are taken into one waits.
+    fn next_of_keys(&mut self, now: u64) -> Option<Action> {
+        if self.under_way.adoption {
+            return None;
+        }
+        if let Some(config) = self.to_adopt() {
+            self.adopt(config, now);
+            return Some(Action::Adopt);
+        }
+        let has_ended = matches!(self.part(), Part::Over | Part::Drained);
+        if has_ended && !self.is_held && !is_planted("adopted-before-held") {
+            self.under_way.holding = true;
+            return Some(Action::Hold);
+        }
+        match self.part() {
+            Part::Over if self.has_handed_over(now) => {
+                self.under_way.emptying = true;
+                Some(Action::Empty)
+            }
+            Part::Drained if !self.has_left && self.has_handed_over(now) => {
+                self.has_left = true;
+                Some(Action::Leave)
+            }
+            _ => None,
+        }
     }
 
     /// Takes the view of a read.
@@ -566,7 +577,9 @@ impl Membership {
         if is_member {
             leased.insert(0, Fact::Alive(id, self.run));
         }
-        let adopted = self.unfenced(now).filter(|&epoch| !facts.has_adopted(self.run, epoch));
+        // While keys are taken into an epoch, some that it drops or hands over may be there yet.
+        let unfenced = self.unfenced(now).filter(|_| !self.under_way.adoption);
+        let adopted = unfenced.filter(|&epoch| !facts.has_adopted(self.run, epoch));
         let repaired = self.repaired.filter(|&epoch| is_member && epoch == config.epoch());
         let lasting = [
             adopted.map(|epoch| Fact::Adopted(id, self.run, epoch)),

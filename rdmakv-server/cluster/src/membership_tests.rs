@@ -77,6 +77,8 @@ struct Server {
     renewed: u64,
     /// The epoch that it adopted, and when.
     adopted: (Epoch, u64),
+    /// Until when its keys are taken into an epoch, by the world's clock.
+    adopts_until: Option<u64>,
     /// Until when clients may read an alive value by tag, by the world's clock.
     tags: BTreeMap<&'static [u8], u64>,
 }
@@ -90,6 +92,8 @@ struct World {
     runs: u64,
     /// How long agents take to repair.
     repair: u64,
+    /// How long servers take to take their keys into an epoch.
+    adoption: u64,
     /// Keys that two servers answered for at once.
     twice: BTreeSet<&'static [u8]>,
 }
@@ -105,6 +109,7 @@ impl World {
             cuts: BTreeSet::new(),
             runs: 0,
             repair: 0,
+            adoption: 0,
             twice: BTreeSet::new(),
         };
         names.iter().zip([64, 61, 67, 66, 62, 65]).for_each(|(name, rate)| world.add(name, rate));
@@ -117,7 +122,8 @@ impl World {
         let membership = Membership::new(identity, Incarnation(self.runs));
         let (condition, reaches_etcd, renewed, adopted) = (Condition::Runs, true, self.now, (Epoch(0), 0));
         let tags = BTreeMap::new();
-        self.servers.push(Server { membership, condition, rate, reaches_etcd, renewed, adopted, tags });
+        let adopts_until = None;
+        self.servers.push(Server { membership, condition, rate, reaches_etcd, renewed, adopted, adopts_until, tags });
     }
 
     fn local(&self, server: usize) -> u64 {
@@ -186,6 +192,9 @@ impl World {
         }
         for turn in 0.. {
             assert!(turn < 50, "server {at} has work without an end");
+            if self.servers[at].adopts_until.is_some_and(|until| self.now >= until) {
+                self.end_adoption(at);
+            }
             let Some(action) = self.servers[at].membership.next(local) else { break };
             let run = self.servers[at].membership.run();
             match action {
@@ -220,14 +229,7 @@ impl World {
                         None,
                         "before the keys are adopted"
                     );
-                    self.servers[at].membership.adopted();
-                    let is_primary = |key: &&[u8]| {
-                        let standing = self.servers[at].membership.standing(key, local);
-                        standing.is_some_and(|standing| standing.role == Role::Primary)
-                    };
-                    let kept: BTreeSet<&[u8]> = KEYS.into_iter().filter(is_primary).collect();
-                    self.servers[at].tags.retain(|key, _| kept.contains(key));
-                    self.servers[at].adopted = (self.servers[at].membership.config().unwrap().epoch(), self.now);
+                    self.servers[at].adopts_until = Some(self.now + self.adoption);
                 }
                 Action::Hold => {
                     self.servers[at].tags.clear();
@@ -241,6 +243,19 @@ impl World {
                 }
             }
         }
+    }
+
+    fn end_adoption(&mut self, at: usize) {
+        let local = self.local(at);
+        self.servers[at].adopts_until = None;
+        self.servers[at].membership.adopted();
+        let is_primary = |key: &&[u8]| {
+            let standing = self.servers[at].membership.standing(key, local);
+            standing.is_some_and(|standing| standing.role == Role::Primary)
+        };
+        let kept: BTreeSet<&[u8]> = KEYS.into_iter().filter(is_primary).collect();
+        self.servers[at].tags.retain(|key, _| kept.contains(key));
+        self.servers[at].adopted = (self.servers[at].membership.config().unwrap().epoch(), self.now);
     }
 
     fn ping(&mut self, from: usize, runs: &[(ServerId, Incarnation)]) {
@@ -424,11 +439,32 @@ fn an_answer_of_another_run_is_none() {
     assert!(proposes(&mut membership, 0));
 }
 
+#[test]
+fn servers_that_adopt_for_long_stay() {
+    let mut world = World::up(&["s0", "s1", "s2", "s3"]);
+    world.run(5_000 * MS);
+    // Longer than rights last, and than silent servers are waited for.
+    world.adoption = 3 * LEASE;
+    world.servers[0].condition = Condition::Dead;
+    let epoch = world.config().epoch().0;
+    let adopts = |world: &World| world.servers[1..].iter().all(|one| one.adopts_until.is_some());
+    world.run_until(1_000 * MS, adopts);
+    world.run(2 * LEASE);
+    assert!(adopts(&world) && world.config().epoch().0 == epoch + 1 && world.config().servers().len() == 3);
+    for at in 1..4 {
+        let (membership, local) = (&world.servers[at].membership, world.local(at));
+        assert!(membership.is_in_force(local) && !membership.has_right(local), "it renews, and answers nothing");
+    }
+    world.run_until(3 * LEASE, |world| world.all_are_answered());
+    assert_eq!((world.config().servers().len(), &world.twice), (3, &BTreeSet::new()));
+}
+
 /// Takes a cluster through failures, and lets it recover. Returns the keys that two servers answered for at once.
 fn fail_at_random(seed: u64) -> BTreeSet<&'static [u8]> {
     let mut dice = Dice(seed);
     let mut world = World::up(&["s0", "s1", "s2", "s3", "s4"]);
     world.repair = dice.below(4) * 700 * MS;
+    world.adoption = dice.below(3) * 900 * MS;
     for _ in 0..60 {
         let (server, other) = (dice.below(5) as usize, dice.below(5) as usize);
         match dice.below(8) {
@@ -560,6 +596,26 @@ fn keys_have_no_standing_while_they_are_adopted() {
     assert_eq!(membership.standing(KEYS[0], 0), None);
     membership.adopted();
     assert!(membership.standing(KEYS[0], 0).is_some_and(|it| it.epoch == next.epoch()));
+}
+
+#[test]
+fn an_epoch_waits_until_keys_are_in_the_one_before() {
+    let (mut membership, config) = member();
+    let next = config.with_server("s1", Vec::new(), 1, Incarnation(2)).unwrap();
+    membership.changed(shown(11, &next));
+    assert_eq!(membership.next(0), Some(Action::Adopt));
+    let later = next.flush().unwrap();
+    membership.changed(shown(12, &later));
+    // Its fences are over, and it tells nothing before the keys are there.
+    let told: Vec<Action> = std::iter::from_fn(|| membership.next(5_000 * MS)).take(9).collect();
+    let is_expected = |action: &Action| match action {
+        Action::Write { lasting, .. } => lasting.is_empty(),
+        action => matches!(action, Action::Read(_) | Action::Ping(_)),
+    };
+    assert!(told.len() == 3 && told.iter().all(is_expected), "{told:?}");
+    membership.adopted();
+    assert_eq!(membership.next(5_000 * MS), Some(Action::Adopt));
+    assert_eq!(membership.config(), Some(&later));
 }
 
 #[test]

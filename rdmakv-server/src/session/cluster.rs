@@ -6,36 +6,28 @@
 //! Locks: that of a shard here, then that of the membership, then that of the shard's store. A call holds the first until its reply is
 //! written, so a key adopts an epoch between two calls.
 
-use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use crc_fast::{CrcAlgorithm, checksum};
 use indexmap::IndexMap;
 use rdmakv_cluster::codec::piece_length;
-use rdmakv_cluster::config::{Config, Epoch, Incarnation, Members, Policy, ServerId, State};
-use rdmakv_cluster::member::{CallId, Chunks, Member, Replica, Role, Standing};
+use rdmakv_cluster::config::{Config, Epoch, Incarnation, Policy};
+use rdmakv_cluster::member::{CallId, Chunks, Member, Replica, Role};
 use rdmakv_cluster::membership::{Action, Identity, Membership, Mismatch, Part};
 use rdmakv_cluster::messages::{
     Answer, Call, Change, Chunk, Condition, Form, Piece, Place, Refusal, Reply, Report, Request, Select, Stored,
     Verdict, Version, WriteId,
 };
-use rdmakv_cluster::placement::Ring;
 use rdmakv_cluster::wire::{About, Arguments, Attributes, Entry, ReplyFrame, RequestFrame, WireError, carries_piece};
 use rdmakv_cluster::writer::CARRIED;
 use rdmakv_proto::clock;
 
 use super::Shards;
+use super::adoption::{self, Adoption, Step};
 use super::room::Room;
 use crate::metrics::{ClusterCounts, ClusterGauges, count};
-use crate::store::{self, Handle, Pieces, Reserve, Reserved, Store, Walk};
-
-/// Items that are looked at under one lock, when policies changed.
-const LOOKED_AT: usize = 1000;
-
-/// Keys that are taken into an epoch under one lock, and the pause after them, in which threads that wait for the lock get it. A thread
-/// that waits for all keys answers no pings.
-pub(super) const ADOPTED: (usize, Duration) = (2000, Duration::from_micros(50));
+use crate::store::{self, Handle, Pieces, Reserve, Reserved, Store};
 
 /// Bytes beside the memory for items, for pieces of writes that were ordered and not staged.
 const RESERVE: usize = 4 << 20;
@@ -54,6 +46,8 @@ pub struct Cluster {
     policies: RwLock<Option<Arc<Config>>>,
     /// The configuration that this run adopted last.
     adopted: Mutex<Option<Arc<Config>>>,
+    /// The way of the keys into it, while some are not there.
+    adoption: Mutex<Option<Adoption>>,
     shards: Box<[Mutex<Shard>]>,
     /// The last report of this server's agent, and its epoch.
     report: Mutex<(Epoch, Report)>,
@@ -71,6 +65,32 @@ struct Shard {
     keys: IndexMap<Box<[u8]>, Replica>,
     pieces: Pieces,
     unsettled: Unsettled,
+}
+
+impl Shard {
+    /// Takes the keys from one place up to another into an epoch.
+    ///
+    /// The last one is the first: a key that is dropped leaves its place to one that was taken.
+    fn adopt(&mut self, (shards, at): (&Shards, usize), (from, to): (usize, usize), adoption: &Adoption) {
+        let Self { member: Some(member), keys, pieces, unsettled: tally } = self else { return };
+        let now = clock::now();
+        for place in (from..to).rev() {
+            let Some((key, replica)) = keys.get_index_mut(place) else { continue };
+            let (before, standing, gaps) = adoption.of_key(key);
+            let mut chunks = Lent { pieces, shards, at, key, now, arguments: None, is_over: false };
+            // No order waits, so there are no replies.
+            let _ = member.adopt(replica, before, &standing, gaps, &mut chunks);
+            tally.change((false, false), unsettled(replica));
+            if replica.current().is_none() && replica.is_idle() {
+                keys.swap_remove_index(place);
+            }
+        }
+    }
+
+    /// Returns whether it has no key, and knows no fate.
+    fn has_nothing(&self) -> bool {
+        self.keys.is_empty() && self.member.as_ref().is_none_or(|member| member.fates().is_empty())
+    }
 }
 
 /// Keys whose last write is not known to be published.
@@ -127,6 +147,7 @@ impl Cluster {
             membership: Mutex::new(Membership::new(identity, run)),
             policies: RwLock::default(),
             adopted: Mutex::default(),
+            adoption: Mutex::default(),
             shards: (0..shards).map(|_| Mutex::default()).collect(),
             report: Mutex::default(),
             counts: ClusterCounts::default(),
@@ -149,13 +170,13 @@ impl Cluster {
         &self.counts
     }
 
-    /// Returns the next work of the membership for its driver. Work on the keys is done already.
+    /// Returns the next work of the membership for its driver. Work on the keys is done already, but for [`Self::adopt_more`].
     pub fn next(&self, shards: &Shards, now: u64) -> Option<Action> {
         let mut membership = self.membership();
         let action = membership.next(now)?;
         drop(membership);
         match &action {
-            Action::Adopt => self.adopt(shards),
+            Action::Adopt => self.begin_adoption(),
             Action::Hold => self.hold(shards),
             Action::Empty | Action::Leave => self.empty(shards),
             _ => {}
@@ -478,8 +499,8 @@ impl Cluster {
         (membership.run(), epoch, clock::since_1970().as_nanos(), membership.is_in_force(clock::boot()))
     }
 
-    /// Takes all keys into the epoch that the membership adopted.
-    fn adopt(&self, shards: &Shards) {
+    /// Begins to take all keys into the epoch that the membership adopted.
+    fn begin_adoption(&self) {
         let (config, run) = {
             let membership = self.membership();
             (membership.config().cloned().map(Arc::new), membership.run())
@@ -487,63 +508,47 @@ impl Cluster {
         let Some(config) = config else { return };
         let replaced = self.policies.write().unwrap_or_else(PoisonError::into_inner).replace(config.clone());
         let before = self.adopted.lock().unwrap_or_else(PoisonError::into_inner).replace(config.clone());
-        let history = History::of(before.as_deref(), &config, run);
-        let (mut has_nothing, now) = (true, clock::now());
-        for at in 0..self.shards.len() {
-            let mut below = {
+        let adoption = Adoption::of(before.as_deref(), replaced, config, run);
+        *self.adoption.lock().unwrap_or_else(PoisonError::into_inner) = Some(adoption);
+    }
+
+    /// Does the next step of an adoption. Returns whether another one is to follow: the membership goes on between two.
+    ///
+    /// No call is answered until the last one, so no key comes or goes between two steps.
+    pub fn adopt_more(&self, shards: &Shards) -> bool {
+        let mut adopting = self.adoption.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(adoption) = &mut *adopting else { return false };
+        match *adoption.step() {
+            Step::Shard(at) => {
                 let mut shard = self.shard(at);
-                let Shard { member, keys, pieces, unsettled } = &mut *shard;
+                let Shard { member, pieces, unsettled, .. } = &mut *shard;
                 // Another server may be the primary now. Where this one still is, clients ask once more.
                 pieces.cover(&mut shards.at(at));
-                member.get_or_insert_with(|| Member::new(config.uuid()));
+                member.get_or_insert_with(|| Member::new(adoption.config().uuid()));
                 *unsettled = Unsettled::default();
-                keys.len()
-            };
-            // No call is answered meanwhile, so no key comes or goes between two steps. One that is dropped leaves its place to one above.
-            while below > 0 {
-                let mut shard = self.shard(at);
-                let Shard { member: Some(member), keys, pieces, unsettled: tally } = &mut *shard else { break };
-                let end = below.saturating_sub(ADOPTED.0);
-                for place in (end..below).rev() {
-                    let Some((key, replica)) = keys.get_index_mut(place) else { continue };
-                    let size = config.policy(key).group_size();
-                    let (last, first) = (history.role_last(key, size), history.role_first(key, size));
-                    let standing = Standing {
-                        epoch: config.epoch(),
-                        // A key that lost its policy is no cluster's any more.
-                        role: if config.policy(key) == Policy::None { Role::Outside } else { last },
-                        has_right: false,
-                        is_fenced: true,
-                        is_whole: config.is_whole(),
-                        flushed: config.flushed(),
-                    };
-                    let gaps = (history.stayed_primary(key), history.was_outside(key, size));
-                    let mut chunks = Lent { pieces, shards, at, key, now, arguments: None, is_over: false };
-                    // No order waits, so there are no replies.
-                    let _ = member.adopt(replica, first, &standing, gaps, &mut chunks);
-                    tally.change((false, false), unsettled(replica));
-                    if replica.current().is_none() && replica.is_idle() {
-                        keys.swap_remove_index(place);
-                    }
-                }
-                below = end;
-                drop(shard);
-                std::thread::sleep(if below > 0 { ADOPTED.1 } else { Duration::ZERO });
+                adoption.took(shard.keys.len(), shard.has_nothing(), self.shards.len());
             }
-            let shard = self.shard(at);
-            let has_fates = shard.member.as_ref().is_some_and(|member| !member.fates().is_empty());
-            has_nothing &= shard.keys.is_empty() && !has_fates;
+            Step::Keys(at, below) => {
+                let mut shard = self.shard(at);
+                let left = below.saturating_sub(adoption::KEYS);
+                shard.adopt((shards, at), (left, below), adoption);
+                adoption.took(left, shard.has_nothing(), self.shards.len());
+            }
+            Step::Items(..) => adoption.drop_moved(shards),
+            Step::Done => {}
         }
-        if replaced.as_deref().is_none_or(|replaced| replaced.policies() != config.policies()) {
-            drop_moved(shards, replaced.as_deref(), &config);
+        if !matches!(adoption.step(), Step::Done) {
+            return true;
         }
         count(&self.counts.adoptions);
         let mut membership = self.membership();
         membership.adopted();
-        if has_nothing {
+        if adoption.has_nothing() {
             // Without keys and fates there is nothing to repair: no agent is needed for that.
-            membership.repaired(config.epoch());
+            membership.repaired(adoption.config().epoch());
         }
+        *adopting = None;
+        false
     }
 
     /// Waits until no call is answered that began under a right, and covers what tags lead to: no value is read after that.
@@ -738,93 +743,5 @@ impl Chunks for Lent<'_> {
 
     fn free(&mut self, piece: Piece) {
         self.pieces.free(&mut self.shards.at(self.at), piece.chunk.0, self.now);
-    }
-}
-
-/// The parts that this run had in keys, from the epoch that it leaves to the one that it adopts.
-struct History {
-    /// By rising epoch.
-    epochs: Vec<Rings>,
-    /// An epoch between is not known.
-    has_gap: bool,
-}
-
-/// The servers of one epoch.
-struct Rings {
-    me: Option<ServerId>,
-    now: Ring,
-    next: Ring,
-}
-
-impl Rings {
-    fn of(members: &Members, run: Incarnation) -> Self {
-        let me = members.servers.iter().find(|server| server.incarnation == run).map(|server| server.id);
-        let next = members.servers.iter().filter(|server| server.state != State::Draining);
-        let next = Ring::of(next.map(|server| (server.id, &*server.name, server.weight)));
-        Self { me, now: members.ring(), next }
-    }
-
-    fn role(&self, key: &[u8], size: usize) -> Role {
-        let Some(me) = self.me else { return Role::Outside };
-        if self.now.primary(key) == Some(me) {
-            Role::Primary
-        } else if self.now.group(key, size).contains(&me) || self.next.group(key, size).contains(&me) {
-            Role::Backup
-        } else {
-            Role::Outside
-        }
-    }
-}
-
-impl History {
-    fn of(before: Option<&Config>, config: &Config, run: Incarnation) -> Self {
-        let from = before.map(|before| before.epoch());
-        let between = config.past().iter().filter(|members| from.is_none_or(|from| members.epoch > from)).cloned();
-        let all: Vec<Members> =
-            before.map(Config::members).into_iter().chain(between).chain([config.members()]).collect();
-        let has_gap = all.windows(2).any(|pair| pair[1].epoch.0 != pair[0].epoch.0 + 1);
-        Self { epochs: all.iter().map(|members| Rings::of(members, run)).collect(), has_gap }
-    }
-
-    fn role_first(&self, key: &[u8], size: usize) -> Role {
-        self.epochs.first().map_or(Role::Outside, |epoch| epoch.role(key, size))
-    }
-
-    fn role_last(&self, key: &[u8], size: usize) -> Role {
-        self.epochs.last().map_or(Role::Outside, |epoch| epoch.role(key, size))
-    }
-
-    fn stayed_primary(&self, key: &[u8]) -> bool {
-        !self.has_gap && self.epochs.iter().all(|epoch| epoch.role(key, 1) == Role::Primary)
-    }
-
-    fn was_outside(&self, key: &[u8], size: usize) -> bool {
-        self.has_gap || self.epochs.iter().any(|epoch| epoch.role(key, size) == Role::Outside)
-    }
-}
-
-/// Drops items of keys that are resilient in one configuration and plain in the other. Such an item is not the key's value.
-fn drop_moved(shards: &Shards, before: Option<&Config>, config: &Config) {
-    let is_resilient = |config: &Config, key: &[u8]| config.policy(key) != Policy::None;
-    let moved = |key: &[u8]| match before {
-        Some(before) => is_resilient(before, key) != is_resilient(config, key),
-        None => is_resilient(config, key),
-    };
-    let now = clock::now();
-    for at in 0..shards.count() {
-        let mut walk = Walk::default();
-        loop {
-            let mut store = shards.at(at);
-            let mut keys: HashSet<Box<[u8]>> = HashSet::new();
-            let is_end = store.walk_on(&mut walk, LOOKED_AT, now, |entry| {
-                if moved(entry.key) {
-                    keys.insert(entry.key.into());
-                }
-            });
-            keys.iter().for_each(|key| _ = store.delete(key, None, now));
-            if is_end {
-                break;
-            }
-        }
     }
 }

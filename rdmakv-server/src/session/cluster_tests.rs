@@ -56,7 +56,10 @@ fn follow(shared: &Shared, cluster: &Cluster, config: &Configuration, revision: 
     for _ in 0..8 {
         match cluster.next(&shared.shards, clock::boot()) {
             Some(Action::Read(renewal)) => cluster.membership().read(renewal, view.clone()),
-            Some(Action::Adopt) => adopted = true,
+            Some(Action::Adopt) => {
+                adopted = true;
+                while cluster.adopt_more(&shared.shards) {}
+            }
             _ => cluster.membership().changed(view.clone()),
         }
     }
@@ -147,7 +150,7 @@ fn values_that_expired_are_forgotten_as_tombstones() {
 fn an_epoch_takes_many_keys_in_steps() {
     let config = configuration();
     let (shared, cluster) = server(&config);
-    let count = 2 * super::cluster::ADOPTED.0 as u64 + 7;
+    let count = 2 * super::adoption::KEYS as u64 + 7;
     let key = |at: u64| format!("r:{}{at}", if at.is_multiple_of(3) { "a" } else { "b" });
     for at in 1..=count {
         let sent = send(&shared, &key(at), (order(at, Condition::Always), b"value"), Attributes::default(), NOW);
@@ -164,6 +167,40 @@ fn an_epoch_takes_many_keys_in_steps() {
     assert_eq!((cluster.gauges().keys, cluster.gauges().pending), (left, left));
     adopt(&shared, &cluster, &next.flush().unwrap(), 8);
     assert_eq!((cluster.gauges().keys, cluster.gauges().pending, cluster.gauges().pieces.0), (0, 0, 0));
+}
+
+#[test]
+fn the_right_is_renewed_while_keys_are_adopted() {
+    let config = configuration();
+    let (shared, cluster) = server(&config);
+    for at in 1..=3 * super::adoption::KEYS as u64 {
+        let call = (order(at, Condition::Always), &b"value"[..]);
+        assert!(send(&shared, &format!("r:{at}"), call, Attributes::default(), NOW).starts_with(b"MX "));
+    }
+    let next = config.with_policy(b"other:", Policy::Copies(2)).unwrap();
+    let bytes = json::encode(&next);
+    let view = View::of(6, [Changed { path: "config", value: Some(&bytes), revision: 6 }]).unwrap();
+    cluster.membership().changed(view.clone());
+    // The times are those of a driver that takes a second for each step.
+    let (begin, second) = (clock::boot(), 1_000_000_000);
+    assert_eq!(cluster.next(&shared.shards, begin), Some(Action::Adopt));
+    let (mut steps, mut reads) = (0, 0);
+    loop {
+        let now = begin + steps * 20 * second;
+        while let Some(action) = cluster.next(&shared.shards, now) {
+            let Action::Read(renewal) = action else { continue };
+            reads += 1;
+            cluster.membership().read(renewal, view.clone());
+        }
+        assert!(cluster.membership().is_in_force(now + 19 * second) && !cluster.membership().has_right(now));
+        steps += 1;
+        if !cluster.adopt_more(&shared.shards) {
+            break;
+        }
+    }
+    // One step for the shard, three for its keys, then those for items.
+    assert!(steps >= 5 && reads >= steps - 1, "{steps} steps, {reads} reads");
+    assert!(cluster.membership().has_right(begin + (steps - 1) * 20 * second));
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //! lent by the store until they are sent.
 
 mod admin;
+mod adoption;
 mod binary;
 mod body;
 mod cluster;

@@ -30,6 +30,8 @@ use pings::Pings;
 
 /// The time between two looks for work.
 const LOOK: Duration = Duration::from_millis(20);
+/// The time between two steps that take keys into an epoch. Threads that wait for a shard get it then.
+const STEP: Duration = Duration::from_micros(50);
 
 /// A server that is removed sooner after it joined is likely one that the others do not reach.
 const EARLY: Duration = Duration::from_secs(10);
@@ -175,7 +177,8 @@ impl Driver {
             }
             self.print_mismatch();
             self.print_part();
-            match happened.recv_timeout(LOOK) {
+            let wait = if self.cluster.adopt_more(&self.shared.shards) { STEP } else { LOOK };
+            match happened.recv_timeout(wait) {
                 Ok(event) => {
                     self.take(event);
                     happened.try_iter().take(256).for_each(|event| self.take(event));
@@ -231,7 +234,7 @@ impl Driver {
                 log::print("cluster: this server has drained: it ends");
                 self.shared.stop.store(true, Relaxed);
             }
-            // The keys are in the epoch already, or held.
+            // The keys go into the epoch in steps, or are held already.
             Action::Adopt | Action::Hold => {}
         }
     }
