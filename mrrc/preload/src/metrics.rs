@@ -7,7 +7,7 @@
 //! The file replaces a regular file only, never a device or a link. The one beside it is always new: its name can be predicted, and
 //! others may be able to write in the folder.
 
-use crate::process::Process;
+use crate::process::{Process, program_name};
 use crate::reentrancy::Inside;
 use mrrc::PAGE;
 use std::fmt::{Display, Write as _};
@@ -80,7 +80,7 @@ fn beside(file: &Path) -> PathBuf {
     file.with_file_name(name)
 }
 
-/// Returns the only value of a metric without labels.
+/// Returns the only value of a metric without labels of its own.
 fn plain(value: &dyn Display) -> [(String, &dyn Display); 1] {
     [(String::new(), value)]
 }
@@ -89,13 +89,27 @@ fn bytes(pages: u64) -> u64 {
     pages.saturating_mul(PAGE)
 }
 
+/// Returns the labels of all samples. Without them a collector takes the same metric of two processes for one that is there twice.
+fn process_labels(program: &str, process: u32) -> String {
+    let mut escaped = String::with_capacity(program.len());
+    for letter in program.chars() {
+        match letter {
+            '\\' | '"' => escaped.extend(['\\', letter]),
+            '\n' => escaped.push_str("\\n"),
+            other => escaped.push(other),
+        }
+    }
+    format!("program=\"{escaped}\",pid=\"{process}\"")
+}
+
 /// Returns all metrics. The names and their meanings are in README.md.
 pub(crate) fn text(process: &Process) -> String {
     let mut text = String::new();
+    let of = process_labels(&program_name(), std::process::id());
     let mut metric = |name: &str, kind: &str, help: &str, values: &[(String, &dyn Display)]| {
         _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-        for (labels, value) in values {
-            _ = writeln!(text, "{name}{labels} {value}");
+        for (label, value) in values {
+            _ = writeln!(text, "{name}{{{of}{label}}} {value}");
         }
     };
     let stats = process.stats;
@@ -106,7 +120,7 @@ pub(crate) fn text(process: &Process) -> String {
     metric("mrrc_requests_total", "counter", "Registrations that the program asked for.", &plain(&all));
     metric("mrrc_requests_served_total", "counter", "Those that a cache served.", &plain(&served));
     let by_reason: Vec<_> =
-        passed.iter().map(|(label, count)| (format!("{{reason=\"{label}\"}}"), count as &dyn Display)).collect();
+        passed.iter().map(|(label, count)| (format!(",reason=\"{label}\""), count as &dyn Display)).collect();
     metric("mrrc_requests_passed_total", "counter", "Those that were passed on to libibverbs, by reason.", &by_reason);
     let hits = served.saturating_sub(stats.registered.calls());
     metric("mrrc_hits_total", "counter", "Those that a cache served without a registration.", &plain(&hits));
@@ -152,6 +166,12 @@ mod tests {
         let name = beside(Path::new("/run/metrics/job.prom"));
         assert_eq!(name, PathBuf::from(format!("/run/metrics/job.prom.{}.new", std::process::id())));
         assert_eq!(beside(Path::new("job.prom")).parent(), Some(Path::new("")));
+    }
+
+    #[test]
+    fn labels_escape_the_programs_name() {
+        assert_eq!(process_labels("each", 7), r#"program="each",pid="7""#);
+        assert_eq!(process_labels("a\"b\\c\nd", 7), r#"program="a\"b\\c\nd",pid="7""#);
     }
 
     #[test]

@@ -390,6 +390,12 @@ fn pages_of(mr: &Mr) -> u64 {
     mrrc::PageRange::of_bytes(mr.addr as u64, mr.length as u64).map_or(0, |range| range.pages())
 }
 
+/// Returns the program's name, as the kernel has it.
+pub(crate) fn program_name() -> String {
+    let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
+    if name.trim().is_empty() { "?".into() } else { name.trim().into() }
+}
+
 /// At load: a variable that is wrong is told at once, where there is one at all.
 pub(crate) fn at_load() {
     let any = std::env::vars_os().any(|(name, _)| name.as_encoded_bytes().starts_with(b"MRRC_"));

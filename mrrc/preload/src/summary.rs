@@ -1,7 +1,7 @@
 //! The summary of a cache's benefit, printed at the end.
 
 use crate::eligibility::Passed;
-use crate::process::Process;
+use crate::process::{Process, program_name};
 use std::fmt::Write as _;
 
 /// Writes the summary if it was requested.
@@ -12,18 +12,12 @@ pub(crate) fn write(process: &Process) {
     }
 }
 
-/// Returns the program's name, as the kernel has it.
-fn name() -> String {
-    let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
-    if name.trim().is_empty() { "?".into() } else { name.trim().into() }
-}
-
 fn text(process: &Process) -> String {
     let stats = process.stats;
     let (served, passed) = (stats.served.calls(), stats.all_passed());
     let asked = served + passed.iter().map(|(_, count)| count).sum::<u64>();
     let mut text = String::new();
-    let who = format!("{}[{}]", name(), std::process::id());
+    let who = format!("{}[{}]", program_name(), std::process::id());
     let mut line = |line: String| _ = writeln!(text, "mrrc-preload: {who}: {line}");
     if asked == 0 {
         line("the program registered no memory".into());

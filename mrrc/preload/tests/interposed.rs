@@ -152,33 +152,41 @@ fn metrics_are_in_a_file_at_the_end() {
     run(true, "each", &["1000", "2", "4"], &variables).well();
     let files: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().path()).collect();
     let [file] = &files[..] else { panic!("one file, and none beside it: {files:?}") };
-    assert!(file.file_stem().unwrap().to_str().unwrap().parse::<u32>().is_ok(), "{file:?}");
+    let process: u32 = file.file_stem().unwrap().to_str().unwrap().parse().unwrap();
     let text = std::fs::read_to_string(file).unwrap();
-    for line in [
-        "mrrc_requests_total 1001",
-        "mrrc_requests_served_total 998",
-        "mrrc_requests_passed_total{reason=\"first\"} 3",
-        "mrrc_requests_passed_total{reason=\"remote\"} 0",
-        "mrrc_hits_total 996",
-        "mrrc_registrations_total 2",
-        "mrrc_deregistrations_total 2",
-        "mrrc_evictions_total 0",
-        "mrrc_invalidations_total 0",
-        "mrrc_flushed_total 2",
-        "mrrc_expired_total 0",
-        "mrrc_registered_bytes 0",
-        "mrrc_unheld_bytes 0",
-        "mrrc_caches 0",
-        "# TYPE mrrc_saved_seconds gauge",
+    let labels = format!("program=\"each\",pid=\"{process}\"");
+    for (name, label, value) in [
+        ("mrrc_requests_total", "", 1001),
+        ("mrrc_requests_served_total", "", 998),
+        ("mrrc_requests_passed_total", ",reason=\"first\"", 3),
+        ("mrrc_requests_passed_total", ",reason=\"remote\"", 0),
+        ("mrrc_hits_total", "", 996),
+        ("mrrc_registrations_total", "", 2),
+        ("mrrc_deregistrations_total", "", 2),
+        ("mrrc_evictions_total", "", 0),
+        ("mrrc_invalidations_total", "", 0),
+        ("mrrc_flushed_total", "", 2),
+        ("mrrc_expired_total", "", 0),
+        ("mrrc_registered_bytes", "", 0),
+        ("mrrc_unheld_bytes", "", 0),
+        ("mrrc_caches", "", 0),
     ] {
+        let line = format!("{name}{{{labels}{label}}} {value}");
         assert!(text.lines().any(|found| found == line), "no {line} in\n{text}");
     }
+    assert!(text.contains("\n# TYPE mrrc_saved_seconds gauge\n"), "{text}");
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         let (name, value) = line.rsplit_once(' ').unwrap();
-        assert!(name.starts_with("mrrc_") && value.parse::<f64>().is_ok(), "{line}");
+        assert!(name.starts_with("mrrc_") && name.contains(&labels) && value.parse::<f64>().is_ok(), "{line}");
     }
     let nowhere = run(true, "each", &["10", "1", "1"], &[("MRRC_METRICS", "/nowhere/at/all")]);
     assert_eq!((nowhere.code, nowhere.complained.lines().count()), (Some(0), 1), "{nowhere:?}");
+}
+
+/// Returns the value of a metric without labels but those of the process.
+fn metric(text: &str, name: &str) -> Option<u64> {
+    let samples = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('{'));
+    samples?.rsplit_once("} ")?.1.parse().ok()
 }
 
 #[test]
@@ -195,7 +203,7 @@ fn metrics_have_what_the_caches_hold() {
         ("mrrc_unheld_bytes", bytes),
         ("mrrc_capacity_bytes", 2 << 20),
     ] {
-        assert!(text.contains(&format!("\n{name} {value}\n")), "no {name} of {value} in\n{text}");
+        assert_eq!(metric(&text, name), Some(value), "{name} in\n{text}");
     }
 }
 
@@ -212,8 +220,7 @@ fn counters_outlive_a_domain_that_was_replaced() {
     let [once, again] = ["stay", "again"].map(|what| {
         run(true, "peers", &["60", what], &variables).well();
         let text = std::fs::read_to_string(&file).unwrap();
-        let count = text.lines().find_map(|line| line.strip_prefix("mrrc_evictions_total "));
-        count.unwrap().parse::<u64>().unwrap()
+        metric(&text, "mrrc_evictions_total").unwrap()
     });
     assert!(once > 40 && again > once + 40, "{once} evictions, and {again} in two domains");
 }
