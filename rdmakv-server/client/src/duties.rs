@@ -639,12 +639,12 @@ impl Job {
             return Calls::new();
         };
         let members = indices.iter().map(|&index| usize::from(index) + 1).max().unwrap_or(0);
-        let made = Fragments::of(&Arc::new(value.into()), k, members, None);
+        let mut made = Fragments::of(&Arc::new(value.into()), k, members);
         let chunk = |at: usize| Chunk(at as u64 + 1);
         let pieces: Vec<Piece> =
             lacking.iter().enumerate().map(|(at, &(_, form))| Piece { chunk: chunk(at), form, ..*piece }).collect();
         self.bodies.truncate(1);
-        self.bodies.extend(indices.iter().map(|&index| (made.get(index), attributes)));
+        self.bodies.extend(indices.iter().map(|&index| (made.get(index, None), attributes)));
         repair.fetched(&pieces)
     }
 
@@ -900,7 +900,7 @@ mod tests {
         Entry { key: KEY.to_vec(), about: About::Value, id: ID, version, length: 9000 }.encode(&mut page);
         talk.reply(number, Answer::Keys { next: None, left: 0 }, &page);
         let value = vec![7; 9000];
-        let (fragments, sum) = (Fragments::of(&Arc::new(value.to_vec().into()), 2, 3, None), value_sum(&value));
+        let (mut fragments, sum) = (Fragments::of(&Arc::new(value.to_vec().into()), 2, 3), value_sum(&value));
         let of = |index| Piece { chunk: Chunk(0), form: Form::Fragment { k: 2, index }, length: 9000, sum };
         for _ in 0..2 {
             assert!(!talk.duties.jobs.is_empty(), "a later write could have followed");
@@ -911,7 +911,7 @@ mod tests {
             for (place, &member) in target.members.iter().enumerate() {
                 let (to, call, number) = talk.call();
                 assert_eq!((to, call), (member, Call::Fetch { version }));
-                let mut bytes = fragments.get(place as u8).bytes().to_vec();
+                let mut bytes = fragments.get(place as u8, None).bytes().to_vec();
                 bytes[9] ^= place as u8;
                 let found = (place < 2).then(|| stored(place as u8));
                 talk.reply(number, Answer::Value(found), if place < 2 { &bytes } else { &[] });

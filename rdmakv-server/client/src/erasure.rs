@@ -19,28 +19,14 @@ pub(super) struct Fragments {
     k: u8,
     members: usize,
     value: Arc<Data>,
-    /// Those beyond the k of the data, one after the other.
-    parity: Arc<Data>,
+    /// Those beyond the k of the data, one after the other, once they are needed: servers read the first meanwhile.
+    parity: Option<Arc<Data>>,
 }
 
 impl Fragments {
-    /// Computes the parity fragments of a value for a group of so many members, in memory that servers can read, if there is any.
-    pub(super) fn of(value: &Arc<Data>, k: u8, members: usize, memory: Option<&Memory>) -> Self {
-        let bytes = value.bytes();
-        let data = data_fragments(bytes, usize::from(k));
-        let length = fragment_length(bytes.len(), usize::from(k));
-        let count = members.saturating_sub(usize::from(k));
-        let mut parity = match memory.and_then(|memory| memory.sending(count * length).ok()) {
-            Some(sending) => Data::Buffer(Buffer(sending)),
-            None => Data::Vec(vec![0; count * length]),
-        };
-        if let Ok(code) = Code::new(usize::from(k), count) {
-            let mut buffers: Vec<&mut [u8]> = parity.bytes_mut().chunks_mut(length.max(1)).collect();
-            // The lengths are those of this value, so the code takes them.
-            let _ = code.encode(&data, &mut buffers);
-        }
-        drop(data);
-        Self { k, members, value: Arc::clone(value), parity: Arc::new(parity) }
+    /// Returns the fragments of a value for a group of so many members.
+    pub(super) fn of(value: &Arc<Data>, k: u8, members: usize) -> Self {
+        Self { k, members, value: Arc::clone(value), parity: None }
     }
 
     /// Returns whether they are of this code and for so many members.
@@ -48,14 +34,33 @@ impl Fragments {
         self.k == k && self.members == members
     }
 
-    /// Returns the fragment of a member.
-    pub(super) fn get(&self, index: u8) -> Part {
+    /// Returns the fragment of a member. Those of the parity are computed into memory that servers can read, if there is any.
+    pub(super) fn get(&mut self, index: u8, memory: Option<&Memory>) -> Part {
         let (k, at, whole) = (usize::from(self.k), usize::from(index), self.value.bytes().len());
         let length = fragment_length(whole, k);
-        match at.checked_sub(k) {
-            Some(parity) => Part::of(&self.parity, parity * length..(parity + 1) * length),
-            None => Part::of(&self.value, at * length..at * length + piece_length(whole, k, at)),
+        let Some(at) = at.checked_sub(k) else {
+            return Part::of(&self.value, at * length..at * length + piece_length(whole, k, at));
+        };
+        let parity = match self.parity.take() {
+            Some(parity) => parity,
+            None => Arc::new(self.compute(length, memory)),
+        };
+        Part::of(self.parity.insert(parity), at * length..(at + 1) * length)
+    }
+
+    fn compute(&self, length: usize, memory: Option<&Memory>) -> Data {
+        let k = usize::from(self.k);
+        let count = self.members.saturating_sub(k);
+        let mut parity = match memory.and_then(|memory| memory.sending(count * length).ok()) {
+            Some(sending) => Data::Buffer(Buffer(sending)),
+            None => Data::Vec(vec![0; count * length]),
+        };
+        if let Ok(code) = Code::new(k, count) {
+            let mut buffers: Vec<&mut [u8]> = parity.bytes_mut().chunks_mut(length.max(1)).collect();
+            // The lengths are those of this value, so the code takes them.
+            let _ = code.encode(&data_fragments(self.value.bytes(), k), &mut buffers);
         }
+        parity
     }
 }
 
@@ -180,16 +185,16 @@ mod tests {
         ) {
             let value: Vec<u8> = (0..more).map(|at| (at * 7 + at / 251) as u8 ^ seed).collect();
             let members = usize::from(k + m);
-            let fragments = Fragments::of(&Arc::new(value.clone().into()), k, members, None);
+            let mut fragments = Fragments::of(&Arc::new(value.clone().into()), k, members);
             prop_assert!(fragments.are_for(k, members) && !fragments.are_for(k, members + 1));
             let mut left: Vec<u8> = (0..k + m).collect();
             let mut parts = Parts::default();
             for pick in order.iter().take(usize::from(k)) {
                 prop_assert!(parts.value(&piece(&value, k, 0)).is_none());
                 let index = left.remove(pick.index(left.len()));
-                prop_assert!(parts.take(&piece(&value, k, index), fragments.get(index).bytes().to_vec()));
+                prop_assert!(parts.take(&piece(&value, k, index), fragments.get(index, None).bytes().to_vec()));
                 // One that comes twice is no other.
-                prop_assert!(!parts.take(&piece(&value, k, index), fragments.get(index).bytes().to_vec()));
+                prop_assert!(!parts.take(&piece(&value, k, index), fragments.get(index, None).bytes().to_vec()));
             }
             let found = parts.value(&piece(&value, k, 0));
             prop_assert_eq!(found.as_deref(), Some(&value[..]));
@@ -202,13 +207,13 @@ mod tests {
             more in 1_usize..2000,
         ) {
             let value: Vec<u8> = (0..more).map(|at| (at * 7 + at / 251) as u8).collect();
-            let fragments = Fragments::of(&Arc::new(value.clone().into()), k, usize::from(k + m), None);
+            let mut fragments = Fragments::of(&Arc::new(value.clone().into()), k, usize::from(k + m));
             let damaged: Vec<usize> =
                 damaged.iter().take(usize::from(m)).map(|at| at.index(usize::from(k + m))).collect();
             let mut parts = Parts::default();
             let mut sound = 0;
             for index in 0..k + m {
-                let mut bytes = fragments.get(index).bytes().to_vec();
+                let mut bytes = fragments.get(index, None).bytes().to_vec();
                 let is_damaged = damaged.contains(&usize::from(index)) && !bytes.is_empty();
                 bytes.iter_mut().take(usize::from(is_damaged)).for_each(|byte| *byte ^= 1);
                 sound += u8::from(!is_damaged);
@@ -228,13 +233,13 @@ mod tests {
     #[test]
     fn other_bytes_are_no_value() {
         let value = vec![7; 5000];
-        let fragments = Fragments::of(&Arc::new(value.clone().into()), 2, 4, None);
+        let mut fragments = Fragments::of(&Arc::new(value.clone().into()), 2, 4);
         let mut parts = Parts::default();
-        parts.take(&piece(&value, 2, 0), fragments.get(0).bytes().to_vec());
+        parts.take(&piece(&value, 2, 0), fragments.get(0, None).bytes().to_vec());
         // Of another length.
         parts.take(&piece(&value, 2, 3), vec![1; 5]);
         assert_eq!(parts.len(), 1);
-        let mut wrong = fragments.get(2).bytes().to_vec();
+        let mut wrong = fragments.get(2, None).bytes().to_vec();
         wrong[9] ^= 1;
         assert!(parts.take(&piece(&value, 2, 2), wrong));
         assert_eq!(parts.value(&piece(&value, 2, 0)), None);

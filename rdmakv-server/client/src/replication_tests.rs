@@ -369,8 +369,8 @@ impl World {
                 Body::Own => bytes.extend_from_slice(&running.value),
                 Body::Came(came) => bytes.extend_from_slice(&came),
                 Body::Fragment { k, index, of } => {
-                    let fragments = Fragments::of(&Arc::new(running.value.clone().into()), k, of, None);
-                    bytes.extend_from_slice(fragments.get(index).bytes());
+                    let mut fragments = Fragments::of(&Arc::new(running.value.clone().into()), k, of);
+                    bytes.extend_from_slice(fragments.get(index, None).bytes());
                 }
             }
             if round.is_some() {
@@ -559,14 +559,14 @@ fn a_value_is_lost_only_if_no_write_followed() {
     let mut operation = Operation::new(KEYS[CODED], Work::Read, Own::default(), 0, PATIENCE);
     let form = Form::Fragment { k: 2, index: 0 };
     let piece = Piece { chunk: Chunk(0), form, length: 5000, sum: value_sum(&value) };
-    let fragments = Fragments::of(&Arc::new(value.to_vec().into()), 2, 4, None);
+    let mut fragments = Fragments::of(&Arc::new(value.to_vec().into()), 2, 4);
     let mut time = 0;
     let mut reads = operation.progress(&mut Now { layout, ids: &mut ids, time });
     // The others have dropped the third version, because the fourth followed. That one they lack.
     for version in [3, 4, 4] {
         let (version, confirmed, id) = (Version(version), layout.epoch(), WriteId { client: 9, sequence: version });
         let stored = Answer::Value(Some(Stored { id, version, confirmed, piece, is_staged: true }));
-        let own = fragments.get(0).bytes().to_vec();
+        let own = fragments.get(0, None).bytes().to_vec();
         assert!(reads[0].frame.request.call == Call::Read);
         let mut fetches = answer(&mut operation, &reads[0], stored, &own, (layout, &mut ids, time));
         fetches.extend(reads.drain(1..));
@@ -592,7 +592,7 @@ fn fragment(layout: &Layout, (value, version): (&[u8], u64), index: u8) -> (Answ
     let piece = Piece { chunk: Chunk(0), form, length: value.len() as u64, sum: value_sum(value) };
     let (version, confirmed, id) = (Version(version), layout.epoch(), WriteId { client: 9, sequence: version });
     let stored = Stored { id, version, confirmed, piece, is_staged: true };
-    (Answer::Value(Some(stored)), Fragments::of(&Arc::new(value.into()), 2, 4, None).get(index).bytes().to_vec())
+    (Answer::Value(Some(stored)), Fragments::of(&Arc::new(value.into()), 2, 4).get(index, None).bytes().to_vec())
 }
 
 /// The calls of a read of a value in fragments, and the members that they go to.

@@ -562,7 +562,7 @@ impl Resilient {
                 Body::Fragment { k, index, of } => {
                     let memory = hands.common.fabrics.memory_if_any();
                     let made = running.fragments.take().filter(|made| made.are_for(k, of));
-                    running.fragments.insert(made.unwrap_or_else(|| Fragments::of(own, k, of, memory))).get(index)
+                    running.fragments.insert(made.unwrap_or_else(|| Fragments::of(own, k, of))).get(index, memory)
                 }
             };
             let (key, message) = (running.key.clone(), Message::new(&frame, piece));
