@@ -260,12 +260,16 @@ impl Client {
     pub fn get(&mut self, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
         let key = key.as_ref();
         check_key(Operation::Get, key)?;
-        let server = if self.has_copies(key) {
-            self.resilient.as_ref().and_then(|resilient| resilient.to_read(key))
-        } else {
-            Some(self.server_of(key))
+        let place = match &mut self.resilient {
+            Some(resilient) => {
+                resilient.follow(&mut Hands { servers: &mut self.servers, common: &mut self.common });
+                resilient.to_read(key)
+            }
+            None => Some((self.server_of(key), true)),
         };
-        if let Some(value) = server.and_then(|server| self.servers[server].get_now(&mut self.common, key)) {
+        if let Some((server, may_be_listed)) = place
+            && let Some(value) = self.servers[server].get_now(&mut self.common, (key, may_be_listed))
+        {
             self.common.counters.hits += 1;
             return Ok(Some(value));
         }

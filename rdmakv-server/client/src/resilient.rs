@@ -621,7 +621,9 @@ impl Resilient {
 
     /// Asks the primary for the whole value, as for one of a plain key, if it has a fabric in use.
     fn get_plainly(&mut self, name: Name, key: &[u8], hands: &mut Hands<'_>) -> Option<Name> {
-        let (to, at) = self.place_to_read(key)?;
+        let is_whole = matches!(self.layout.policy(key), Policy::Copies(_)) && !self.queues.contains_key(key);
+        let to = self.layout.primary(key).filter(|_| is_whole)?;
+        let at = self.places.get(&to)?.at;
         hands.servers[at].fabric_in_use()?;
         let sent = Sent { parent: Parent::Reader(name), to, round: None };
         let get = self.insert_part((Asked::Get, key), (Arguments::default(), Data::None), at, sent, hands);
@@ -629,15 +631,14 @@ impl Resilient {
         Some(get)
     }
 
-    fn place_to_read(&self, key: &[u8]) -> Option<(ServerId, usize)> {
-        let is_whole = matches!(self.layout.policy(key), Policy::Copies(_)) && !self.queues.contains_key(key);
-        let primary = self.layout.primary(key).filter(|_| is_whole)?;
-        self.places.get(&primary).map(|place| (primary, place.at))
-    }
-
-    /// Returns the server out of whose memory the value of a key may be read now: nothing that was begun before changes it.
-    pub(super) fn to_read(&self, key: &[u8]) -> Option<usize> {
-        self.place_to_read(key).map(|(_, at)| at)
+    /// Returns the server out of whose memory the value of a key may be read now: nothing that was begun before changes it. Tables of
+    /// servers may list the key if it has no policy.
+    #[inline]
+    pub(super) fn to_read(&self, key: &[u8]) -> Option<(usize, bool)> {
+        let policy = self.layout.policy(key);
+        let is_whole = policy == Policy::None || matches!(policy, Policy::Copies(_)) && !self.queues.contains_key(key);
+        let at = self.primary(key).filter(|_| is_whole)?;
+        Some((at, policy == Policy::None))
     }
 
     /// Takes the end of a GET at the primary. What did not have a value or its absence is asked for by calls.

@@ -97,11 +97,11 @@ impl Server {
         }
     }
 
-    /// Returns the value, if it is to be had one-sidedly.
+    /// Returns the value, if it is to be had one-sidedly: out of the server's table, if that may list the key, or by a tag.
     #[inline]
-    pub(super) fn get_now(&mut self, common: &mut Common, key: &[u8]) -> Option<Value> {
+    pub(super) fn get_now(&mut self, common: &mut Common, (key, may_be_listed): (&[u8], bool)) -> Option<Value> {
         let (_, link) = self.link.as_mut()?;
-        link.get_now(common, &mut self.tags, key)
+        link.get_now(common, &mut self.tags, (key, may_be_listed))
     }
 
     /// Begins an operation.

@@ -4,6 +4,7 @@
 
 use super::outbox::Outbox;
 use crate::end::End;
+use crate::slots::Slot;
 use frrwp::engine::{Event, OpenError};
 use frrwp::handshake::Tag;
 use rdmakv_proto::messages::{Kind, RemoteSegment, Welcome};
@@ -214,5 +215,33 @@ impl Channel {
         }
         // SAFETY: `Self::fetch` requires what `End::fetch` does.
         unsafe { self.end.fetch(memory, from) }.ok()
+    }
+
+    /// Reads `from.length` bytes into a slot before it returns: none where the fabric cannot, or not now, or the slot is shorter; else whether
+    /// they were read.
+    #[inline]
+    pub(super) fn read_now(&mut self, into: &mut Slot, from: RemoteSegment) -> Option<bool> {
+        if from.length > into.len() as u64 {
+            return None;
+        }
+        // SAFETY: the slot has so many bytes, and `&mut` shows that no other code uses them until this returns.
+        unsafe { self.end.read_now(into.as_ptr(), from) }
+    }
+
+    /// Reads an item as [`Channel::read_now`] does. With the fault `no-crc` the second half comes later, which shows the use of the sum.
+    #[inline]
+    pub(super) fn read_item(&mut self, into: &mut Slot, from: RemoteSegment) -> Option<bool> {
+        #[cfg(rdmakv_fault_injection)]
+        if rdmakv_proto::faults::injected(rdmakv_proto::faults::Fault::NoCrc) && from.length <= into.len() as u64 {
+            let half = from.length / 2;
+            // SAFETY: both parts lie within the slot, and `&mut` shows that no other code uses it until this returns.
+            return unsafe {
+                let first = self.end.read_now(into.as_ptr(), RemoteSegment { length: half, ..from })?;
+                std::thread::sleep(Duration::from_millis(1));
+                let rest = RemoteSegment { address: from.address + half, length: from.length - half, ..from };
+                Some(first && self.end.read_now(into.as_ptr().add(half as usize), rest)?)
+            };
+        }
+        self.read_now(into, from)
     }
 }

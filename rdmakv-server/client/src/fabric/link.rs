@@ -164,8 +164,13 @@ impl Link {
 
     /// Returns the value, read one-sidedly while the caller waits. None if that is not possible.
     #[inline]
-    pub(crate) fn get_now(&mut self, common: &mut Common, tags: &mut Tags, key: &[u8]) -> Option<Value> {
-        self.reads.get_now(&mut self.channel, common, tags, key)
+    pub(crate) fn get_now(
+        &mut self,
+        common: &mut Common,
+        tags: &mut Tags,
+        (key, may_be_listed): (&[u8], bool),
+    ) -> Option<Value> {
+        self.reads.get_now(&mut self.channel, common, tags, (key, may_be_listed))
     }
 
     // ---- Replies -------------------------------------------------------------------------------------

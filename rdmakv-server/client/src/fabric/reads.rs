@@ -27,13 +27,19 @@ const SEEN: usize = 200;
 /// One-sided reads under way at a time; the next ones wait.
 const READS: usize = 48;
 
-/// A one-sided read.
-struct Fetching {
-    id: u64,
-    op: Option<Name>,
+/// A one-sided read by a tag whose lease was not over when it was planned.
+struct Planned {
+    from: RemoteSegment,
     slot: Slot,
     leased: Leased,
     at: At,
+}
+
+/// A one-sided read that was posted.
+struct Fetching {
+    id: u64,
+    op: Option<Name>,
+    read: Planned,
 }
 
 /// The one-sided reads of a connection, and the server's table.
@@ -93,9 +99,9 @@ impl Reads {
         if self.fetches.len() < READS { self.held.pop_front() } else { None }
     }
 
-    /// Posts a one-sided read of an item, if the key has a tag and its lease is not over.
+    /// Returns a one-sided read of an item, if the key has a tag and its lease is not over.
     #[inline]
-    fn post(channel: &mut Channel, slots: Option<&mut Slots>, tags: &mut Tags, key: &[u8]) -> Option<Fetching> {
+    fn plan(slots: Option<&mut Slots>, tags: &mut Tags, key: &[u8]) -> Option<Planned> {
         let (at, leased, size) = tags.get(key)?;
         // A read by a tag that is closed would take the connection along.
         if clock::boot() >= leased.until {
@@ -105,30 +111,42 @@ impl Reads {
         let Tag { segment, .. } = leased.tag;
         let length = if size == 0 { segment.length } else { segment.length.min(size.into()) };
         let slot = slots?.take(usize::try_from(length).ok()?)?;
-        // SAFETY: the slot has no other owner before the end of the read is reported, or the engine is dropped: it is kept in
-        // `fetches`, which is dropped after the engine, and what waits here waits for that end.
-        let id = unsafe { channel.fetch(slot.as_ptr(), RemoteSegment { length, ..segment }) }?;
-        Some(Fetching { id, op: None, slot, leased, at })
+        Some(Planned { from: RemoteSegment { length, ..segment }, slot, leased, at })
     }
 
-    /// Returns the value, read one-sidedly while the caller waits; none if that is not to be had.
+    /// Posts a one-sided read.
+    #[inline]
+    fn post(channel: &mut Channel, read: Planned) -> Option<Fetching> {
+        // SAFETY: the slot has no other owner before the end of the read is reported, or the engine is dropped: it is kept in
+        // `fetches`, which is dropped after the engine, and what waits here waits for that end.
+        let id = unsafe { channel.fetch(read.slot.as_ptr(), read.from) }?;
+        Some(Fetching { id, op: None, read })
+    }
+
+    /// Returns the value, read one-sidedly while the caller waits; none if that is not to be had. The table is read if it may list the key.
     #[inline]
     pub(super) fn get_now(
         &mut self,
         channel: &mut Channel,
         common: &mut Common,
         tags: &mut Tags,
-        key: &[u8],
+        (key, may_be_listed): (&[u8], bool),
     ) -> Option<Value> {
         if common.ops.is_changing(key) {
             return None;
         }
-        if let Some(value) = self.get_by_table(channel, common, tags, key) {
+        if may_be_listed && let Some(value) = self.get_by_table(channel, common, tags, key) {
             return Some(value);
         }
-        let fetching = Self::post(channel, common.fabrics.slots(), tags, key)?;
+        let mut read = Self::plan(common.fabrics.slots(), tags, key)?;
+        // A fabric that has a table reads while it is asked to, without an event.
+        if self.table.is_some()
+            && let Some(succeeded) = channel.read_item(&mut read.slot, read.from)
+        {
+            return self.believe(channel, &mut common.counters, tags, read, succeeded, key);
+        }
+        let fetching = Self::post(channel, read)?;
         channel.end().progress();
-        // Over shared memory it was done when it was posted.
         let succeeded = match channel.end().next_event() {
             Some(Event::ReadCompleted { id, succeeded }) if id == fetching.id => succeeded,
             event => match channel.wait_for(fetching.id, event, common.timeout) {
@@ -140,7 +158,7 @@ impl Reads {
                 }
             },
         };
-        self.believe(channel, &mut common.counters, tags, fetching, succeeded, key)
+        self.believe(channel, &mut common.counters, tags, fetching.read, succeeded, key)
     }
 
     /// Returns the value, if the table has it.
@@ -192,7 +210,8 @@ impl Reads {
             return true;
         }
         let Some(op) = common.ops.get(name) else { return false };
-        let Some(fetching) = Self::post(channel, common.fabrics.slots(), tags, &op.key) else { return false };
+        let read = Self::plan(common.fabrics.slots(), tags, &op.key);
+        let Some(fetching) = read.and_then(|read| Self::post(channel, read)) else { return false };
         self.fetches.push_back(Fetching { op: Some(name), ..fetching });
         true
     }
@@ -210,7 +229,7 @@ impl Reads {
         let name = fetching.op?;
         let op = common.ops.unanswered(name)?;
         let key = std::mem::take(&mut op.key);
-        let value = self.believe(channel, &mut common.counters, tags, fetching, succeeded, &key);
+        let value = self.believe(channel, &mut common.counters, tags, fetching.read, succeeded, &key);
         if let Some(op) = common.ops.unanswered(name) {
             op.key = key;
         }
@@ -228,7 +247,7 @@ impl Reads {
         channel: &mut Channel,
         counters: &mut Counters,
         tags: &mut Tags,
-        Fetching { slot, leased, at, .. }: Fetching,
+        Planned { slot, leased, at, .. }: Planned,
         succeeded: bool,
         key: &[u8],
     ) -> Option<Value> {
@@ -243,6 +262,7 @@ impl Reads {
             tags.was_read(at, &leased, (HEADER + key.len() + value.len()) as u32);
             counters.one_sided += 1;
             if now.saturating_sub(self.seen_at) >= channel.lease() / 2 {
+                channel.make_room();
                 self.tell_seen(channel, tags, now);
             }
             return Some(value);

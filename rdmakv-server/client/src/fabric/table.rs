@@ -3,12 +3,9 @@
 //!
 //! Only over a fabric that reads while it is asked to, which is shared memory. Whatever is not as it should be leaves the GET to the server.
 
-#![expect(unsafe_code, reason = "lends slots to engines")]
-
 use super::channel::Channel;
 use super::items;
 use crate::common::Common;
-use crate::end::End;
 use crate::slots::{Slot, Slots};
 use crate::value::Value;
 use rdmakv_proto::clock;
@@ -113,34 +110,14 @@ impl Table {
 
     /// Reads into the scratch.
     #[inline]
-    fn read_words(&mut self, end: &mut dyn End, words: RemoteSegment) -> bool {
-        // SAFETY: the slot has a bucket's bytes and is this table's alone; what is read has no more.
-        unsafe { end.read_now(self.scratch.as_ptr(), words) == Some(true) }
-    }
-
-    /// Reads an item. With the fault `no-crc` the second half comes later, so that it is seen what the sum is for.
-    #[inline]
-    fn read_item(end: &mut dyn End, slot: &mut Slot, item: RemoteSegment) -> bool {
-        let memory = slot.as_ptr();
-        #[cfg(rdmakv_fault_injection)]
-        if rdmakv_proto::faults::injected(rdmakv_proto::faults::Fault::NoCrc) {
-            let half = item.length / 2;
-            // SAFETY: both parts lie within the slot, which is the caller's alone.
-            return unsafe {
-                let first = end.read_now(memory, RemoteSegment { length: half, ..item });
-                std::thread::sleep(std::time::Duration::from_millis(1));
-                let rest = RemoteSegment { address: item.address + half, length: item.length - half, ..item };
-                first == Some(true) && end.read_now(memory.add(half as usize), rest) == Some(true)
-            };
-        }
-        // SAFETY: the slot is as long as the item and the caller's alone.
-        unsafe { end.read_now(memory, item) == Some(true) }
+    fn read_words(&mut self, channel: &mut Channel, words: RemoteSegment) -> bool {
+        channel.read_now(&mut self.scratch, words) == Some(true)
     }
 
     /// Reads until when the table holds, and the clock that items expire by. The report counts for later reads.
     #[cold]
-    fn read_head(&mut self, end: &mut dyn End) -> bool {
-        let read = self.read_words(end, self.words(0, 2));
+    fn read_head(&mut self, channel: &mut Channel) -> bool {
+        let read = self.read_words(channel, self.words(0, 2));
         if read {
             (self.until, self.beyond_boot) = (self.word(0), self.word(1));
         }
@@ -151,13 +128,12 @@ impl Table {
     #[inline]
     fn look_up(&mut self, channel: &mut Channel, common: &mut Common, key: &[u8]) -> Looked {
         let incarnation = channel.incarnation();
-        let end = channel.end();
-        if self.until == 0 && !self.read_head(end) {
+        if self.until == 0 && !self.read_head(channel) {
             return Looked::Nothing;
         }
         let hash = self.hasher.hash(key);
         let at = HEAD + bucket(hash, self.buckets) * BUCKET;
-        if !self.read_words(end, self.words(at, SLOTS)) {
+        if !self.read_words(channel, self.words(at, SLOTS)) {
             return Looked::Nothing;
         }
         let words: [u64; SLOTS] = std::array::from_fn(|slot| self.word(slot));
@@ -170,7 +146,7 @@ impl Table {
                 return Looked::Nothing;
             };
             let again = self.words(at + slot as u64 * 8, 1);
-            if !Self::read_item(end, &mut into, item) || !self.read_words(end, again) {
+            if channel.read_item(&mut into, item) != Some(true) || !self.read_words(channel, again) {
                 return Looked::Nothing;
             }
             if self.word(0) != entry.word() {
@@ -190,7 +166,7 @@ impl Table {
                 self.reads.count(item.address, item.key);
                 return Looked::Value(value, now);
             }
-            if !self.read_head(end) || self.until <= now {
+            if !self.read_head(channel) || self.until <= now {
                 return Looked::Nothing;
             }
             return Looked::Again;
