@@ -125,6 +125,7 @@ mod fabric;
 pub mod far;
 pub mod future;
 mod gathering;
+mod horizon;
 mod membership;
 mod memory;
 mod ops;

@@ -197,6 +197,11 @@ impl Ops {
         self.get(name).is_some_and(|op| op.is_part)
     }
 
+    /// Returns whether calls have ended since the last time that they were taken.
+    pub(super) fn has_ended_parts(&self) -> bool {
+        !self.ended_parts.is_empty()
+    }
+
     /// Returns the calls that have ended since the last time.
     pub(super) fn ended_parts(&mut self) -> Vec<Name> {
         std::mem::take(&mut self.ended_parts)

@@ -12,6 +12,7 @@ use super::common::Common;
 use super::duties::{Came, Duties, Outgoing};
 use super::erasure::Fragments;
 use super::error::{About, Error, Operation as Asked};
+use super::horizon::Horizon;
 use super::membership::{Layout, Membership};
 use super::ops::{Name, On};
 use super::options::Options;
@@ -96,6 +97,8 @@ pub(super) struct Resilient {
     notes: VecDeque<Note>,
     /// When operations have something to do though nothing comes.
     wakes: BTreeSet<(u64, Name)>,
+    /// Whether the answer to a call over a fabric is waited for awake.
+    horizon: Horizon,
     /// The replies to the calls of an agent; None where none comes.
     returned: Vec<(u64, Option<Came>)>,
     /// By the clock that runs on while the machine sleeps, as the servers' does: they forget the writes of silent clients.
@@ -194,6 +197,7 @@ impl Resilient {
             by_age: VecDeque::new(),
             notes: VecDeque::new(),
             wakes: BTreeSet::new(),
+            horizon: Horizon::default(),
             returned: Vec::new(),
             started: clock::boot(),
             process: std::process::id(),
@@ -315,9 +319,26 @@ impl Resilient {
         let own = name.and_then(|name| self.running.get(&name)?.call).filter(is_open);
         let any = || self.by_age.iter().map(|&(_, call)| call).find(is_open);
         match own.or_else(any).and_then(|call| ops.get(call)).map(|op| (op.server, op.on)) {
+            Some((server, On::Fabric)) if name.is_some() => self.wait_awake(server, longest.min(MOMENT), hands),
             Some((server, on)) => hands.servers[server].wait(hands.common, on, longest.min(MOMENT)),
             None => self.membership.wait(self.layout.epoch(), longest),
         }
+    }
+
+    /// Waits for an answer to any call, awake at first if that pays. Then it sleeps until one comes from this server.
+    fn wait_awake(&mut self, server: usize, longest: Duration, hands: &mut Hands<'_>) {
+        let (begun, awake) = (Instant::now(), self.horizon.get().min(longest));
+        let mut came = false;
+        while !came && begun.elapsed() < awake {
+            std::hint::spin_loop();
+            let busy = hands.servers.iter_mut().filter(|server| server.busy() > 0);
+            busy.for_each(|server| server.progress(hands.common));
+            came = hands.common.ops.has_ended_parts();
+        }
+        if !came {
+            hands.servers[server].wait(hands.common, On::Fabric, longest);
+        }
+        self.horizon.learn(came);
     }
 
     fn now(&self) -> u64 {
