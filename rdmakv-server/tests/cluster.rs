@@ -861,6 +861,33 @@ fn values_with_copies_are_read_without_servers() {
 }
 
 #[test]
+fn small_values_of_a_code_are_read_without_servers() {
+    for fabric in [Fabric::Shm, Fabric::Iwarp] {
+        let policies = [("", Policy::Code { data: 2, parity: 1 })];
+        let Some(cluster) = Cluster::over(fabric, 3, &["--tag-lease", "300ms"], &policies) else { return };
+        let (mut writer, mut reader) = (cluster.client(), cluster.client());
+        for key in 0..10 {
+            let key = format!("key-{key}");
+            // Copies follow fragments, and the other way round: the reader finds what the writer stored.
+            for length in [1000, 5000, 4095, 4096, 1, 70_000, 10] {
+                let value: Vec<u8> = (0..length).map(|at| (at * 7 + length) as u8).collect();
+                assert!(writer.set(&key, &value, ()).unwrap().is_stored());
+                for _ in 0..3 {
+                    assert_eq!(&reader.get(&key).unwrap().unwrap()[..], value, "{key} of {length} bytes");
+                    assert_eq!(&writer.get(&key).unwrap().unwrap()[..], value, "{key} of {length} bytes");
+                }
+                if length < 4096 {
+                    reads_by_itself(&mut reader, &key);
+                }
+            }
+            assert!(writer.delete(&key).unwrap() && reader.get(&key).unwrap().is_none());
+        }
+        let counters = reader.counters();
+        assert!(counters.one_sided >= 40 && counters.errors == 0, "{counters:?}");
+    }
+}
+
+#[test]
 fn no_read_is_older_than_an_acknowledged_write() {
     const KEYS: u64 = 40;
     // In the last case a tag would end after the right, so none is granted.

@@ -69,7 +69,10 @@ impl Common {
     pub(super) fn end(&mut self, name: Name, answer: Result<Answer, Error>) {
         // Another way may have been first.
         if self.ops.unanswered(name).is_some() {
-            self.counters.answered(&answer);
+            // The outcome of a part is counted with that of the whole.
+            if !self.ops.is_part(name) {
+                self.counters.answered(&answer);
+            }
             self.ops.end(name, answer);
         }
     }

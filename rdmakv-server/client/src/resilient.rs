@@ -10,7 +10,7 @@ use super::buffer::{Buffer, Data, Part};
 use super::command::Arguments;
 use super::common::Common;
 use super::duties::{Came, Duties, Outgoing};
-use super::erasure::Fragments;
+use super::erasure::{CODE_FROM, Fragments};
 use super::error::{About, Error, Operation as Asked};
 use super::horizon::Horizon;
 use super::membership::{Layout, Membership};
@@ -537,6 +537,9 @@ impl Resilient {
         {
             op.data = data;
         }
+        if let Ok(end) = &end {
+            self.learn_size(name, end, hands);
+        }
         match end {
             Ok(end) => self.finish(hands.common, name, end, running.source),
             Err(attempts) => self.fail(hands.common, name, |about| Error::Contended { about, attempts }),
@@ -559,6 +562,23 @@ impl Resilient {
                     self.go_on(next, hands);
                 }
             }
+        }
+    }
+
+    /// Remembers the size of a value that may be in fragments. It decides how the value is asked for.
+    fn learn_size(&self, name: Name, end: &End, hands: &mut Hands<'_>) {
+        let Some(op) = hands.common.ops.get(name) else { return };
+        let bytes = match (end, op.operation) {
+            (End::Value(Some(found)), _) => found.bytes.len(),
+            (End::Done(Verdict::Stored(_)), Asked::Set | Asked::Add | Asked::Replace | Asked::Cas) => {
+                op.data.bytes().len()
+            }
+            _ => return,
+        };
+        if matches!(self.layout.policy(&op.key), Policy::Code { .. })
+            && let Some(at) = self.primary(&op.key)
+        {
+            hands.servers[at].learn_size(&op.key, bytes);
         }
     }
 
@@ -640,12 +660,16 @@ impl Resilient {
         call
     }
 
-    /// Asks the primary for the whole value, as for one of a plain key, if it has a fabric in use.
+    /// Asks the primary for the whole value, as for one of a plain key, if it has a fabric in use. Not if the value is known to be in
+    /// fragments.
     fn get_plainly(&mut self, name: Name, key: &[u8], hands: &mut Hands<'_>) -> Option<Name> {
-        let is_whole = matches!(self.layout.policy(key), Policy::Copies(_)) && !self.queues.contains_key(key);
-        let to = self.layout.primary(key).filter(|_| is_whole)?;
+        let to = self.layout.primary(key).filter(|_| !self.queues.contains_key(key))?;
         let at = self.places.get(&to)?.at;
         hands.servers[at].fabric_in_use()?;
+        let is_code = matches!(self.layout.policy(key), Policy::Code { .. });
+        if is_code && hands.servers[at].size(key).is_some_and(|bytes| bytes >= CODE_FROM) {
+            return None;
+        }
         let sent = Sent { parent: Parent::Reader(name), to, round: None };
         let get = self.insert_part((Asked::Get, key), (Arguments::default(), Data::None), at, sent, hands);
         hands.servers[at].issue(hands.common, get);
@@ -657,8 +681,8 @@ impl Resilient {
     #[inline]
     pub(super) fn to_read(&self, key: &[u8]) -> Option<(usize, bool)> {
         let policy = self.layout.policy(key);
-        let is_whole = policy == Policy::None || matches!(policy, Policy::Copies(_)) && !self.queues.contains_key(key);
-        let at = self.primary(key).filter(|_| is_whole)?;
+        let is_settled = policy == Policy::None || !self.queues.contains_key(key);
+        let at = self.primary(key).filter(|_| is_settled)?;
         Some((at, policy == Policy::None))
     }
 

@@ -17,6 +17,7 @@ use super::stream::{self, Lost, Stream};
 use super::tags::Tags;
 use super::value::Value;
 use super::ways::{Demand, Ways};
+use rdmakv_proto::item::HEADER;
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -102,6 +103,16 @@ impl Server {
     pub(super) fn get_now(&mut self, common: &mut Common, (key, may_be_listed): (&[u8], bool)) -> Option<Value> {
         let (_, link) = self.link.as_mut()?;
         link.get_now(common, &mut self.tags, (key, may_be_listed))
+    }
+
+    /// Returns the bytes of a key's value when it was last seen, if that is known.
+    pub(super) fn size(&self, key: &[u8]) -> Option<usize> {
+        self.tags.size(key).map(|size| (size as usize).saturating_sub(HEADER + key.len()))
+    }
+
+    /// Notes the bytes of a key's value, of which no tag is known.
+    pub(super) fn learn_size(&mut self, key: &[u8], bytes: usize) {
+        self.tags.learn(key, None, Some(u32::try_from(HEADER + key.len() + bytes).unwrap_or(u32::MAX)));
     }
 
     /// Begins an operation.

@@ -359,6 +359,7 @@ impl Link {
         // The answer to an operation that has ended is dropped.
         let Some(asked) = self.requests.remove(id) else { return Ok(()) };
         let Asked { op: name, landing, .. } = asked;
+        let is_part = common.ops.is_part(name);
         let Some(op) = common.ops.unanswered(name) else { return Ok(()) };
         if matches!(reply, Reply::Ran { .. } | Reply::Item { .. }) {
             self.requests.answered(&asked);
@@ -406,6 +407,15 @@ impl Link {
             Reply::None => {
                 tags.forget(&op.key);
                 common.end(name, Ok(Answer::Value(None)));
+            }
+            // A value that is not here as a whole. The operation that this is a part of asks all that have it.
+            Reply::Refused { text, .. } if is_part && op.operation == Operation::Get => {
+                let said = text.to_owned();
+                common.counters.refused += 1;
+                if let Some(about) = common.ops.about(name, server) {
+                    tags.forget(&about.key);
+                    common.end(name, Err(Error::Refused { about, said }));
+                }
             }
             Reply::Refused { why, text } => {
                 // Nothing was done. Another way may be open; if not, it is as the server says.
