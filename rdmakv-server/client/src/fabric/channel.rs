@@ -217,8 +217,8 @@ impl Channel {
         unsafe { self.end.fetch(memory, from) }.ok()
     }
 
-    /// Reads `from.length` bytes into a slot before it returns: none where the fabric cannot, or not now, or the slot is shorter; else whether
-    /// they were read.
+    /// Reads `from.length` bytes into a slot before it returns. Returns whether they were read; None where the fabric cannot, or not now, or
+    /// where the slot is shorter.
     #[inline]
     pub(super) fn read_now(&mut self, into: &mut Slot, from: RemoteSegment) -> Option<bool> {
         if from.length > into.len() as u64 {
