@@ -1,19 +1,25 @@
 //! Things that are never freed and go from one cache to the next.
 
-use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Things that are never freed, and are not in use.
 ///
-/// No thread waits long for its lock, which may have been held at a fork. A thread that does not get it makes a new thing instead.
-pub(crate) struct Pool<T: 'static>(Mutex<Vec<&'static T>>);
+/// In a forked child its lock may be held by a thread that is not there. So a child waits for it a bounded time at first, and makes a
+/// new thing if it does not get it.
+pub(crate) struct Pool<T: 'static> {
+    unused: Mutex<Vec<&'static T>>,
+    /// The process whose threads are sure to give the lock back; 0 before it was taken.
+    process: AtomicU32,
+}
 
-/// How often a thread yields to the one that holds a pool's lock, which takes some instructions. A thing that is not put back
+/// How often a thread of a forked child yields to one that may hold the lock. A thing that is not put back
 /// because the lock cannot be had is leaked.
 const TRIES: u32 = 100;
 
 impl<T> Pool<T> {
     pub(crate) const fn new() -> Self {
-        Self(Mutex::new(Vec::new()))
+        Self { unused: Mutex::new(Vec::new()), process: AtomicU32::new(0) }
     }
 
     /// Returns a thing that is not in use. None under a checker, whose objects are good for one run only.
@@ -28,12 +34,24 @@ impl<T> Pool<T> {
     }
 
     fn lock(&self) -> Option<MutexGuard<'_, Vec<&'static T>>> {
+        let process = std::process::id();
+        // Before the lock is taken for the first time: no child finds it held and no process noted.
+        let before =
+            self.process.compare_exchange(0, process, Ordering::SeqCst, Ordering::Relaxed).unwrap_or_else(|old| old);
+        if before == 0 || before == process {
+            return Some(self.unused.lock().unwrap_or_else(PoisonError::into_inner));
+        }
         for _ in 0..TRIES {
-            match self.0.try_lock() {
-                Ok(pool) => return Some(pool),
-                Err(TryLockError::Poisoned(pool)) => return Some(pool.into_inner()),
-                Err(TryLockError::WouldBlock) => std::thread::yield_now(),
-            }
+            let pool = match self.unused.try_lock() {
+                Ok(pool) => pool,
+                Err(TryLockError::Poisoned(pool)) => pool.into_inner(),
+                Err(TryLockError::WouldBlock) => {
+                    std::thread::yield_now();
+                    continue;
+                }
+            };
+            self.process.store(process, Ordering::Relaxed);
+            return Some(pool);
         }
         None
     }
