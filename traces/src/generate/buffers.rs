@@ -1,6 +1,6 @@
 //! Buffers of programs: where neighbours are asked for together, and where they are not.
 //!
-//! Six patterns, each of one address space:
+//! Eight patterns, each of one address space:
 //!
 //! * `halo`: a stencil on a cube of doubles, in two arrays. Each step sends two faces that are contiguous, two of strided rows,
 //!   and two that are packed into a staging buffer.
@@ -12,6 +12,9 @@
 //! * `graph`: adjacency lists of 8 bytes an edge, with Pareto degrees (shape 1.5, at least 16). Half of the requests
 //!   follow an edge to one of the 64 vertices around, the others go to a vertex of Zipf popularity (0.8) anywhere.
 //! * `slabs`: chunks of 512 bytes to 128 KiB in slabs of 1 MiB of one size each. Items have Zipf popularity (0.99) and lie anywhere.
+//! * `slide`: a window of 256 KiB over the memory, of which each request is 64 KiB further on. At the end it begins anew.
+//! * `rights-in-turn`: buffers of 256 KiB. A buffer is asked for 64 times: whole, to be read, and then a part of it, to be written, in
+//!   turn. Then it is another's turn.
 //!
 //! No figure is published for these. They are stated here, and nothing is tuned to them.
 
@@ -43,11 +46,16 @@ pub enum Pattern {
     Graph,
     /// Items in slabs.
     Slabs,
+    /// A window that slides over the memory.
+    Slide,
+    /// Whole buffers to read, and parts of them to write, in turn.
+    RightsInTurn,
 }
 
 impl Pattern {
     /// All of them.
-    pub const ALL: [Self; 6] = [Self::Halo, Self::Views, Self::Log, Self::Merge, Self::Graph, Self::Slabs];
+    pub const ALL: &[Self] =
+        &[Self::Halo, Self::Views, Self::Log, Self::Merge, Self::Graph, Self::Slabs, Self::Slide, Self::RightsInTurn];
 
     /// Returns the name that [`FromStr`] reads.
     pub const fn name(self) -> &'static str {
@@ -58,6 +66,8 @@ impl Pattern {
             Self::Merge => "merge",
             Self::Graph => "graph",
             Self::Slabs => "slabs",
+            Self::Slide => "slide",
+            Self::RightsInTurn => "rights-in-turn",
         }
     }
 }
@@ -72,9 +82,10 @@ impl FromStr for Pattern {
     type Err = TraceError;
 
     fn from_str(text: &str) -> Result<Self, TraceError> {
-        let known = Self::ALL.into_iter().find(|pattern| pattern.name() == text);
+        let known = Self::ALL.iter().copied().find(|pattern| pattern.name() == text);
         known.ok_or_else(|| {
-            wrong(format!("`{text}` is no pattern"), format!("give one of {}", Self::ALL.map(Self::name).join(", ")))
+            let names: Vec<_> = Self::ALL.iter().map(|pattern| pattern.name()).collect();
+            wrong(format!("`{text}` is no pattern"), format!("give one of {}", names.join(", ")))
         })
     }
 }
@@ -159,12 +170,27 @@ enum State {
         chunks: Vec<(u64, u64)>,
         ranks: rand_distr::Zipf<f64>,
     },
+    /// The next byte.
+    Slide {
+        next: u64,
+    },
+    /// The first byte of the buffer, and how often it is still asked for.
+    RightsInTurn {
+        buffer: u64,
+        left: u32,
+    },
 }
 
 /// Runs that are merged.
 const RUNS: u64 = 64;
 /// Records that can be read again.
 const RECORDS: usize = 10_000;
+/// The bytes of a sliding window, and of a buffer whose rights take turns.
+const WINDOW: u64 = 256 << 10;
+/// The bytes by which the window moves.
+const SLIDE: u64 = 64 << 10;
+/// Requests for one buffer whose rights take turns.
+const TURNS: u32 = 64;
 
 impl Buffers {
     /// Returns a generator at its start.
@@ -216,14 +242,17 @@ impl Buffers {
                 let chunks: Vec<_> = order.into_iter().map(|at| chunks[at as usize]).collect();
                 State::Slabs { ranks: zipf(chunks.len(), 0.99)?, chunks }
             }
+            Pattern::Slide => State::Slide { next: 0 },
+            Pattern::RightsInTurn => State::RightsInTurn { buffer: 0, left: 0 },
         };
         let summary = Summary::new(format!("buffers, generated: {options}"));
         Ok(Self { options, rng, state, left: requests, end: 0, summary })
     }
 
-    fn next_span(&mut self) -> Span {
+    fn next_request(&mut self) -> (Span, Access) {
         let rng = &mut self.rng;
         let bytes = u64::from(self.options.pages) * PAGE;
+        let mut access = Access::LOCAL_READ;
         let (start, length) = match &mut self.state {
             State::Halo { edge, step, at } => face(*edge, step, at),
             State::Views => {
@@ -279,9 +308,26 @@ impl Buffers {
                 let rank = ranks.sample(rng) as usize;
                 chunks[rank.clamp(1, chunks.len()) - 1]
             }
+            State::Slide { next } => {
+                let start = if *next + WINDOW > bytes { 0 } else { *next };
+                *next = start + SLIDE;
+                (start, WINDOW)
+            }
+            State::RightsInTurn { buffer, left } => {
+                if *left == 0 {
+                    (*buffer, *left) = (rng.random_range(0..bytes / WINDOW) * WINDOW, TURNS);
+                }
+                *left -= 1;
+                if *left % 2 == 1 {
+                    (*buffer, WINDOW)
+                } else {
+                    access = Access::LOCAL;
+                    (*buffer + WINDOW / 4, WINDOW / 4)
+                }
+            }
         };
         self.end = self.end.max(start + length);
-        Span { address: BASE + start, length }
+        (Span { address: BASE + start, length }, access)
     }
 }
 
@@ -319,7 +365,8 @@ impl Iterator for Buffers {
 
     fn next(&mut self) -> Option<Self::Item> {
         self.left = self.left.checked_sub(1)?;
-        let event = Event::request(self.next_span(), Access::LOCAL_READ);
+        let (span, access) = self.next_request();
+        let event = Event::request(span, access);
         self.summary.read(&event);
         Some(Ok(event))
     }
@@ -348,17 +395,20 @@ impl Generator for Buffers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mrrc_core::core::{Core, NoHolders, Request};
+    use mrrc_core::{Config, PageRange, Part};
+    use proptest::prelude::*;
 
     #[test]
     fn patterns_stay_in_memory_and_differ_by_seed() {
-        for pattern in Pattern::ALL {
+        for &pattern in Pattern::ALL {
             let spans = |seed| -> Vec<Span> {
                 let options = Options { pattern, pages: 1024, requests: 5000, seed };
                 let mut events = Buffers::new(options).unwrap();
                 let spans = std::iter::from_fn(|| {
                     (events.left > 0).then(|| {
                         events.left -= 1;
-                        events.next_span()
+                        events.next_request().0
                     })
                 })
                 .collect();
@@ -368,8 +418,49 @@ mod tests {
             let one = spans(1);
             assert!(one.iter().all(|span| span.length > 0), "{pattern}");
             assert_eq!(one, spans(1), "{pattern}");
-            assert_eq!(one == spans(2), pattern == Pattern::Halo, "{pattern}: a stencil has no chance in it");
+            let is_certain = matches!(pattern, Pattern::Halo | Pattern::Slide);
+            assert_eq!(one == spans(2), is_certain, "{pattern}: a stencil and a window have no chance in them");
         }
+    }
+
+    /// Returns the registrations that a cache makes for a trace where each request takes one key, and the regions at the end.
+    fn registrations(options: Options) -> (u64, usize) {
+        let mut core = Core::new(&Config::new(4 * u64::from(options.pages))).unwrap();
+        core.use_one_key();
+        for event in Buffers::new(options).unwrap() {
+            let Event { access, action, .. } = event.unwrap();
+            let [span] = *action.spans() else { panic!("one range") };
+            let range = PageRange::of_bytes(span.address, span.length).unwrap();
+            let outcome = core.request_with(&Request { access, ..Request::new(range) }, &mut NoHolders).unwrap();
+            if let [Part::Gap { region: Some(id), .. }] = *outcome.parts() {
+                core.publish(&[id], &mut NoHolders);
+            }
+        }
+        (core.counters().regs, core.cached().count())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+        #[test]
+        fn rights_in_turn_take_two_registrations(requests in 2..u64::from(TURNS), seed in any::<u64>()) {
+            let options = Options { pattern: Pattern::RightsInTurn, pages: 1024, requests, seed };
+            prop_assert_eq!(registrations(options), (2, 2));
+        }
+
+        #[test]
+        fn buffers_in_turn_take_two_registrations_each(turns in 1..200_u64, seed in any::<u64>()) {
+            let requests = turns * u64::from(TURNS);
+            let (made, regions) = registrations(Options { pattern: Pattern::RightsInTurn, pages: 1024, requests, seed });
+            prop_assert!(made as usize == regions && made <= 2 * 1024 * PAGE / WINDOW, "{} for 16 buffers", made);
+        }
+    }
+
+    #[test]
+    fn windows_slide_to_the_end_and_begin_anew() {
+        let options = Options { pattern: Pattern::Slide, pages: 1024, requests: 62, seed: 1 };
+        let mut events = Buffers::new(options).unwrap();
+        let starts: Vec<_> = (0..62).map(|_| events.next_request().0.address - BASE).collect();
+        assert_eq!((starts[..3].to_vec(), starts[60], starts[61]), (vec![0, SLIDE, 2 * SLIDE], 60 * SLIDE, 0));
     }
 
     #[test]

@@ -45,8 +45,8 @@ fn help() -> String {
         format!("\n{}", hanging(&format!("{name}:"), name.len() + 3, options))
     };
     let lines: String = Workload::all().iter().map(lines).collect();
-    let patterns = buffers::Pattern::ALL.map(buffers::Pattern::name).join(", ");
-    format!("{EXAMPLES}\n\nWorkloads and their options:{lines}\n\nPatterns of buffers: {patterns}.")
+    let patterns: Vec<_> = buffers::Pattern::ALL.iter().map(|pattern| pattern.name()).collect();
+    format!("{EXAMPLES}\n\nWorkloads and their options:{lines}\n\nPatterns of buffers: {}.", patterns.join(", "))
 }
 
 /// Events between two reports of how far it is.
