@@ -8,7 +8,7 @@
 
 use ::io_uring::IoUring;
 use mrrc::cache::Builder;
-use mrrc::invalidation::Explicit;
+use mrrc::invalidation::{Explicit, Userfaultfd};
 use mrrc::registrar::Registrar;
 use mrrc::registrar::io_uring::IoUringBuffers;
 use mrrc::{Access, AcquireError, Cache, Lease, PAGE};
@@ -89,6 +89,18 @@ impl Memory {
         Self { address: mapped.cast(), pages }
     }
 
+    /// Maps new memory over it.
+    fn renew(&self) {
+        let bytes = (self.pages * PAGE) as usize;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        // SAFETY: the mapping is ours, and no reference leads to it.
+        let mapped =
+            unsafe { libc::mmap(self.address.cast(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+        assert_eq!(mapped, self.address.cast(), "mmap: {}", io::Error::last_os_error());
+        // SAFETY: as for a new mapping, which it is.
+        unsafe { libc::madvise(mapped, bytes, libc::MADV_NOHUGEPAGE) };
+    }
+
     fn acquire(
         &self,
         cache: &Cache<IoUringBuffers>,
@@ -147,6 +159,56 @@ fn pins_end_when_no_lease_has_them_for_long() {
     drop(held);
     comes_to(before);
     assert_eq!((cache.counters().expired, cache.usage().pages), (2, 0));
+}
+
+#[test]
+fn storm_of_unmappings_leaves_few_dead_pins() {
+    const PIECE: u64 = 512;
+    const THREADS: u64 = 3;
+    let _alone = alone();
+    let before = pinned();
+    let Some((_ring, builder)) = builder_over(8, 1024, Some(1 << 18)) else { return };
+    let Ok(monitor) = Userfaultfd::new() else {
+        println!("not run: no userfaultfd here");
+        return;
+    };
+    let cache = builder.monitor(monitor).build().unwrap();
+    std::thread::scope(|threads| {
+        for _ in 0..THREADS {
+            threads.spawn(|| {
+                // Each at its own address: another thread's unmapping is heard of only when it has returned.
+                let memory = Memory::new(PIECE);
+                for _ in 0..100 {
+                    drop(memory.acquire(&cache, 0, PIECE).unwrap());
+                    memory.renew();
+                }
+            });
+        }
+    });
+    comes_to(before);
+    // The thread that unpinned them may not have counted them yet.
+    cache.reap().unwrap();
+    let (storm, all) = (cache.counters(), 100 * THREADS * PIECE);
+    assert_eq!((storm.attempts, storm.deregistered, cache.usage().dead_pages), (100 * THREADS, 100 * THREADS, 0));
+    // 64 MiB, and what each thread unmaps between a miss and the next.
+    assert!(storm.peak_dead_pages <= (64 << 20) / PAGE + 2 * THREADS * PIECE, "{storm:?}");
+    // One unmapping leaves more than that, and not for long.
+    let memory = Memory::new(64 * PIECE);
+    let held: Vec<_> = (0..64).map(|nth| memory.acquire(&cache, nth * PIECE, PIECE).unwrap()).collect();
+    drop(held);
+    drop(memory);
+    comes_to(before);
+    let counters = cache.counters();
+    println!(
+        "{} pages unmapped in a storm: {} dead at once, {:?}; then {} in one call: {:?}",
+        all,
+        storm.peak_dead_pages,
+        storm.longest_dead,
+        64 * PIECE,
+        counters.longest_dead
+    );
+    // Minutes for a thread that does not run.
+    assert!(counters.longest_dead < Duration::from_secs(30), "{counters:?}");
 }
 
 #[test]

@@ -355,6 +355,10 @@ typedef struct {
     uint64_t widened_failed;
     /** Regions that ended by max_unheld. They count as invalidated, too. */
     uint64_t expired;
+    /** The most dead pins (see mrrc_usage_t) ever at once, in pages. */
+    uint64_t peak_dead_pages;
+    /** The longest time for which pins were dead, in nanoseconds, those that are dead now included. */
+    uint64_t longest_dead_nanoseconds;
 } mrrc_counters_t;
 
 /** The current registrations. Fields may be added at the end. */
@@ -373,6 +377,11 @@ typedef struct {
     uint64_t capacity_pages;
     /** The capacity in regions. */
     uint64_t capacity_regions;
+    /**
+     * Dead pins, in pages: still registered although the memory was unmapped, moved or discarded, and in no lease. The background
+     * deregisters them.
+     */
+    uint64_t dead_pages;
 } mrrc_usage_t;
 
 #ifdef __cplusplus

@@ -66,6 +66,10 @@ pub struct mrrc_counters_t {
     pub widened_failed: u64,
     /// Regions that ended by max_unheld. They count as invalidated, too.
     pub expired: u64,
+    /// The most dead pins (see mrrc_usage_t) ever at once, in pages.
+    pub peak_dead_pages: u64,
+    /// The longest time for which pins were dead, in nanoseconds, those that are dead now included.
+    pub longest_dead_nanoseconds: u64,
 }
 
 /// The current registrations. Fields may be added at the end.
@@ -86,6 +90,9 @@ pub struct mrrc_usage_t {
     pub capacity_pages: u64,
     /// The capacity in regions.
     pub capacity_regions: u64,
+    /// Dead pins, in pages: still registered although the memory was unmapped, moved or discarded, and in no lease. The background
+    /// deregisters them.
+    pub dead_pages: u64,
 }
 
 /// For mrrc_latency: acquires, hits included.
@@ -134,6 +141,8 @@ pub unsafe extern "C" fn mrrc_counters(
             widened_pages: counted.widened_pages,
             widened_failed: counted.widened_failed,
             expired: counted.expired,
+            peak_dead_pages: counted.peak_dead_pages,
+            longest_dead_nanoseconds: u64::try_from(counted.longest_dead.as_nanos()).unwrap_or(u64::MAX),
         };
         // SAFETY: the header requires that `counters` can be written for `size` bytes.
         unsafe { fill(counters, size, &shown, "counters") }
@@ -160,6 +169,7 @@ pub unsafe extern "C" fn mrrc_usage(
             retired: used.retired,
             capacity_pages: used.capacity_pages,
             capacity_regions: used.capacity_regions,
+            dead_pages: used.dead_pages,
         };
         // SAFETY: the header requires that `usage` can be written for `size` bytes.
         unsafe { fill(usage, size, &shown, "usage") }

@@ -20,7 +20,7 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub(crate) struct Domain {
     pd: NonNull<Pd>,
@@ -52,6 +52,9 @@ pub(crate) struct Totals {
     pub(crate) expired: u64,
     pub(crate) flushed: u64,
     pub(crate) unheld_pages: u64,
+    pub(crate) dead_pages: u64,
+    /// The longest time for which pins of a cache were dead.
+    pub(crate) longest_dead: Duration,
 }
 
 impl Totals {
@@ -63,6 +66,8 @@ impl Totals {
             expired: self.expired + other.expired,
             flushed: self.flushed + other.flushed,
             unheld_pages: self.unheld_pages + other.unheld_pages,
+            dead_pages: self.dead_pages + other.dead_pages,
+            longest_dead: self.longest_dead.max(other.longest_dead),
         }
     }
 }
@@ -105,10 +110,11 @@ impl DomainCache {
 
     fn totals(&self) -> Totals {
         let flushed = self.flushed.load(Ordering::Relaxed);
-        let CacheCounters { expired, decisions, .. } = self.cache.counters();
+        let CacheCounters { expired, decisions, longest_dead, .. } = self.cache.counters();
         let invalidated = decisions.invalidated.saturating_sub(flushed + expired);
-        let unheld_pages = self.cache.unheld_pages();
-        Totals { caches: 1, evicted: decisions.evicted, invalidated, expired, flushed, unheld_pages }
+        let (unheld_pages, dead_pages) = (self.cache.unheld_pages(), self.cache.usage().dead_pages);
+        let evicted = decisions.evicted;
+        Totals { caches: 1, evicted, invalidated, expired, flushed, unheld_pages, dead_pages, longest_dead }
     }
 
     /// Deregisters what no shadow has, so that others have its room.
@@ -275,7 +281,7 @@ impl Domain {
     /// Returns its counts, without what it has no more.
     pub(crate) fn end(&self) -> Totals {
         self.closed.store(true, Ordering::Release);
-        Totals { unheld_pages: 0, caches: 0, ..self.totals() }
+        Totals { unheld_pages: 0, dead_pages: 0, caches: 0, ..self.totals() }
     }
 }
 

@@ -139,9 +139,10 @@ pub(crate) fn text(process: &Process) -> String {
     for (name, help, value) in counters {
         metric(name, "counter", help, &plain(&value));
     }
-    let gauges: [(&str, &str, u64); 3] = [
+    let gauges: [(&str, &str, u64); 4] = [
         ("mrrc_registered_bytes", "Bytes that the caches have registered.", bytes(stats.budget.pages())),
         ("mrrc_unheld_bytes", "Bytes of those that no registration of the program uses.", bytes(totals.unheld_pages)),
+        ("mrrc_dead_pin_bytes", "Bytes of regions whose memory changed, to be deregistered.", bytes(totals.dead_pages)),
         ("mrrc_caches", "Caches that there are.", totals.caches),
     ];
     for (name, help, value) in gauges {
@@ -152,6 +153,13 @@ pub(crate) fn text(process: &Process) -> String {
         let limit = bytes(stats.budget.limit());
         metric("mrrc_capacity_bytes", "gauge", "The most bytes that the caches may have registered.", &plain(&limit));
     }
+    let dead = totals.longest_dead.as_secs_f64();
+    metric(
+        "mrrc_dead_pin_seconds",
+        "gauge",
+        "The longest time that a region stayed after its memory changed.",
+        &plain(&dead),
+    );
     let saved = stats.saved_micros() / 1e6;
     metric("mrrc_saved_seconds", "gauge", "Time that the caches saved the program, estimated.", &plain(&saved));
     text

@@ -169,6 +169,8 @@ fn metrics_are_in_a_file_at_the_end() {
         ("mrrc_expired_total", "", 0),
         ("mrrc_registered_bytes", "", 0),
         ("mrrc_unheld_bytes", "", 0),
+        ("mrrc_dead_pin_bytes", "", 0),
+        ("mrrc_dead_pin_seconds", "", 0),
         ("mrrc_caches", "", 0),
     ] {
         let line = format!("{name}{{{labels}{label}}} {value}");

@@ -5,6 +5,7 @@ use crate::registrar::Registrar;
 use crate::state::shared::Shared;
 use crate::units::Count;
 use std::fmt;
+use std::time::Duration;
 
 /// Everything that a cache has counted since it was made.
 ///
@@ -63,6 +64,10 @@ pub struct CacheCounters {
     pub peak_pages: u64,
     /// The most regions that were ever registered at once.
     pub peak_regions: u64,
+    /// The most [dead pins](Usage::dead_pages) that there ever were at once, in pages.
+    pub peak_dead_pages: u64,
+    /// The longest time for which pins were dead, those that are dead now included. It ends with their deregistration.
+    pub longest_dead: Duration,
 }
 
 /// The current registrations. Displayed as a small table.
@@ -79,6 +84,10 @@ pub struct Usage {
     pub refused: u64,
     /// Held regions that are looked at again: retired, or registered for a lease.
     pub retired: u64,
+    /// Dead pins, in pages: still registered although the memory was unmapped, moved or discarded, and in no lease. The
+    /// [background](crate::cache::Builder::background) deregisters them within 100 ms. From 64 MiB on misses help, so there are seldom
+    /// more. One change can leave more at once, and a registrar may refuse to take regions back.
+    pub dead_pages: u64,
     /// The capacity in pages.
     pub capacity_pages: u64,
     /// The capacity in regions.
@@ -158,6 +167,7 @@ impl fmt::Display for Usage {
             ("leaving", self.leaving, "wait to be deregistered".into()),
             ("refused", self.refused, "could not be deregistered".into()),
             ("retired", self.retired, "leave when their leases end".into()),
+            ("dead", self.dead_pages, "pages whose memory changed, still registered".into()),
         ];
         table(f, &lines)
     }
@@ -183,6 +193,7 @@ pub(super) fn counters<R: Registrar>(shared: &Shared<R>) -> CacheCounters {
     decisions.pages = decisions.pages.saturating_add(pages);
     decisions.hit_pages = decisions.hit_pages.saturating_add(pages);
     let stats = &state.stats;
+    let (peak_dead_pages, longest_dead) = state.reclaimer.worst_dead();
     CacheCounters {
         decisions,
         attempts: stats.attempts,
@@ -205,6 +216,8 @@ pub(super) fn counters<R: Registrar>(shared: &Shared<R>) -> CacheCounters {
         refused_dereg_failed: stats.refused_dereg_failed,
         peak_pages: stats.peak.pages,
         peak_regions: stats.peak.regions,
+        peak_dead_pages,
+        longest_dead,
     }
 }
 
@@ -221,6 +234,7 @@ pub(super) fn usage<R: Registrar>(shared: &Shared<R>) -> Usage {
         leaving: state.reclaimer.pending_regions() as u64,
         refused: state.reclaimer.refused().0.regions,
         retired: state.lease_holds.len() as u64,
+        dead_pages: state.reclaimer.dead_pages(),
         capacity_pages: limit.pages,
         capacity_regions: limit.regions,
     }

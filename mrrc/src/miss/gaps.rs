@@ -264,7 +264,7 @@ impl<T> Gaps<T> {
         self.settle(state, |state, gap, registration| {
             state.abandon(gap.id);
             let &Gap { range, access, .. } = gap;
-            state.reclaimer.push(Registered { range, access, registration }, gap.is_watched());
+            state.reclaimer.push(Registered { range, access, registration }, gap.is_watched(), None);
             state.reclaimer.stir(tables.notifier());
         });
     }

@@ -19,8 +19,8 @@ pub(crate) fn reserve_lone<T>(
     let &Context { settings, thread, .. } = context;
     let &AcquireRequest { range, access, counted, sharing, .. } = request;
     let amount = Footprint::of([range]);
-    // Regions that have left are deregistered first, unless another thread does that.
-    let is_plain = settings.caches && !state.closed && (settings.background || !state.reclaimer.has_work());
+    // Regions that have left are deregistered first, unless another thread does that and keeps up.
+    let is_plain = settings.caches && !state.closed && state.reclaimer.is_kept_up(settings.background);
     if !is_plain || !state.changes.allows_caching(range, false) || !state.occupancy.has_room(amount) {
         return None;
     }

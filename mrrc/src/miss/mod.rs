@@ -420,7 +420,7 @@ impl<T> Miss<T> {
             if !self.gaps.is_empty() {
                 self.gaps.set_beginner(state, thread);
                 // Mostly there is room, and nothing to deregister first.
-                if context.settings.background || !state.reclaimer.has_work() {
+                if state.reclaimer.is_kept_up(context.settings.background) {
                     self.gaps.reserve(state);
                 }
             }

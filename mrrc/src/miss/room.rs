@@ -21,6 +21,8 @@ pub(super) struct Room {
     /// The batches and regions that it deregisters for others before it makes room for itself.
     batches: u32,
     regions: usize,
+    /// Whether that is only because there are many dead pins.
+    for_dead: bool,
     /// Whether it deregistered something for itself, and whether it had refused regions tried again.
     helped: bool,
     retried: bool,
@@ -32,8 +34,10 @@ impl Room {
     /// Begins to make room for gaps that were just planned.
     pub(super) fn begin<T>(&mut self, state: &CacheState<T>, context: &Context<'_, T>) {
         let is_idle = context.settings.background || state.reclaimer.is_in_progress() || !state.reclaimer.has_work();
-        let (batches, regions) = if is_idle { (0, 0) } else { (FOR_OTHERS, state.reclaimer.pending_regions()) };
-        *self = Self { batches, regions, ..Self::default() };
+        let for_dead = is_idle && state.reclaimer.has_many_dead();
+        let helps = !is_idle || for_dead;
+        let (batches, regions) = if helps { (FOR_OTHERS, state.reclaimer.pending_regions()) } else { (0, 0) };
+        *self = Self { batches, regions, for_dead, ..Self::default() };
     }
 
     /// Returns the cause of the time that a batch took; none where it was deregistered for others.
@@ -48,8 +52,8 @@ impl Room {
 
     /// Deregisters what has left until there is room for this request's gaps, and reserves that.
     ///
-    /// Where no other thread does that, a bounded part of what left before is deregistered in any case; more only as long as
-    /// the room is not there, and no longer than the request would wait for others.
+    /// Where no other thread does that, or there are many dead pins, a bounded part of what left before is deregistered in any case.
+    /// More is only as long as the room is not there, and no longer than the request would wait for others.
     ///
     /// # Errors
     /// There is no room, or the request has waited for others for too long.
@@ -63,7 +67,8 @@ impl Room {
     ) -> Next {
         let &Context { settings, registrar, .. } = context;
         if self.batches > 0 {
-            if self.regions > 0 && state.reclaimer.has_work() {
+            let is_needed = !self.for_dead || state.reclaimer.has_many_dead();
+            if self.regions > 0 && state.reclaimer.has_work() && is_needed {
                 self.batches -= 1;
                 return Ok(Some(Step::Deregister));
             }

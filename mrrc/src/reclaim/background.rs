@@ -11,14 +11,13 @@ use crate::error::Unusable;
 use crate::hit::barrier::Barrier;
 use crate::policy::Need;
 use crate::registrar::Registrar;
+use crate::state::IDLE;
 use crate::state::shared::Shared;
 use std::panic::AssertUnwindSafe;
 use std::time::{Duration, Instant};
 
 /// The intervals between looks at leases with regions that are to go. After these it is arranged that they tell.
 const LOOKS: [Duration; 3] = [Duration::from_millis(2), Duration::from_millis(4), Duration::from_millis(8)];
-/// The interval between looks at releases that are not reported.
-const IDLE: Duration = Duration::from_millis(500);
 /// The shortest and longest time after which the background tries again what could not be deregistered.
 const RETRY: Duration = Duration::from_millis(50);
 const RETRY_LONGEST: Duration = Duration::from_secs(30);
@@ -130,11 +129,9 @@ pub(crate) fn tend<R: Registrar>(shared: &Shared<R>) {
             continue;
         }
         let idle = (is_short || state.reclaimer.has_unmaps()).then_some(IDLE);
-        let mut longest = [look, retry.left(), second_look.left(), idle, unheld].into_iter().flatten().min();
         // Without end, if nothing is to be done: new work comes with a notification.
-        if longest.is_none() && !state.reclaimer.rest() {
-            longest = Some(IDLE);
-        }
+        let rest = state.reclaimer.rest();
+        let longest = [look, retry.left(), second_look.left(), idle, unheld, rest].into_iter().flatten().min();
         drop(state);
         shared.tables.notifier().wait(longest);
     }

@@ -30,6 +30,8 @@ struct Reported {
     marked: Range<usize>,
     /// There was no room after all: regions that are hidden have to be searched for.
     is_partial: bool,
+    /// When the first of them was recorded.
+    since: Option<Instant>,
     /// An empty list for the next time.
     spare: Vec<RegionId>,
 }
@@ -54,8 +56,9 @@ impl ChangeLog {
     }
 
     /// Records a region that a monitor's change has hidden. Allocates nothing.
-    pub(super) fn record(&mut self, id: RegionId) {
-        let Reported { marks, marked, is_partial, .. } = &mut self.reported;
+    pub(super) fn record(&mut self, id: RegionId, now: Instant) {
+        let Reported { marks, marked, is_partial, since, .. } = &mut self.reported;
+        since.get_or_insert(now);
         let word = id.index() / WORD;
         if let Some(marks) = marks.get_mut(word) {
             *marks |= 1 << (id.index() % WORD);
@@ -67,6 +70,11 @@ impl ChangeLog {
         }
     }
 
+    /// Returns when the first of the changes was recorded that were not [taken](Self::drain).
+    pub(super) fn reported_since(&self) -> Option<Instant> {
+        self.reported.since
+    }
+
     #[inline]
     pub(super) fn has_reported(&self) -> bool {
         !self.reported.marked.is_empty() || self.reported.is_partial
@@ -74,7 +82,8 @@ impl ChangeLog {
 
     /// Takes what monitors recorded of so many regions; what is not needed any more is to be [returned](Self::reuse).
     pub(super) fn drain(&mut self, regions: usize) -> Vec<RegionId> {
-        let Reported { marks, marked, is_partial, spare } = &mut self.reported;
+        let Reported { marks, marked, is_partial, spare, since } = &mut self.reported;
+        *since = None;
         let mut reported = std::mem::take(spare);
         let words = std::mem::take(marked);
         for (word, marks) in words.clone().zip(&mut marks[words]) {

@@ -22,6 +22,8 @@ pub(crate) enum Entry {
         watched: bool,
         /// The memory changed, or it is for one lease: it is never cached again. If not, the core may keep it after all.
         is_final: bool,
+        /// The memory changed: without a lease its pins are [dead](super::dead_pins).
+        is_dead: bool,
     },
 }
 
@@ -34,6 +36,15 @@ impl Entry {
     pub(crate) fn is_changed(self) -> bool {
         matches!(self, Self::Registering { changed: true, .. } | Self::Retired { is_final: true, .. })
     }
+}
+
+/// Why a region is never to be found again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Gone {
+    /// Its memory changed.
+    Memory,
+    /// The cache is emptied.
+    Cache,
 }
 
 /// Groups of threads that wait for tickets, by their regions; those that wait for anything are in the first. So the end of a
@@ -83,6 +94,7 @@ impl Packed {
     const RETIRED: u16 = 3;
     const WATCHED: u16 = 1 << 2;
     const FINAL: u16 = 1 << 3;
+    const DEAD: u16 = 1 << 4;
     const PLACE_SHIFT: u32 = 2;
 
     fn registering(place: u16) -> Self {
@@ -93,9 +105,10 @@ impl Packed {
         Self(if watched { Self::CACHED | Self::WATCHED } else { Self::CACHED })
     }
 
-    fn retired(watched: bool, is_final: bool) -> Self {
+    /// Retired for good, because the memory changed or it is for one lease.
+    fn retired(watched: bool, is_dead: bool) -> Self {
         let watched = if watched { Self::WATCHED } else { 0 };
-        Self(Self::RETIRED | watched | if is_final { Self::FINAL } else { 0 })
+        Self(Self::RETIRED | Self::FINAL | watched | if is_dead { Self::DEAD } else { 0 })
     }
 
     /// Returns the place of its ticket, if it is being registered.
@@ -112,7 +125,7 @@ const NO_PLACE: u16 = if cfg!(test) { 100 } else { u16::MAX >> Packed::PLACE_SHI
 struct Ticket {
     number: u64,
     owner: u32,
-    changed: bool,
+    changed: Option<Gone>,
 }
 
 /// Registrations in progress. Owns an entry for each region, the tickets, the groups of threads that wait, and
@@ -155,16 +168,17 @@ impl InFlight {
     #[inline]
     fn unpacked(&self, id: RegionId, packed: Packed) -> Entry {
         let Packed(word) = packed;
-        let (watched, is_final) = (word & Packed::WATCHED != 0, word & Packed::FINAL != 0);
+        let (watched, is_final, is_dead) =
+            (word & Packed::WATCHED != 0, word & Packed::FINAL != 0, word & Packed::DEAD != 0);
         match word & Packed::KIND {
             Packed::CACHED => Entry::Cached { watched },
-            Packed::RETIRED => Entry::Retired { watched, is_final },
+            Packed::RETIRED => Entry::Retired { watched, is_final, is_dead },
             _ => match packed.place() {
                 None => Entry::Absent,
                 Some(place) => {
                     let ticket = if place == NO_PLACE { &self.more[&id] } else { &self.tickets[usize::from(place)] };
                     let &Ticket { number, owner, changed } = ticket;
-                    Entry::Registering { ticket: number, owner, changed }
+                    Entry::Registering { ticket: number, owner, changed: changed.is_some() }
                 }
             },
         }
@@ -223,7 +237,7 @@ impl InFlight {
     /// Issues a ticket for a region that this thread registers.
     pub(crate) fn begin(&mut self, id: RegionId, owner: u32) {
         self.next += 1;
-        let ticket = Ticket { number: self.next, owner, changed: false };
+        let ticket = Ticket { number: self.next, owner, changed: None };
         if self.entries.len() <= id.index() {
             self.make_room(id.index() + 1);
         }
@@ -253,25 +267,27 @@ impl InFlight {
     /// Notes that a region is registered: for look-ups, or for one lease.
     pub(super) fn set_registered(&mut self, id: RegionId, is_cached: bool, watched: bool) {
         self.ended.add(Wakes::of(id));
-        let entry = if is_cached { Packed::cached(watched) } else { Packed::retired(watched, true) };
-        let before = std::mem::replace(&mut self.entries[id.index()], entry);
+        let before = self.entries[id.index()];
+        let mut is_dead = || self.ticket(id, before).is_some_and(|ticket| ticket.changed == Some(Gone::Memory));
+        let entry = if is_cached { Packed::cached(watched) } else { Packed::retired(watched, is_dead()) };
+        self.entries[id.index()] = entry;
         self.free(id, before);
     }
 
-    /// Notes that the memory of a region changed. Returns the entry before, if it was not [changed](Entry::is_changed). Allocates
-    /// nothing.
-    pub(super) fn set_changed(&mut self, id: RegionId) -> Option<Entry> {
+    /// Notes that a region is never to be found again: its memory changed, or the cache is emptied. Returns the entry before, if it
+    /// was not [changed](Entry::is_changed). Allocates nothing.
+    pub(super) fn set_changed(&mut self, id: RegionId, why: Gone) -> Option<Entry> {
         let packed = self.packed(id);
         let before = self.unpacked(id, packed);
         match before {
             Entry::Absent => return None,
             Entry::Registering { .. } => {
                 if let Some(ticket) = self.ticket(id, packed) {
-                    ticket.changed = true;
+                    ticket.changed.get_or_insert(why);
                 }
             }
             Entry::Cached { watched } | Entry::Retired { watched, .. } => {
-                self.entries[id.index()] = Packed::retired(watched, true);
+                self.entries[id.index()] = Packed::retired(watched, why == Gone::Memory);
             }
         }
         (!before.is_changed()).then_some(before)
@@ -291,7 +307,7 @@ impl InFlight {
     /// Makes a retired region cached again. Returns false if that is final, or it is not registered.
     pub(super) fn keep(&mut self, id: RegionId) -> bool {
         let entry = self.entry(id);
-        if let Entry::Retired { watched, is_final: false } = entry {
+        if let Entry::Retired { watched, is_final: false, .. } = entry {
             self.entries[id.index()] = Packed::cached(watched);
         }
         entry.is_registered() && !entry.is_changed()
@@ -387,19 +403,22 @@ mod tests {
         let ids: Vec<_> = (0..200).map(RegionId::of_index).collect();
         ids.iter().rev().for_each(|&id| in_flight.begin(id, id.raw()));
         let registering = |id: RegionId, ticket, changed| Entry::Registering { ticket, owner: id.raw(), changed };
-        assert_eq!(in_flight.set_changed(ids[3]), Some(registering(ids[3], 197, false)));
-        assert_eq!((in_flight.entry(ids[3]), in_flight.set_changed(ids[3])), (registering(ids[3], 197, true), None));
+        assert_eq!(in_flight.set_changed(ids[3], Gone::Memory), Some(registering(ids[3], 197, false)));
+        assert_eq!(
+            (in_flight.entry(ids[3]), in_flight.set_changed(ids[3], Gone::Memory)),
+            (registering(ids[3], 197, true), None)
+        );
         in_flight.begin_anew(ids[3], ids[3].raw());
         assert_eq!(in_flight.entry(ids[3]), registering(ids[3], 201, false));
         for (watched, &id) in [false, true].into_iter().zip(&ids) {
             in_flight.set_registered(id, true, watched);
             assert!(in_flight.entry(id) == Entry::Cached { watched } && in_flight.retire(id));
-            assert_eq!(in_flight.entry(id), Entry::Retired { watched, is_final: false });
+            assert_eq!(in_flight.entry(id), Entry::Retired { watched, is_final: false, is_dead: false });
             assert!(in_flight.keep(id) && in_flight.entry(id) == Entry::Cached { watched });
-            assert_eq!(in_flight.set_changed(id), Some(Entry::Cached { watched }));
-            assert!(!in_flight.keep(id) && in_flight.set_changed(id).is_none());
-            assert_eq!(in_flight.remove(id), Entry::Retired { watched, is_final: true });
-            assert_eq!((in_flight.entry(id), in_flight.set_changed(id)), (Entry::Absent, None));
+            assert_eq!(in_flight.set_changed(id, Gone::Memory), Some(Entry::Cached { watched }));
+            assert!(!in_flight.keep(id) && in_flight.set_changed(id, Gone::Memory).is_none());
+            assert_eq!(in_flight.remove(id), Entry::Retired { watched, is_final: true, is_dead: true });
+            assert_eq!((in_flight.entry(id), in_flight.set_changed(id, Gone::Memory)), (Entry::Absent, None));
         }
         assert_eq!(in_flight.remove(ids[5]), registering(ids[5], 195, false));
         assert_eq!(in_flight.remove(ids[150]), registering(ids[150], 50, false));

@@ -10,6 +10,7 @@
 //! ```
 
 mod change_log;
+mod dead_pins;
 mod holders;
 mod in_flight;
 mod lease_holds;
@@ -23,8 +24,8 @@ pub(crate) mod shared;
 pub(crate) mod stats;
 mod unheld;
 
-pub(crate) use in_flight::{Entry, InFlight, Wakes};
-pub(crate) use reclaimer::{Batch, PendingUnmap, Reclaimer, of_batch};
+pub(crate) use in_flight::{Entry, Gone, InFlight, Wakes};
+pub(crate) use reclaimer::{Batch, IDLE, PendingUnmap, Reclaimer, of_batch};
 
 use crate::core::{Core, Leaving};
 use crate::error::Obstacle;
@@ -83,30 +84,43 @@ impl<T> CacheState<T> {
         tables: &HitTables<T>,
         decide: impl FnOnce(&mut Core, &mut Leases<'_, T>) -> A,
     ) -> A {
+        self.with_core_after(tables, None, decide)
+    }
+
+    /// As [`CacheState::with_core`], where memory changed at this moment, if it is known.
+    fn with_core_after<A>(
+        &mut self,
+        tables: &HitTables<T>,
+        changed: Option<Instant>,
+        decide: impl FnOnce(&mut Core, &mut Leases<'_, T>) -> A,
+    ) -> A {
         let Self { core, in_flight, lease_holds, stats, unheld, next_group, .. } = self;
         let answer = decide(core, &mut Leases { tables, in_flight, lease_holds, unheld, next_group, stats });
-        self.collect(tables);
+        self.collect(tables, changed);
         answer
     }
 
-    /// Takes the registrations of what the core let go.
+    /// Takes the registrations of what the core let go. The pins of those with changed memory are dead from then on.
     #[expect(unsafe_code, reason = "it empties records")]
-    fn collect(&mut self, tables: &HitTables<T>) {
+    fn collect(&mut self, tables: &HitTables<T>, mut changed: Option<Instant>) {
         let Self { core, in_flight, reclaimer, .. } = self;
         let mut any = false;
         for batch in core.outcome().batches() {
             for &Leaving { region: id, .. } in batch {
                 any = true;
                 let record = &tables.records[id];
-                let (Entry::Cached { watched } | Entry::Retired { watched, .. }) = in_flight.remove(id) else {
-                    unreachable!("{id:?} is registered until it leaves")
+                let (watched, is_dead) = match in_flight.remove(id) {
+                    Entry::Cached { watched } => (watched, false),
+                    Entry::Retired { watched, is_dead, .. } => (watched, is_dead),
+                    Entry::Absent | Entry::Registering { .. } => unreachable!("{id:?} is registered until it leaves"),
                 };
+                let dead_since = is_dead.then(|| *changed.get_or_insert_with(Instant::now));
                 let (range, access) = (record.range(), record.access());
                 // SAFETY: `Record::empty` wants a record that is filled, hidden and not held, and the lock. The region was
                 // registered, so its record is filled; the core let it go only after it was hidden and found unheld; and
                 // `self` is what the lock protects.
                 let registration = unsafe { record.empty() };
-                reclaimer.push(Registered { range, access, registration }, watched);
+                reclaimer.push(Registered { range, access, registration }, watched, dead_since);
             }
         }
         if any {
@@ -300,24 +314,33 @@ impl<T> CacheState<T> {
 
     #[cold]
     fn settle_reported(&mut self, tables: &HitTables<T>) {
+        let changed = self.changes.reported_since();
         let mut regions = self.changes.drain(self.in_flight.len());
         regions.retain(|&id| self.in_flight.entry(id).is_changed() && self.core.is_found(id));
-        self.with_core(tables, |core, leases| _ = core.invalidate_regions(&mut regions, leases));
+        self.with_core_after(tables, changed, |core, leases| _ = core.invalidate_regions(&mut regions, leases));
         self.changes.reuse(regions);
     }
 
-    /// Invalidates what is cached or being registered in the range; what leases have stays registered until they end.
+    /// Invalidates what is cached or being registered in the range; what leases have stays registered until they end. To invalidate
+    /// everything is to empty the cache, and tells of no change of memory.
     pub(crate) fn invalidate(&mut self, tables: &HitTables<T>, range: PageRange) {
-        self.hide(tables, range, |_, _| {});
+        let why = if range == PageRange::EVERYTHING { Gone::Cache } else { Gone::Memory };
+        self.hide(tables, range, why, |_, _| {});
         self.with_core(tables, |core, leases| _ = core.invalidate_among(range, leases));
     }
 
     /// Hides what is in the range, and names what was not hidden before. Allocates and frees nothing: monitors do this.
-    fn hide(&mut self, tables: &HitTables<T>, range: PageRange, mut hidden: impl FnMut(&mut ChangeLog, RegionId)) {
+    fn hide(
+        &mut self,
+        tables: &HitTables<T>,
+        range: PageRange,
+        why: Gone,
+        mut hidden: impl FnMut(&mut ChangeLog, RegionId),
+    ) {
         let Self { core, in_flight, changes, .. } = self;
         changes.count();
         let hide = |id: RegionId| {
-            let Some(entry) = in_flight.set_changed(id) else { return };
+            let Some(entry) = in_flight.set_changed(id, why) else { return };
             if entry.is_registered() {
                 tables.records[id].hide();
             }
@@ -330,9 +353,9 @@ impl<T> CacheState<T> {
     pub(crate) fn note_change(&mut self, tables: &HitTables<T>, change: Change, now: Instant, until: Instant) {
         self.stats.changes += 1;
         let mut any_hidden = false;
-        self.hide(tables, change.range, |changes, id| {
+        self.hide(tables, change.range, Gone::Memory, |changes, id| {
             any_hidden = true;
-            changes.record(id);
+            changes.record(id, now);
         });
         if any_hidden {
             self.core.observe_change(change.range);

@@ -8,6 +8,7 @@
 //!
 //! Memory of arenas that are gone waits here too, until nothing of it is registered.
 
+use super::dead_pins::{DeadPins, NAP};
 use super::pace::Pace;
 use crate::footprint::Footprint;
 use crate::hit::notifier::Notifier;
@@ -16,20 +17,23 @@ use crate::range::PageRange;
 use crate::registrar::Registered;
 use std::borrow::Cow;
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// The longest sleep of the background after something left that does not wake it.
+pub(crate) const IDLE: Duration = Duration::from_millis(500);
 
 /// Regions that are to be deregistered. Owns the registrations from when they leave the core until the registrar has taken
 /// them back, the size of batches, the ranges to be unwatched, and memory that is to be unmapped after them.
 pub(crate) struct Reclaimer<T> {
     /// First out, first deregistered.
-    pending: VecDeque<Registered<T>>,
+    pending: VecDeque<Leaver<T>>,
     /// The regions that the registrar refused to deregister.
-    refused: Vec<Registered<T>>,
+    refused: Vec<Leaver<T>>,
+    dead: DeadPins,
     /// The registrar's last refusal.
     refusal: Cow<'static, str>,
     in_progress: Footprint,
-    /// The batches in progress: their numbers, and the threads.
-    batches: Vec<(u64, u32)>,
+    batches: Vec<InProgress>,
     next_batch: u64,
     ended_batches: u64,
     pace: Pace,
@@ -41,10 +45,42 @@ pub(crate) struct Reclaimer<T> {
     looked: Looked,
     /// An empty vector for the next batch.
     spare: Vec<Registered<T>>,
-    /// The background sleeps until it is told.
-    resting: bool,
-    /// Something has left since the background was last there.
-    stirred: bool,
+    /// The kinds of leavers that wake the background.
+    woken_by: WokenBy,
+    /// The leavers since the background was last there.
+    left: Option<Left>,
+}
+
+/// A region that has left the core.
+struct Leaver<T> {
+    registered: Registered<T>,
+    /// Since when its pins are dead, if they are.
+    dead_since: Option<Instant>,
+}
+
+/// A batch in progress.
+struct InProgress {
+    number: u64,
+    thread: u32,
+    /// The oldest of its dead pins.
+    dead_since: Option<Instant>,
+}
+
+/// A kind of leavers. A later one is rarer, and is looked after sooner.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Left {
+    Regions,
+    DeadPins,
+    ManyDeadPins,
+}
+
+/// The leavers that wake the background before its time. They are fewer, the shorter it sleeps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum WokenBy {
+    /// It is awake, or was woken.
+    Nothing,
+    /// This, and what comes after it.
+    From(Left),
 }
 
 /// Memory whose arena is gone.
@@ -79,6 +115,8 @@ pub(crate) struct Batch<T> {
     pub(crate) regions: Vec<Registered<T>>,
     /// The amounts at the beginning.
     pub(crate) amount: Footprint,
+    /// The regions with dead pins, and since when they are dead.
+    dead: Vec<(PageRange, Instant)>,
     /// Ranges to be unwatched before.
     pub(crate) unwatch: Vec<PageRange>,
     /// Memory to be unmapped after.
@@ -96,6 +134,10 @@ pub(crate) struct Batch<T> {
 /// Returns the footprint of registrations.
 pub(crate) fn of_batch<'a, T: 'a>(batch: impl IntoIterator<Item = &'a Registered<T>>) -> Footprint {
     Footprint::of(batch.into_iter().map(|registered| registered.range))
+}
+
+fn of_leavers<'a, T: 'a>(leavers: impl IntoIterator<Item = &'a Leaver<T>>) -> Footprint {
+    Footprint::of(leavers.into_iter().map(|leaver| leaver.registered.range))
 }
 
 impl<T> Batch<T> {
@@ -119,6 +161,7 @@ impl<T> Reclaimer<T> {
         Self {
             pending: VecDeque::new(),
             refused: Vec::new(),
+            dead: DeadPins::default(),
             refusal: Cow::Borrowed(""),
             in_progress: Footprint::default(),
             batches: Vec::new(),
@@ -130,17 +173,20 @@ impl<T> Reclaimer<T> {
             unheld_unmaps: Vec::new(),
             looked: Looked::default(),
             spare: Vec::new(),
-            resting: false,
-            stirred: false,
+            woken_by: WokenBy::Nothing,
+            left: None,
         }
     }
 
-    /// Adds a region that left the core.
-    pub(crate) fn push(&mut self, registered: Registered<T>, watched: bool) {
+    /// Adds a region that left the core. Its pins may be dead since some moment.
+    pub(crate) fn push(&mut self, registered: Registered<T>, watched: bool, dead_since: Option<Instant>) {
         if watched {
             self.to_unwatch.push(registered.range);
         }
-        self.pending.push_back(registered);
+        if dead_since.is_some() {
+            self.dead.add(registered.range);
+        }
+        self.pending.push_back(Leaver { registered, dead_since });
     }
 
     /// Takes the next batch, which is in progress from now on: what left first, no more than the pace allows.
@@ -149,12 +195,17 @@ impl<T> Reclaimer<T> {
         // One alone needs no choice.
         let count = match self.pending.len() {
             few @ ..=1 => few,
-            _ => self.pace.choose(self.pending.iter().map(|registered| registered.range.pages())),
+            _ => self.pace.choose(self.pending.iter().map(|leaver| leaver.registered.range.pages())),
+        };
+        let mut dead = Vec::new();
+        let mut take = |Leaver { registered, dead_since }: Leaver<T>| {
+            dead.extend(dead_since.map(|since| (registered.range, since)));
+            regions.push(registered);
         };
         if count == 1 {
-            regions.extend(self.pending.pop_front());
+            self.pending.pop_front().into_iter().for_each(&mut take);
         } else {
-            regions.extend(self.pending.drain(..count));
+            self.pending.drain(..count).for_each(&mut take);
         }
         // There are no more of these than pending regions, so none is left when those are gone.
         let unwatch = if self.to_unwatch.len() <= count {
@@ -166,26 +217,36 @@ impl<T> Reclaimer<T> {
         self.next_batch += 1;
         let amount = of_batch(&regions);
         self.in_progress = self.in_progress.plus(amount);
-        self.batches.push((number, thread));
+        let dead_since = dead.iter().map(|&(_, since)| since).min();
+        self.batches.push(InProgress { number, thread, dead_since });
         let (unmaps, timed) = (std::mem::take(&mut self.unheld_unmaps), self.pace.wants_time(amount));
         let refusal = Some(Cow::Borrowed("it panicked"));
-        Batch { number, regions, amount, unwatch, unmaps, unmapped: Vec::new(), timed, took: None, refusal }
+        Batch { number, regions, amount, dead, unwatch, unmaps, unmapped: Vec::new(), timed, took: None, refusal }
     }
 
     /// Ends a batch: what is left of it was refused. Returns the changes that ended with it.
     pub(super) fn finish_batch(&mut self, batch: Batch<T>, background: &Notifier) -> Vec<u64> {
-        let Batch { number, mut regions, amount, unmaps, unmapped, took, refusal, .. } = batch;
+        let Batch { number, mut regions, amount, mut dead, unmaps, unmapped, took, refusal, .. } = batch;
         if amount != Footprint::default() {
             self.pace.learn(amount, took);
         }
         self.in_progress = self.in_progress.minus(amount);
         self.ended_batches += 1;
-        if let Some(place) = self.batches.iter().position(|&(other, _)| other == number) {
+        if let Some(place) = self.batches.iter().position(|batch| batch.number == number) {
             self.batches.swap_remove(place);
         }
         if !regions.is_empty() {
             self.refusal = refusal.unwrap_or(Cow::Borrowed("it said that all went well, and left them"));
-            self.refused.append(&mut regions);
+            for registered in regions.drain(..) {
+                // Of two regions of the same range the pins of both are dead.
+                let place = dead.iter().position(|&(range, _)| range == registered.range);
+                let dead_since = place.map(|place| dead.swap_remove(place).1);
+                self.refused.push(Leaver { registered, dead_since });
+            }
+        }
+        if !dead.is_empty() {
+            let now = Instant::now();
+            dead.iter().for_each(|&(range, since)| self.dead.remove(range, since, now));
         }
         self.spare = regions;
         self.unmaps.extend(unmaps);
@@ -223,7 +284,31 @@ impl<T> Reclaimer<T> {
     }
 
     pub(crate) fn pending_amount(&self) -> Footprint {
-        of_batch(&self.pending)
+        of_leavers(&self.pending)
+    }
+
+    /// Returns the pages that are dead pins.
+    pub(crate) fn dead_pages(&self) -> u64 {
+        self.dead.pages()
+    }
+
+    /// Returns whether a miss need not deregister anything first, with a background or without one.
+    #[inline]
+    pub(crate) fn is_kept_up(&self, background: bool) -> bool {
+        if background { !self.has_many_dead() } else { !self.has_work() }
+    }
+
+    /// Returns whether misses are to deregister dead pins, too: there are many.
+    #[inline]
+    pub(crate) fn has_many_dead(&self) -> bool {
+        self.dead.are_many() && self.has_pending()
+    }
+
+    /// Returns the most pages that were dead pins at once, and the longest time for which one was dead.
+    pub(crate) fn worst_dead(&self) -> (u64, Duration) {
+        let leavers = self.pending.iter().chain(&self.refused).map(|leaver| leaver.dead_since);
+        let oldest = leavers.chain(self.batches.iter().map(|batch| batch.dead_since)).flatten().min();
+        (self.dead.peak(), self.dead.longest(oldest, Instant::now()))
     }
 
     pub(crate) fn in_progress_amount(&self) -> Footprint {
@@ -232,7 +317,7 @@ impl<T> Reclaimer<T> {
 
     /// Returns what was refused, and what the registrar said when it last refused.
     pub(crate) fn refused(&self) -> (Footprint, &str) {
-        (of_batch(&self.refused), &self.refusal)
+        (of_leavers(&self.refused), &self.refusal)
     }
 
     /// Returns the number of the next batch: those in progress have smaller ones.
@@ -242,7 +327,7 @@ impl<T> Reclaimer<T> {
 
     /// Returns whether other threads are deregistering batches with numbers below this one.
     pub(crate) fn others_in_progress(&self, before: u64, thread: u32) -> bool {
-        self.batches.iter().any(|&(number, by)| number < before && by != thread)
+        self.batches.iter().any(|batch| batch.number < before && batch.thread != thread)
     }
 
     /// Adds memory whose arena is gone.
@@ -265,7 +350,7 @@ impl<T> Reclaimer<T> {
         // No two are of the same memory.
         let mut places: Vec<_> = unmaps[first..].iter().map(|unmap| (unmap.memory.pages(), false)).collect();
         places.sort_unstable();
-        for range in held.chain(pending.iter().chain(&*refused).map(|registered| registered.range)) {
+        for range in held.chain(pending.iter().chain(&*refused).map(|leaver| leaver.registered.range)) {
             let first = places.partition_point(|(pages, _)| pages.end() <= range.start());
             let overlapping = places[first..].iter_mut().take_while(|(pages, _)| pages.start() < range.end());
             overlapping.for_each(|(_, is_used)| *is_used = true);
@@ -278,26 +363,109 @@ impl<T> Reclaimer<T> {
             }
             // Batches in progress may have some of it. Batches that come later have none, and are not waited for.
             let free_from = *unmap.free_from.get_or_insert(*next_batch);
-            batches.iter().all(|&(batch, _)| batch >= free_from)
+            batches.iter().all(|batch| batch.number >= free_from)
         };
         unheld_unmaps.extend(unmaps.extract_if(first.., unheld));
         *looked = Looked { unmaps: unmaps.len(), batches: *ended_batches };
     }
 
     /// Has the background look after what left, soon. To wake it each time would be more than the work, so it is woken only
-    /// out of a long rest.
+    /// out of a long rest: for dead pins earlier than for others.
     pub(crate) fn stir(&mut self, background: &Notifier) {
-        self.stirred = true;
-        if std::mem::take(&mut self.resting) {
+        let left = match self.dead.pages() {
+            0 => Left::Regions,
+            _ if self.dead.are_many() => Left::ManyDeadPins,
+            _ => Left::DeadPins,
+        };
+        self.left = self.left.max(Some(left));
+        if matches!(self.woken_by, WokenBy::From(least) if least <= left) {
+            self.woken_by = WokenBy::Nothing;
             background.notify_one();
         }
     }
 
-    /// Notes that the background has nothing to do. Returns whether nothing has left for a while, so that it may sleep until
-    /// it is told. Under a checker always: time does not pass.
-    pub(crate) fn rest(&mut self) -> bool {
-        let stirred = std::mem::take(&mut self.stirred);
-        self.resting = !stirred || cfg!(any(loom, shuttle));
-        self.resting
+    /// Notes that the background has nothing to do. Returns how long it may sleep if nothing wakes it. It is till it is told if
+    /// nothing has left for a while; under a checker always, because time does not pass.
+    pub(crate) fn rest(&mut self) -> Option<Duration> {
+        let (nap, least) = match self.left.take().filter(|_| !cfg!(any(loom, shuttle))) {
+            None => (None, Left::Regions),
+            Some(Left::Regions) => (Some(IDLE), Left::DeadPins),
+            Some(Left::DeadPins | Left::ManyDeadPins) => (Some(NAP), Left::ManyDeadPins),
+        };
+        self.woken_by = WokenBy::From(least);
+        nap
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::super::dead_pins::MOST;
+    use super::*;
+    use crate::access::Access;
+
+    /// Adds regions of so many pages each, dead since this moment if they are.
+    fn leave(reclaimer: &mut Reclaimer<()>, pages: &[u64], dead_since: Option<Instant>, background: &Notifier) {
+        for &pages in pages {
+            let range =
+                PageRange::new((reclaimer.next_batch << 32) + reclaimer.pending.len() as u64 * MOST, pages).unwrap();
+            reclaimer.push(Registered { range, access: Access::LOCAL, registration: () }, false, dead_since);
+        }
+        reclaimer.stir(background);
+    }
+
+    #[test]
+    fn sleep_of_the_background_follows_what_left() {
+        let background = Notifier::claim();
+        let mut reclaimer = Reclaimer::<()>::new();
+        let now = Some(Instant::now());
+        let mut wakes = |dead, pages| {
+            leave(&mut reclaimer, &[pages], dead, background);
+            let was_woken = reclaimer.woken_by == WokenBy::Nothing;
+            let batch = reclaimer.take_batch(0);
+            // Those that are not in the batch stay dead.
+            let left = Batch { regions: Vec::new(), ..batch };
+            reclaimer.finish_batch(left, background);
+            (was_woken, reclaimer.rest())
+        };
+        assert_eq!(wakes(None, 1), (true, Some(IDLE)), "it works at the beginning");
+        assert_eq!(wakes(None, 1), (false, Some(IDLE)), "it looks soon");
+        assert_eq!(wakes(now, 1), (true, Some(NAP)), "dead pins are not to wait so long");
+        assert_eq!(wakes(now, 1), (false, Some(NAP)), "it looks in time");
+        assert_eq!(wakes(now, MOST + 1), (true, Some(NAP)), "there are too many");
+        assert_eq!(wakes(None, 1), (false, Some(IDLE)));
+        reclaimer.rest();
+        assert_eq!(reclaimer.rest(), None, "nothing left for a while");
+        leave(&mut reclaimer, &[1], None, background);
+        assert_eq!(reclaimer.woken_by, WokenBy::Nothing, "it slept");
+        background.give_up();
+    }
+
+    #[test]
+    fn dead_pins_are_counted_until_they_are_taken() {
+        let background = Notifier::claim();
+        let mut reclaimer = Reclaimer::<()>::new();
+        let long_ago = Instant::now() - Duration::from_secs(1000);
+        leave(&mut reclaimer, &[3], None, background);
+        leave(&mut reclaimer, &[5, 7], Some(long_ago), background);
+        assert_eq!(reclaimer.dead_pages(), 12);
+        let age = |reclaimer: &Reclaimer<()>| reclaimer.worst_dead().1 >= Duration::from_secs(1000);
+        assert!(age(&reclaimer) && !reclaimer.has_many_dead());
+        // One region at first, which is not dead.
+        let first = reclaimer.take_batch(0);
+        reclaimer.finish_batch(Batch { regions: Vec::new(), took: Some(Duration::ZERO), ..first }, background);
+        assert_eq!(reclaimer.dead_pages(), 12);
+        let second = reclaimer.take_batch(0);
+        assert!(second.dead.len() == second.regions.len() && age(&reclaimer), "those in progress are dead");
+        // The registrar refuses all of it.
+        reclaimer.finish_batch(second, background);
+        assert!(reclaimer.dead_pages() == 12 && age(&reclaimer));
+        reclaimer.retry();
+        while reclaimer.has_pending() {
+            let batch = reclaimer.take_batch(0);
+            reclaimer.finish_batch(Batch { regions: Vec::new(), ..batch }, background);
+        }
+        assert_eq!((reclaimer.dead_pages(), reclaimer.worst_dead().0), (0, 12));
+        assert!(age(&reclaimer), "the longest time stays");
+        background.give_up();
     }
 }
