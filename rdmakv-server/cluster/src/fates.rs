@@ -18,6 +18,20 @@ const SILENCE: u64 = 2 * GIVE_UP_AFTER;
 /// Nanoseconds between two looks for silent clients.
 const LOOK: u64 = 10_000_000_000;
 
+/// Fates of one client after which a server orders none of its writes. A client raises its lowest open write before.
+pub const MAX_WINDOW: usize = 1 << 16;
+
+/// Clients with fates, after which a server orders no write of another: that waits until some have closed theirs.
+const MAX_CLIENTS: usize = 1 << 17;
+
+/// Fates that each client with some may have in any case, and those of all beyond which none has more.
+const SHARE: usize = 16;
+const MAX_KEPT: usize = 1 << 20;
+
+/// Nanoseconds of silence, and between two looks, while no other client finds a place. Each client gave up its writes before.
+const SILENCE_WHEN_FULL: u64 = GIVE_UP_AFTER + GIVE_UP_AFTER / 8;
+const LOOK_WHEN_FULL: u64 = 1_000_000_000;
+
 /// Silent clients whose lowest open write is remembered.
 const MAX_SILENT: usize = 1 << 16;
 
@@ -25,6 +39,9 @@ const MAX_SILENT: usize = 1 << 16;
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Fates {
     clients: BTreeMap<u64, Client>,
+    /// Clients that have fates, and the fates of all.
+    open: usize,
+    kept: usize,
     now: u64,
     looked: u64,
 }
@@ -51,7 +68,7 @@ pub(crate) enum Known {
 impl Fates {
     /// Returns whether no fate is known.
     pub fn is_empty(&self) -> bool {
-        self.clients.values().all(|client| client.known.is_empty())
+        self.kept == 0
     }
 
     /// Returns what is known of a write.
@@ -72,15 +89,24 @@ impl Fates {
         if let Some(client) = client.and_then(|client| self.clients.get_mut(&client)) {
             client.heard = now;
         }
-        if now < self.looked.saturating_add(LOOK) {
+        let is_full = self.open >= MAX_CLIENTS;
+        let (pause, silence) = if is_full { (LOOK_WHEN_FULL, SILENCE_WHEN_FULL) } else { (LOOK, SILENCE) };
+        if now < self.looked.saturating_add(pause) {
             return;
         }
         self.looked = now;
-        for client in self.clients.values_mut().filter(|client| now >= client.heard.saturating_add(SILENCE)) {
+        for client in self.clients.values_mut().filter(|client| now >= client.heard.saturating_add(silence)) {
             let last = client.known.last_key_value().map_or(0, |(&sequence, _)| sequence);
             client.lowest = client.lowest.max(last.saturating_add(1));
+            self.open -= usize::from(!client.known.is_empty());
+            self.kept -= client.known.len();
             client.known.clear();
         }
+        self.forget_silent();
+    }
+
+    /// Forgets the clients without fates that were silent for the longest time, but for the last ones.
+    fn forget_silent(&mut self) {
         let silent = self.clients.iter().filter(|(_, client)| client.known.is_empty());
         let mut silent: Vec<(u64, u64)> = silent.map(|(&number, client)| (client.heard, number)).collect();
         let excess = silent.len().saturating_sub(MAX_SILENT);
@@ -93,21 +119,41 @@ impl Fates {
         self.clients.get(&client).map_or(0, |client| client.known.len())
     }
 
+    /// Returns whether the fate of another write of a client has a place, so that the write may be ordered.
+    ///
+    /// A client that has fates may have a few in any case, and more if the places for those of all are not taken. What was ordered can be
+    /// refused: for that there are `twice` as many places.
+    pub(crate) fn has_place(&self, client: u64, twice: bool) -> bool {
+        let times = 1 + usize::from(twice);
+        match self.count(client) {
+            0 => self.open < times * MAX_CLIENTS,
+            own => own < SHARE || own < times * MAX_WINDOW && self.kept < times * MAX_KEPT,
+        }
+    }
+
     /// Records the fate of a write. One that is done stays so; one that was flushed may turn out to have been published before.
     ///
     /// A refused write may still be done: a member refused it, its primary died before all had, and the next one completes it.
     pub(crate) fn record(&mut self, id: WriteId, fate: Fate) {
         let client = self.client(id.client);
-        if id.sequence >= client.lowest {
-            let known = client.known.entry(id.sequence).or_insert(fate);
-            let is_open = *known == Fate::Refused || *known == Fate::Done(Verdict::Flushed) && fate != Fate::Refused;
-            if is_open {
-                *known = fate;
-            }
+        if id.sequence < client.lowest {
+            return;
         }
+        let before = client.known.len();
+        let known = client.known.entry(id.sequence).or_insert(fate);
+        let is_open = *known == Fate::Refused || *known == Fate::Done(Verdict::Flushed) && fate != Fate::Refused;
+        if is_open {
+            *known = fate;
+        }
+        let is_new = client.known.len() > before;
+        self.open += usize::from(is_new && before == 0);
+        self.kept += usize::from(is_new);
     }
 
     fn client(&mut self, client: u64) -> &mut Client {
+        if self.clients.len() > self.open + 2 * MAX_SILENT && !self.clients.contains_key(&client) {
+            self.forget_silent();
+        }
         let new = || Client { heard: self.now, ..Client::default() };
         self.clients.entry(client).or_insert_with(new)
     }
@@ -120,13 +166,19 @@ impl Fates {
         let client = self.client(client);
         if lowest > client.lowest {
             client.lowest = lowest;
-            client.known = client.known.split_off(&lowest);
+            let left = client.known.split_off(&lowest);
+            let closed = std::mem::replace(&mut client.known, left);
+            let has_none = client.known.is_empty();
+            self.open -= usize::from(!closed.is_empty() && has_none);
+            self.kept -= closed.len();
         }
     }
 
     /// Forgets a client that was silent for long and whose connections are closed.
     pub fn forget_client(&mut self, client: u64) {
-        self.clients.remove(&client);
+        let known = self.clients.remove(&client).map_or(0, |client| client.known.len());
+        self.open -= usize::from(known > 0);
+        self.kept -= known;
     }
 
     /// Returns the first fates of writes above this one, or of all: one message for a member that is repaired, at most [`MAX_FATES`].
@@ -174,6 +226,57 @@ mod tests {
         assert_eq!(fates.clients.len(), MAX_SILENT);
         assert_eq!(fates.of(WriteId { client: 9, sequence: 1 }), Known::Open);
         assert_eq!(fates.of(WriteId { client: 10, sequence: 1 }), Known::Closed);
+    }
+
+    #[test]
+    fn a_burst_of_clients_leaves_places_to_those_there() {
+        let id = |client, sequence| WriteId { client, sequence };
+        let mut fates = Fates::default();
+        for client in 0..MAX_CLIENTS as u64 {
+            assert!(fates.has_place(client, false));
+            fates.record(id(client, 1), Fate::Refused);
+        }
+        let other = MAX_CLIENTS as u64;
+        assert!(!fates.has_place(other, false) && fates.has_place(other, true) && fates.has_place(7, false));
+        // One that closes its writes leaves its place.
+        fates.close_below(3, 2);
+        assert!(fates.has_place(other, false));
+        fates.record(id(other, 1), Fate::Refused);
+        assert!(!fates.has_place(3, false));
+        // Clients that gave up leave theirs earlier than else, and their late orders are refused.
+        fates.hear(Some(7), SILENCE_WHEN_FULL - 1);
+        fates.hear(None, SILENCE_WHEN_FULL + LOOK_WHEN_FULL);
+        assert!(fates.has_place(3, false) && fates.of(id(other, 1)) == Known::Closed && fates.count(7) == 1);
+        assert_eq!((fates.open, fates.kept), (1, 1));
+        fates.forget_client(7);
+        assert!(fates.is_empty() && fates.open == 0);
+    }
+
+    #[test]
+    fn a_client_with_many_fates_leaves_places() {
+        let mut fates = Fates::default();
+        let per_client = MAX_WINDOW as u64 - 1;
+        for client in 0..=MAX_KEPT as u64 / per_client {
+            (1..=per_client).for_each(|sequence| fates.record(WriteId { client, sequence }, Fate::Refused));
+        }
+        assert!(!fates.has_place(0, false) && fates.has_place(0, true));
+        for sequence in 1..SHARE as u64 {
+            fates.record(WriteId { client: 99, sequence }, Fate::Refused);
+            assert!(fates.has_place(99, false));
+        }
+        fates.record(WriteId { client: 99, sequence: SHARE as u64 }, Fate::Refused);
+        assert!(!fates.has_place(99, false));
+    }
+
+    #[test]
+    fn clients_without_fates_are_bounded_at_any_time() {
+        let mut fates = Fates::default();
+        for client in 0..3 * MAX_SILENT as u64 {
+            fates.now = client;
+            fates.close_below(client, 1);
+            assert!(fates.clients.len() <= 2 * MAX_SILENT + 1);
+        }
+        assert_eq!(fates.of(WriteId { client: 3 * MAX_SILENT as u64 - 1, sequence: 0 }), Known::Closed);
     }
 
     #[test]

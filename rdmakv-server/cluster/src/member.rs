@@ -12,6 +12,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+pub use crate::fates::MAX_WINDOW;
 use crate::fates::{Fates, Known};
 use crate::faults::is_planted;
 use crate::ids::{Epoch, Version, WriteId};
@@ -27,9 +28,6 @@ pub const MAX_STAGED: u64 = 64 << 20;
 
 /// Bytes that a staged piece counts for besides its own.
 const PIECE: u64 = 256;
-
-/// Fates of one client after which a server orders none of its writes. A client raises its lowest open write before.
-pub const MAX_WINDOW: usize = 1 << 16;
 
 /// Nanoseconds after which a client that meets a pending write completes it.
 pub const HELP_AFTER: u64 = 100_000_000;
@@ -504,7 +502,7 @@ impl Member {
     ) -> Replies {
         let (call_id, id) = (waiting.call_id, waiting.id);
         let answer = match (self.fates.of(id), replica.pending()) {
-            (Known::Open, _) if self.fates.count(id.client) >= MAX_WINDOW => Answer::Busy,
+            (Known::Open, _) if !self.fates.has_place(id.client, false) => Answer::Busy,
             (Known::Open, None) => {
                 let answer = self.run(replica, standing.epoch, waiting, now, chunks);
                 return vec![(call_id, reply(standing, Some(id), answer))];
@@ -706,7 +704,7 @@ impl Member {
             return Answer::Done(Verdict::Stored(current.version));
         }
         // What was ordered within the window can be refused.
-        if self.fates.of(id) == Known::Open && self.fates.count(id.client) >= 2 * MAX_WINDOW {
+        if self.fates.of(id) == Known::Open && !self.fates.has_place(id.client, true) {
             return Answer::Busy;
         }
         self.fates.record(id, Fate::Refused);
