@@ -73,7 +73,8 @@ impl Right {
         if crate::faults::is_planted("tag-past-right") {
             return self.is_in_force(now);
         }
-        self.end().is_some_and(|end| now + duration + duration / 8 <= end)
+        let until = now.saturating_add(duration).saturating_add(duration / 8);
+        self.end().is_some_and(|end| until <= end)
     }
 }
 
