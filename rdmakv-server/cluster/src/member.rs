@@ -76,6 +76,9 @@ pub trait Chunks {
     /// Makes a published value readable by tag, at the primary. The one before is dead already.
     fn publish(&mut self, piece: Piece);
 
+    /// Ends a value early that has an expiry: the clock of this primary may be behind that of the one before, which ended it.
+    fn end_early(&mut self, piece: Piece);
+
     /// Takes a piece that nothing names any more: it is dead, and freed when no tag lease is left.
     fn free(&mut self, piece: Piece);
 }
@@ -302,6 +305,9 @@ impl Member {
         let is_new = standing.role == Role::Primary && !(before == Role::Primary && stayed_primary);
         if is_new && is_planted("ambiguous-not-completed") {
             replica.next.take().into_iter().for_each(|next| chunks.free(next.piece));
+        }
+        if is_new {
+            [&replica.current, &replica.next].into_iter().flatten().for_each(|stored| chunks.end_early(stored.piece));
         }
         // It stays ambiguous until it is completed, in whatever epoch.
         replica.is_ambiguous = (is_new || replica.is_ambiguous) && replica.next.is_some();

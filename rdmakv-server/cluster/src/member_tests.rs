@@ -14,6 +14,8 @@ const CLUSTER: u128 = 7;
 struct Kept(BTreeSet<Chunk>);
 
 impl Chunks for Kept {
+    fn end_early(&mut self, _: Piece) {}
+
     fn compute(&mut self, _: Option<&Stored>, _: u64) -> Result<Piece, Refusal> {
         Err(Refusal::Invalid)
     }

@@ -161,6 +161,8 @@ pub(crate) struct World {
 struct Chunked(usize);
 
 impl Chunks for Chunked {
+    fn end_early(&mut self, _: Piece) {}
+
     fn compute(&mut self, _: Option<&Stored>, _: u64) -> Result<Piece, Refusal> {
         Err(Refusal::Invalid)
     }

@@ -51,7 +51,11 @@ pub struct Cluster {
     shards: Box<[Mutex<Shard>]>,
     /// The last report of this server's agent, and its epoch.
     report: Mutex<(Epoch, Report)>,
+    /// Values that it found lost in the last epoch in which some were, and that epoch.
+    lost: Mutex<(u64, u32)>,
     counts: ClusterCounts,
+    /// Seconds that clocks of servers may be apart.
+    clock_skew: u64,
     /// For pieces of ordered writes where the store has no room.
     reserve: Arc<Reserve>,
 }
@@ -71,13 +75,18 @@ impl Shard {
     /// Takes the keys from one place up to another into an epoch.
     ///
     /// The last one is the first: a key that is dropped leaves its place to one that was taken.
-    fn adopt(&mut self, (shards, at): (&Shards, usize), (from, to): (usize, usize), adoption: &Adoption) {
+    fn adopt(
+        &mut self,
+        (shards, at): (&Shards, usize),
+        (from, to): (usize, usize),
+        (adoption, clock_skew): (&Adoption, u64),
+    ) {
         let Self { member: Some(member), keys, pieces, unsettled: tally } = self else { return };
         let now = clock::now();
         for place in (from..to).rev() {
             let Some((key, replica)) = keys.get_index_mut(place) else { continue };
             let (before, standing, gaps) = adoption.of_key(key);
-            let mut chunks = Lent { pieces, shards, at, key, now, arguments: None, is_over: false };
+            let mut chunks = Lent { pieces, shards, at, key, now, arguments: None, is_over: false, clock_skew };
             // No order waits, so there are no replies.
             let _ = member.adopt(replica, before, &standing, gaps, &mut chunks);
             tally.change((false, false), unsettled(replica));
@@ -143,7 +152,9 @@ pub(super) enum Keeping {
 impl Cluster {
     /// Returns the part of a run that has not joined its cluster yet, for so many shards.
     pub fn new(identity: Identity, run: Incarnation, shards: usize) -> Self {
+        let clock_skew = Duration::from_nanos(identity.clock_skew).as_secs_f64().ceil() as u64;
         Self {
+            clock_skew,
             membership: Mutex::new(Membership::new(identity, run)),
             policies: RwLock::default(),
             adopted: Mutex::default(),
@@ -398,7 +409,8 @@ impl Cluster {
         }
         let is_read = matches!(request.call, Call::Read);
         let call_id = CallId(0);
-        let mut chunks = Lent { pieces, shards, at, key, now, arguments, is_over };
+        let clock_skew = self.clock_skew;
+        let mut chunks = Lent { pieces, shards, at, key, now, arguments, is_over, clock_skew };
         let mut replies = member.take(replica, &standing, (call_id, request), boot, &mut chunks);
         if replies.is_empty() {
             // An order never waits here, or it would block its connection: its client completes the write before it.
@@ -531,7 +543,7 @@ impl Cluster {
             Step::Keys(at, below) => {
                 let mut shard = self.shard(at);
                 let left = below.saturating_sub(adoption::KEYS);
-                shard.adopt((shards, at), (left, below), adoption);
+                shard.adopt((shards, at), (left, below), (adoption, self.clock_skew));
                 adoption.took(left, shard.has_nothing(), self.shards.len());
             }
             Step::Items(..) => adoption.drop_moved(shards),
@@ -701,6 +713,8 @@ struct Lent<'a> {
     arguments: Option<(Arguments, Option<u64>)>,
     /// The value has expired.
     is_over: bool,
+    /// Seconds that clocks of servers may be apart.
+    clock_skew: u64,
 }
 
 impl Chunks for Lent<'_> {
@@ -739,6 +753,10 @@ impl Chunks for Lent<'_> {
 
     fn publish(&mut self, _: Piece) {
         // It is shown when a client asks for it. The one before was freed, so tags lead to nothing.
+    }
+
+    fn end_early(&mut self, piece: Piece) {
+        self.pieces.end_early(piece.chunk.0, self.clock_skew);
     }
 
     fn free(&mut self, piece: Piece) {

@@ -139,6 +139,17 @@ impl Pieces {
         Some((piece.bytes(), flags, expiry))
     }
 
+    /// Has a piece end so many seconds earlier, if it ends.
+    pub fn end_early(&mut self, number: u64, seconds: u64) {
+        // No expiry is 0, which stands for never.
+        let earlier = |expiry: u64| if expiry == 0 { 0 } else { expiry.saturating_sub(seconds).max(1) };
+        match self.kept.get_mut(&number) {
+            Some(Kept::Chunk(writer)) => writer.chunk().set_expiry(earlier(writer.chunk().expiry())),
+            Some(Kept::Apart { expiry, .. }) => *expiry = earlier(*expiry),
+            None => {}
+        }
+    }
+
     /// Shows a piece, a value of this version and with this sum of its own, to clients that read it without asking. None if it has no
     /// chunk.
     pub fn show(&mut self, store: &mut Store, number: u64, (version, sum): (u64, u32)) -> Option<Handle> {

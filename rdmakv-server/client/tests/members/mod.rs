@@ -24,6 +24,8 @@ impl Memory {
 }
 
 impl Chunks for Memory {
+    fn end_early(&mut self, _: Piece) {}
+
     fn compute(&mut self, value: Option<&Stored>, arguments: u64) -> Result<Piece, Refusal> {
         // A fragment is no number, though its bytes may look like one.
         let value = value.filter(|value| value.piece.form == Form::Copy);
