@@ -769,6 +769,7 @@ pub(super) fn refused(refusal: Refusal) -> Option<&'static str> {
     match refusal {
         Refusal::Invalid => Some("CLIENT_ERROR cannot increment or decrement non-numeric value"),
         Refusal::NoMemory => Some("SERVER_ERROR out of memory storing object"),
+        Refusal::TooLarge => Some("SERVER_ERROR object too large for cache"),
         Refusal::NotStored | Refusal::Exists => None,
     }
 }

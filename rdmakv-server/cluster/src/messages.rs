@@ -386,6 +386,8 @@ pub enum Refusal {
     Invalid,
     /// There is no room.
     NoMemory,
+    /// The value would be larger than the server takes.
+    TooLarge,
 }
 
 /// The fate of a write, as a server knows it.

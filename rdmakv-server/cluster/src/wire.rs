@@ -47,8 +47,8 @@
 //!            u64 length of the whole value, u64 expiry in Unix seconds (0 is never), u32 the client's flags, u32 zero
 //! arguments  24 bytes: u8 1 incr, 2 decr, 3 append, 4 prepend; u8 1 if an absent value begins as the initial one; 6 zero;
 //!            u64 delta, u64 initial value
-//! fate       16 bytes: u8 1 stored, 2 declined, 3 refused, 4 flushed; u8 why it was declined (1 not stored, 2 exists, 3 invalid, 4 no memory);
-//!            6 zero; u64 version
+//! fate       16 bytes: u8 1 stored, 2 declined, 3 refused, 4 flushed; u8 why it was declined (1 not stored, 2 exists, 3 invalid, 4 no memory,
+//!            5 too large); 6 zero; u64 version
 //! entry      40 bytes and the key: u8 length of the key, u8 what (1 value, 2 tombstone, 3 next, 4 staged, 5 next of a backup), 6 zero, id,
 //!            u64 version, u64 length of the whole value
 //! stored     64 bytes: id, u64 version, u32 epoch confirmed, u8 1 if it is staged, 3 zero, piece
@@ -567,6 +567,7 @@ fn put_fate(out: &mut Vec<u8>, fate: &Fate) {
                 Refusal::Exists => 2,
                 Refusal::Invalid => 3,
                 Refusal::NoMemory => 4,
+                Refusal::TooLarge => 5,
             };
             (2, why, 0)
         }
@@ -784,6 +785,7 @@ impl<'a> Reader<'a> {
             (2, 2, 0) => declined(Refusal::Exists),
             (2, 3, 0) => declined(Refusal::Invalid),
             (2, 4, 0) => declined(Refusal::NoMemory),
+            (2, 5, 0) => declined(Refusal::TooLarge),
             (3, 0, 0) => Ok(Fate::Refused),
             (4, 0, 0) => Ok(Fate::Done(Verdict::Flushed)),
             _ => Err(WireError::Field("fate")),
@@ -846,7 +848,7 @@ mod tests {
     }
 
     fn verdict() -> impl Strategy<Value = Verdict> {
-        let refusals = [Refusal::NotStored, Refusal::Exists, Refusal::Invalid, Refusal::NoMemory];
+        let refusals = [Refusal::NotStored, Refusal::Exists, Refusal::Invalid, Refusal::NoMemory, Refusal::TooLarge];
         let declined = proptest::sample::select(refusals.to_vec()).prop_map(Verdict::Declined);
         prop_oneof![version().prop_map(Verdict::Stored), declined, Just(Verdict::Flushed)]
     }

@@ -27,7 +27,7 @@ use super::Shards;
 use super::adoption::{self, Adoption, Step};
 use super::room::Room;
 use crate::metrics::{ClusterCounts, ClusterGauges, count};
-use crate::store::{self, Handle, Pieces, Reserve, Reserved, Store};
+use crate::store::{self, Handle, Pieces, Refused, Reserve, Reserved, Store};
 
 /// Bytes beside the memory for items, for pieces of writes that were ordered and not staged.
 const RESERVE: usize = 4 << 20;
@@ -747,7 +747,10 @@ impl Chunks for Lent<'_> {
         let bytes = parts.concat();
         let mut store = self.shards.at(self.at);
         let made = self.pieces.add(&mut store, self.key, [&bytes, b""], attributes, self.now);
-        let chunk = Chunk(made.map_err(|_| Refusal::NoMemory)?);
+        let chunk = Chunk(made.map_err(|refused| match refused {
+            Refused::NoMemory => Refusal::NoMemory,
+            Refused::TooLarge => Refusal::TooLarge,
+        })?);
         Ok(Piece { chunk, form: Form::Copy, length: bytes.len() as u64, sum: sum(&bytes) })
     }
 

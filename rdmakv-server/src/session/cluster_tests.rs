@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use rdmakv_cluster::config::{Config as Configuration, Incarnation, Policy};
-use rdmakv_cluster::facts::{Change as Changed, View};
+use rdmakv_cluster::facts::{Change as Changed, Fact, View};
 use rdmakv_cluster::json;
 use rdmakv_cluster::membership::{Action, Identity};
 use rdmakv_cluster::messages::{
-    Answer, Call, Change, Chunk, Condition, Epoch, Form, Piece, Place, Request, Select, Verdict, WriteId,
+    Answer, Call, Change, Chunk, Condition, Epoch, Form, Piece, Place, Refusal, Request, Select, Verdict, Version,
+    WriteId,
 };
-use rdmakv_cluster::wire::{About, Attributes, Entry, ReplyFrame, RequestFrame};
+use rdmakv_cluster::wire::{About, Arguments, Attributes, Entry, ReplyFrame, RequestFrame};
 use rdmakv_proto::clock;
 use rdmakv_proto::item::State;
 
@@ -69,9 +70,13 @@ fn follow(shared: &Shared, cluster: &Cluster, config: &Configuration, revision: 
 /// Sends a line with a call, and returns what comes back.
 fn send(shared: &Shared, key: &str, (call, piece): (Call, &[u8]), attributes: Attributes, now: u64) -> Vec<u8> {
     let epoch = shared.cluster.as_ref().unwrap().membership().config().map_or(Epoch(0), Configuration::epoch);
-    let mut bytes = Vec::new();
     let request = Request { cluster: 7, epoch, call };
-    RequestFrame { attributes, ..RequestFrame::new(request) }.encode(&mut bytes);
+    send_frame(shared, key, &RequestFrame { attributes, ..RequestFrame::new(request) }, piece, now)
+}
+
+fn send_frame(shared: &Shared, key: &str, frame: &RequestFrame, piece: &[u8], now: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    frame.encode(&mut bytes);
     let line = format!("mx {key} {} {}\r\n", bytes.len() + piece.len(), bytes.len());
     let input = [line.as_bytes(), &bytes, piece, b"\r\n"].concat();
     let (mut counts, mut out) = (Counts::default(), Out::default());
@@ -144,6 +149,69 @@ fn values_that_expired_are_forgotten_as_tombstones() {
     assert_eq!((entry.about, entry.version), (About::Tombstone, version));
     assert_eq!(answer(&at(Call::Forget { version }, NOW + 10)).0, Answer::Taken);
     assert_eq!((cluster.gauges().keys, cluster.gauges().pieces), (0, (0, 0)));
+}
+
+#[test]
+fn a_value_that_grows_too_large_is_told_so() {
+    let (shared, cluster) = server(&configuration());
+    let epoch = cluster.membership().config().unwrap().epoch();
+    let append = |sequence, added: &[u8]| {
+        let id = WriteId { client: 9, sequence };
+        let change = Change::Compute(0);
+        let call = Call::Order { id, lowest: 1, condition: Condition::Present, change };
+        let request = Request { cluster: 7, epoch, call };
+        let frame = RequestFrame { arguments: Some(Arguments::Append), ..RequestFrame::new(request) };
+        answer(&send_frame(&shared, "r:key", &frame, added, NOW)).0
+    };
+    write(&shared, 1);
+    // Items have at most 1 MiB.
+    let half = vec![b'x'; 600 << 10];
+    let Answer::Ordered { version, .. } = append(2, &half) else { panic!("it fits") };
+    ask(&shared, Call::Publish { id: WriteId { client: 9, sequence: 2 }, version }, b"");
+    assert_eq!(append(3, &half), Answer::Done(Verdict::Declined(Refusal::TooLarge)));
+}
+
+#[test]
+fn a_new_primary_ends_values_early() {
+    let (other, key) = (Incarnation(4), |at: u64| format!("r:{at}"));
+    let config = configuration().with_server("tcp:b", vec!["tcp:b".to_owned()], 1, other).unwrap().whole().unwrap();
+    let (shared, cluster) = server(&config);
+    let id = config.incarnation(other).unwrap().id;
+    let ring = config.ring();
+    let handed = (1..).find(|&at| ring.primary(key(at).as_bytes()) == Some(id)).unwrap();
+    let own = (1..).find(|&at| ring.primary(key(at).as_bytes()) != Some(id)).unwrap();
+    let attributes = Attributes { flags: 0, expiry: NOW + 10 };
+    let Call::Order { change: Change::Put(piece), .. } = order(1, Condition::Always) else { panic!() };
+    let (version, write) = (Version::new(config.epoch(), 5), WriteId { client: 9, sequence: 1 });
+    let seal = Call::Seal { id: write, version, base: Version::ABSENT, piece: Some(piece) };
+    let sealed = send(&shared, &key(handed), (seal, b"value"), attributes, NOW);
+    assert_eq!(answer(&sealed).0, Answer::Sealed(version));
+    send(&shared, &key(handed), (Call::Note { id: write, version, lowest: 0 }, b""), attributes, NOW);
+    let ordered = send(&shared, &key(own), (order(2, Condition::Always), b"value"), attributes, NOW);
+    let Answer::Ordered { version, .. } = answer(&ordered).0 else { panic!() };
+    let publish = Call::Publish { id: WriteId { client: 9, sequence: 2 }, version };
+    send(&shared, &key(own), (publish, b""), attributes, NOW);
+    // The other server leaves, and has told that nothing of before is fenced.
+    let next = config.without_server(id).unwrap();
+    let (bytes, told) = (json::encode(&next), Fact::Adopted(id, other, next.epoch()));
+    let (path, value) = (told.path(), told.value());
+    let changes = [
+        Changed { path: "config", value: Some(&bytes), revision: 6 },
+        Changed { path: &path, value: Some(value.as_bytes()), revision: 6 },
+    ];
+    cluster.membership().changed(View::of(6, changes).unwrap());
+    assert_eq!(cluster.next(&shared.shards, clock::boot()), Some(Action::Adopt));
+    while cluster.adopt_more(&shared.shards) {}
+    let is_there = |key: &str, now| {
+        let read = send(&shared, key, (Call::Read, b""), Attributes::default(), now);
+        match answer(&read).0 {
+            Answer::Value(value) => value.is_some(),
+            answer => panic!("{key}: {answer:?}"),
+        }
+    };
+    // The clocks of servers may be a second apart.
+    assert!(is_there(&key(handed), NOW + 8) && !is_there(&key(handed), NOW + 9));
+    assert!(is_there(&key(own), NOW + 9) && !is_there(&key(own), NOW + 10));
 }
 
 #[test]
