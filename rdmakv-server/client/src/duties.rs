@@ -19,7 +19,7 @@ use rdmakv_cluster::messages::{
 use rdmakv_cluster::repair::Repair;
 use rdmakv_cluster::wire::{About, Attributes, Entry, ReplyFrame, RequestFrame, carries_piece};
 use rdmakv_cluster::writer::{Bytes, Outcome, Writer};
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,6 +32,10 @@ const PAUSE: (u64, u64) = (5_000_000, SECOND);
 /// Nanoseconds between two looks for what is unsettled, and between two reports.
 const LOOK: u64 = 10 * SECOND;
 const REPORT: u64 = SECOND / 2;
+/// Nanoseconds before keys are repaired again that could not be, at first and at most.
+const AGAIN: (u64, u64) = (10 * SECOND, 80 * SECOND);
+/// Attempts to send a member what it lacks.
+const ATTEMPTS: u32 = 12;
 /// Unsettled keys that are remembered from one look to the next.
 const SEEN: usize = 1 << 18;
 /// Bytes that may be sent at once, though the rate is kept in the long run, in nanoseconds of the rate.
@@ -88,6 +92,18 @@ pub enum AgentEvent {
         /// How long it took since the agent learned of the epoch.
         time: Duration,
     },
+    /// Some keys cannot be repaired now, so the epoch does not become whole. The agent tries them again from time to time.
+    #[non_exhaustive]
+    Unrepaired {
+        /// The epoch that is not whole.
+        epoch: u32,
+        /// Keys whose values have fewer fragments than their policy wants: the cluster has too few servers.
+        short: u64,
+        /// Keys that a server did not take.
+        refused: u64,
+        /// The names of these servers.
+        servers: Vec<String>,
+    },
 }
 
 /// The duties of the agent of one server.
@@ -112,9 +128,11 @@ pub(super) struct Duties {
     calls: HashMap<u64, Sent>,
     last: u64,
     report: Report,
-    /// Keys whose values have too few fragments.
-    lost: u64,
     reported_at: u64,
+    /// Servers that did not take what they lack.
+    refusing: BTreeSet<ServerId>,
+    /// When keys are repaired again that could not be, and the pause before that.
+    again: Option<(u64, u64)>,
     /// Unsettled writes, and when each was first seen; whether the present look saw it.
     seen: HashMap<(About, WriteId), (u64, bool)>,
     events: Vec<AgentEvent>,
@@ -160,6 +178,10 @@ struct Job {
     is_silent: bool,
     /// The version of which all members together had too few fragments at the last attempt.
     lacked: Option<Version>,
+    /// A member that does not take what it lacks.
+    refusing: Option<ServerId>,
+    /// Attempts to send it that.
+    attempts: u32,
 }
 
 #[derive(Debug)]
@@ -193,8 +215,9 @@ impl Duties {
             calls: HashMap::new(),
             last: 0,
             report: Report::default(),
-            lost: 0,
             reported_at: 0,
+            refusing: BTreeSet::new(),
+            again: None,
             seen: HashMap::new(),
             events: Vec::new(),
         }
@@ -218,10 +241,12 @@ impl Duties {
         self.admit(now, &mut out);
         if matches!(self.phase, Phase::Repairing(_)) && now >= self.reported_at.saturating_add(REPORT) {
             self.reported_at = now;
-            self.send(me, Call::Report(self.report), &mut out);
+            self.report.millis = (now - self.began) / 1_000_000;
+            let left = self.report.left + self.jobs.len() as u64;
+            self.send(me, Call::Report(Report { left, ..self.report }), &mut out);
         }
         if self.phase_call.is_none() && now >= self.phase_at {
-            self.go_on(me, &mut out);
+            self.go_on(me, now, &mut out);
         }
         out
     }
@@ -263,7 +288,8 @@ impl Duties {
         self.layout = Some(Arc::clone(layout));
         self.phase = if config.is_whole() { Phase::Looking(None) } else { Phase::Repairing(Some(Place::FIRST)) };
         (self.began, self.phase_at, self.phase_call, self.pauses) = (now, now, None, 0);
-        (self.report, self.lost, self.reported_at, self.bytes) = (Report::default(), 0, now, 0);
+        (self.report, self.reported_at, self.bytes, self.again) = (Report::default(), now, 0, None);
+        self.refusing.clear();
         self.entries.clear();
         self.jobs.clear();
         self.keys.clear();
@@ -299,14 +325,18 @@ impl Duties {
     // ---- The phases -----------------------------------------------------------------------------------------------
 
     /// Makes the next call of the phase.
-    fn go_on(&mut self, me: ServerId, out: &mut Vec<Outgoing>) {
+    fn go_on(&mut self, me: ServerId, now: u64, out: &mut Vec<Outgoing>) {
+        self.report.millis = (now - self.began) / 1_000_000;
         let call = match &self.phase {
             Phase::Repairing(Some(from)) if self.entries.is_empty() => {
                 Some((me, Call::Keys { select: Select::Primary, from: *from }))
             }
             Phase::Repairing(None) if self.entries.is_empty() && self.jobs.is_empty() => {
+                if self.report.short + self.report.refused > 0 {
+                    return self.put_off(me, now, out);
+                }
                 self.phase = Phase::Fates(0, None);
-                return self.go_on(me, out);
+                return self.go_on(me, now, out);
             }
             Phase::Repairing(_) => None,
             &Phase::Fates(shard, after) => Some((me, Call::FatesAfter { shard, after })),
@@ -314,16 +344,35 @@ impl Duties {
             Phase::Reporting => Some((me, Call::Report(Report { is_done: true, left: 0, ..self.report }))),
             // What the last look found is ended first.
             Phase::Looking(None) if !self.entries.is_empty() => None,
+            Phase::Looking(None) if self.again.is_some_and(|(at, _)| now >= at) && self.jobs.is_empty() => {
+                self.report = Report { bytes: self.report.bytes, ..Report::default() };
+                self.phase = Phase::Repairing(Some(Place::FIRST));
+                return self.go_on(me, now, out);
+            }
             Phase::Looking(None) => {
                 self.seen.retain(|_, (_, is_there)| std::mem::take(is_there));
                 self.phase = Phase::Looking(Some(Place::FIRST));
-                return self.go_on(me, out);
+                return self.go_on(me, now, out);
             }
             Phase::Looking(Some(from)) => Some((me, Call::Keys { select: Select::Unsettled, from: *from })),
         };
         if let Some((to, call)) = call {
             self.phase_call = Some(self.send(to, call, out));
         }
+    }
+
+    /// Leaves keys that cannot be repaired for later, and tells it the first time. The epoch does not become whole meanwhile.
+    fn put_off(&mut self, me: ServerId, now: u64, out: &mut Vec<Outgoing>) {
+        let pause = self.again.map_or(AGAIN.0, |(_, pause)| (2 * pause).min(AGAIN.1));
+        if let (None, Some(layout)) = (self.again, &self.layout) {
+            let server = |&id: &ServerId| layout.config().server(id).map(|server| server.name.clone());
+            let Report { short, refused, .. } = self.report;
+            let servers = self.refusing.iter().filter_map(server).collect();
+            self.events.push(AgentEvent::Unrepaired { epoch: layout.epoch().0, short, refused, servers });
+        }
+        self.again = Some((now + pause, pause));
+        (self.phase, self.phase_at) = (Phase::Looking(None), now + LOOK);
+        self.send(me, Call::Report(self.report), out);
     }
 
     /// Takes the reply to the phase's call. Returns the time until the next one; None if this one has to be made again.
@@ -354,10 +403,10 @@ impl Duties {
                 self.told();
             }
             (Phase::Reporting, Answer::Taken) => {
-                let (epoch, Report { keys, bytes, .. }) = (layout.epoch().0, self.report);
-                let (lost, time) = (self.lost, Duration::from_nanos(now - self.began));
+                let (epoch, Report { keys, bytes, lost, .. }) = (layout.epoch().0, self.report);
+                let time = Duration::from_nanos(now - self.began);
                 self.events.push(AgentEvent::Repaired { epoch, keys, bytes, lost, time });
-                self.phase = Phase::Looking(None);
+                (self.phase, self.again) = (Phase::Looking(None), None);
             }
             (Phase::Looking(place), Answer::Keys { next, .. }) => {
                 let entries = Entry::decode_all(&bytes).ok()?;
@@ -438,7 +487,10 @@ impl Duties {
 
     fn begin(&mut self, entry: Entry, target: Target, now: u64, out: &mut Vec<Outgoing>) {
         let kind = match entry.about {
-            About::Value => Kind::Repair(Repair::begin(target.clone()).0),
+            About::Value => {
+                let may_lose = self.layout.as_ref().map_or(0, |layout| layout.policy(&entry.key).may_lose());
+                Kind::Repair(Repair::begin(target.clone(), may_lose).0)
+            }
             About::Tombstone => Kind::Forget(entry.version, Vec::new()),
             about @ (About::Next | About::Staged | About::Sealed) => {
                 let staged = Bytes::Staged(Vec::new());
@@ -465,6 +517,8 @@ impl Duties {
                 parts: Parts::default(),
                 is_silent: false,
                 lacked: None,
+                refusing: None,
+                attempts: 0,
             },
         );
         self.restart(number, now, out);
@@ -518,6 +572,7 @@ impl Duties {
             Some((frame, bytes)) if frame.reply.epoch == job.target.epoch => job.take(from, &frame, bytes, self.me),
             _ => {
                 job.is_silent = true;
+                job.not_taken(from);
                 Calls::new()
             }
         };
@@ -530,9 +585,14 @@ impl Duties {
         let Some(job) = self.jobs.get_mut(&number) else { return };
         let is_repaired = matches!(&job.kind, Kind::Repair(repair) if repair.is_done());
         let is_lost = job.waiting == 0 && job.retry_at.is_none() && job.is_lost();
-        if is_repaired || is_lost || matches!(job.kind, Kind::Ending) && job.waiting == 0 {
-            self.report.keys += u64::from(is_repaired);
-            self.lost += u64::from(is_lost);
+        let is_short = matches!(&job.kind, Kind::Repair(repair) if !repair.is_whole());
+        let refusing = job.refusing.filter(|_| job.waiting == 0);
+        if is_repaired || is_lost || refusing.is_some() || matches!(job.kind, Kind::Ending) && job.waiting == 0 {
+            self.report.keys += u64::from(is_repaired && !is_short);
+            self.report.short += u64::from(is_repaired && is_short);
+            self.report.lost += u64::from(is_lost);
+            self.report.refused += u64::from(!is_repaired && !is_lost);
+            self.refusing.extend(refusing);
             self.bytes = self.bytes.saturating_sub(job.length);
             if let Some(job) = self.jobs.remove(&number) {
                 self.keys.remove(&job.key);
@@ -549,6 +609,10 @@ impl Job {
         let reply = &frame.reply;
         match &mut self.kind {
             Kind::Repair(repair) => {
+                if let Answer::Done(Verdict::Declined(_)) = reply.answer {
+                    self.refusing = Some(from);
+                    return Calls::new();
+                }
                 if let (Some((wanted, lacking)), Answer::Value(Some(found))) = (repair.wants(), &reply.answer)
                     && found.version == wanted.version
                 {
@@ -595,6 +659,14 @@ impl Job {
                 if waiting.is_empty() { self.target.primary(forget) } else { Calls::new() }
             }
             Kind::Forget(..) | Kind::Ending => Calls::new(),
+        }
+    }
+
+    /// Notes that a member did not take what it lacks, and gave no reason.
+    fn not_taken(&mut self, from: ServerId) {
+        if matches!(&self.kind, Kind::Repair(repair) if repair.is_sending()) {
+            self.attempts += 1;
+            self.refusing = (self.attempts >= ATTEMPTS).then_some(from);
         }
     }
 
@@ -679,7 +751,7 @@ fn pause(pauses: &mut u32) -> u64 {
 mod tests {
     use super::*;
     use rdmakv_cluster::config::{Config, Incarnation, Policy};
-    use rdmakv_cluster::messages::{Epoch, Pending, Reply};
+    use rdmakv_cluster::messages::{Epoch, Pending, Refusal, Reply};
     use rdmakv_proto::item::value_sum;
 
     const KEY: &[u8] = b"key";
@@ -865,11 +937,110 @@ mod tests {
         }
         talk.expect(me, &Call::FatesAfter { shard: 0, after: Some(ID) }, Answer::Fates(Some(Vec::new())));
         talk.expect(me, &Call::FatesAfter { shard: 1, after: None }, Answer::Fates(None));
-        let report = Report { is_done: true, left: 0, keys: 1, bytes: 5 };
+        let report = Report { is_done: true, keys: 1, bytes: 5, ..Report::default() };
         talk.expect(me, &Call::Report(report), Answer::Taken);
         let epoch = talk.layout.epoch().0;
         let repaired = AgentEvent::Repaired { epoch, keys: 1, bytes: 5, lost: 0, time: Duration::ZERO };
         assert_eq!(talk.duties.take_events(), [AgentEvent::Began { epoch }, repaired]);
+    }
+
+    /// Answers for one key until its value is sent to the last member. Returns the number of that call.
+    fn send_value(talk: &mut Talk) -> u64 {
+        let (target, me) = (talk.target(), talk.target().members[0]);
+        let (_, call, number) = talk.call();
+        assert_eq!(call, Call::Keys { select: Select::Primary, from: Place::FIRST });
+        let mut page = Vec::new();
+        Entry { key: KEY.to_vec(), about: About::Value, id: ID, version: version(4), length: 5 }.encode(&mut page);
+        talk.reply(number, Answer::Keys { next: None, left: 0 }, &page);
+        send_again(talk, me, &target)
+    }
+
+    fn send_again(talk: &mut Talk, me: ServerId, target: &Target) -> u64 {
+        let version = version(4);
+        talk.expect(me, &Call::Survey, Answer::Value(Some(stored())));
+        talk.expect(target.members[1], &Call::List { version }, Answer::Has(Some(0)));
+        talk.expect(target.members[2], &Call::List { version }, Answer::Has(None));
+        let (_, call, number) = talk.call();
+        assert_eq!(call, Call::Fetch { version });
+        talk.reply(number, Answer::Value(Some(stored())), b"value");
+        let (to, call, number) = talk.call();
+        assert!(to == target.members[2] && matches!(call, Call::Repair { .. }), "{call:?}");
+        number
+    }
+
+    #[test]
+    fn a_server_without_room_is_told_of_once() {
+        let mut talk = Talk::begin(0, false);
+        let (epoch, full) = (talk.layout.epoch().0, talk.target().members[2]);
+        let name = talk.layout.config().server(full).unwrap().name.clone();
+        for pause in [0, AGAIN.0, 2 * AGAIN.0, 4 * AGAIN.0, 8 * AGAIN.0, AGAIN.1] {
+            // Meanwhile it looks for what is unsettled, and nothing is sent to the server.
+            let until = talk.now + pause;
+            while talk.now < until {
+                talk.pass(LOOK);
+                if talk.now < until {
+                    let (_, call, number) = talk.call();
+                    assert!(matches!(call, Call::Keys { select: Select::Unsettled, .. }), "{call:?}");
+                    talk.reply(number, Answer::Keys { next: None, left: 0 }, &[]);
+                }
+            }
+            let number = send_value(&mut talk);
+            talk.reply(number, Answer::Done(Verdict::Declined(Refusal::NoMemory)), &[]);
+            assert!(talk.duties.jobs.is_empty() && talk.duties.report.refused == 1, "others have its place");
+        }
+        let told = AgentEvent::Unrepaired { epoch, short: 0, refused: 1, servers: vec![name] };
+        assert_eq!(talk.duties.take_events(), [AgentEvent::Began { epoch }, told]);
+        // After it has room the epoch becomes whole.
+        while !talk
+            .calls
+            .iter()
+            .any(|call| matches!(call.frame.request.call, Call::Keys { select: Select::Primary, .. }))
+        {
+            talk.calls.clear();
+            let calls: Vec<u64> = talk.duties.calls.keys().copied().collect();
+            calls.into_iter().for_each(|number| talk.reply(number, Answer::Keys { next: None, left: 0 }, &[]));
+            talk.pass(LOOK);
+        }
+        let number = send_value(&mut talk);
+        talk.reply(number, Answer::Repaired(version(4)), &[]);
+        let (_, call, _) = talk.call();
+        assert_eq!(call, Call::FatesAfter { shard: 0, after: None });
+    }
+
+    #[test]
+    fn repair_that_gets_no_answer_is_put_off() {
+        let mut talk = Talk::begin(0, false);
+        let (target, me) = (talk.target(), talk.target().members[0]);
+        let mut number = send_value(&mut talk);
+        for attempt in 1..=ATTEMPTS {
+            assert_eq!(talk.duties.jobs.len(), 1, "attempt {attempt}");
+            talk.calls.extend(talk.duties.take(number, None, talk.now));
+            if attempt < ATTEMPTS {
+                talk.pass(PAUSE.1);
+                number = send_again(&mut talk, me, &target);
+            }
+        }
+        assert!(talk.duties.jobs.is_empty() && talk.duties.report.refused == 1);
+    }
+
+    #[test]
+    fn fragments_on_too_few_servers_are_not_whole() {
+        // Three servers have what four should.
+        let mut talk = Talk::of(Policy::Code { data: 2, parity: 2 }, 0, false);
+        let (target, version, epoch) = (talk.target(), version(4), talk.layout.epoch().0);
+        let (_, _, number) = talk.call();
+        let mut page = Vec::new();
+        Entry { key: KEY.to_vec(), about: About::Value, id: ID, version, length: 9000 }.encode(&mut page);
+        talk.reply(number, Answer::Keys { next: None, left: 0 }, &page);
+        let piece = Piece { form: Form::Fragment { k: 2, index: 0 }, length: 9000, ..stored().piece };
+        talk.expect(target.members[0], &Call::Survey, Answer::Value(Some(Stored { piece, ..stored() })));
+        talk.expect(target.members[1], &Call::List { version }, Answer::Has(Some(1)));
+        talk.expect(target.members[2], &Call::List { version }, Answer::Has(Some(3)));
+        let told = AgentEvent::Unrepaired { epoch, short: 1, refused: 0, servers: Vec::new() };
+        assert_eq!(talk.duties.take_events(), [AgentEvent::Began { epoch }, told]);
+        let report = Report { short: 1, ..Report::default() };
+        let reported = talk.calls.pop_back().unwrap().frame.request.call;
+        assert!(reported == Call::Report(report) && talk.calls.is_empty(), "{reported:?}");
     }
 
     #[test]
@@ -918,7 +1089,7 @@ mod tests {
             }
             talk.pass(PAUSE.1);
         }
-        assert!(talk.duties.jobs.is_empty() && talk.duties.lost == 1);
+        assert!(talk.duties.jobs.is_empty() && talk.duties.report.lost == 1);
     }
 
     #[test]

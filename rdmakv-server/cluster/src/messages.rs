@@ -152,12 +152,20 @@ impl Place {
 pub struct Report {
     /// All keys have all their pieces, and all servers know the fates.
     pub is_done: bool,
-    /// Keys that were not looked at.
+    /// Keys that are to be looked at, or worked on.
     pub left: u64,
     /// Keys that have all their pieces.
     pub keys: u64,
     /// Bytes that were sent for them.
     pub bytes: u64,
+    /// Keys whose values are lost: too few of their fragments are left.
+    pub lost: u64,
+    /// Keys whose values have fewer fragments than their policy wants: the cluster has too few servers.
+    pub short: u64,
+    /// Keys that a server did not take.
+    pub refused: u64,
+    /// Milliseconds since the agent learned of the epoch.
+    pub millis: u64,
 }
 
 /// The work that a call asks for.

@@ -743,7 +743,7 @@ impl World {
         for key in 0..shape.keys {
             let target = self.target(shape, latest, key);
             if target.is_primary(ServerId(server)) {
-                let (repair, calls) = Repair::begin(target);
+                let (repair, calls) = Repair::begin(target, 0);
                 self.agents[usize::from(server)].repairs[usize::from(key)] = Some(repair);
                 self.send(Peer::Repair(server), key, calls);
             }

@@ -3,6 +3,8 @@
 //! The agent of a primary does this for each of its keys in an epoch that is not whole. Then it sends the fates of writes, and then it
 //! reports that the server is repaired. Fates come last: a member that knows a write is done has its value, or a later one.
 
+use std::collections::BTreeSet;
+
 use crate::helper::{Calls, Completion, Progress, Target};
 use crate::ids::{ServerId, Version};
 use crate::messages::{Answer, Call, Form, Piece, Reply, Stored};
@@ -11,6 +13,10 @@ use crate::messages::{Answer, Call, Form, Piece, Reply, Stored};
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Repair {
     target: Target,
+    /// Servers of the key that may be lost, by its policy.
+    may_lose: usize,
+    /// The members are too few for the fragments that the value was written in.
+    is_short: bool,
     step: Step,
 }
 
@@ -34,10 +40,22 @@ enum Step {
 }
 
 impl Repair {
-    /// Begins, and returns the first calls.
-    pub fn begin(target: Target) -> (Self, Calls) {
+    /// Begins, and returns the first calls. The policy of the key lets `may_lose` servers of it be lost.
+    pub fn begin(target: Target, may_lose: usize) -> (Self, Calls) {
         let calls = target.primary(Call::Survey);
-        (Self { target, step: Step::Surveying }, calls)
+        (Self { target, may_lose, is_short: false, step: Step::Surveying }, calls)
+    }
+
+    /// Returns whether the value outlives as many servers as its policy wants, once all members have what they should.
+    ///
+    /// Each member has a copy. Fragments of k + m that are on fewer members survive fewer losses, until more servers join.
+    pub fn is_whole(&self) -> bool {
+        !self.is_short
+    }
+
+    /// Returns whether members were sent what they lack, and some have not answered.
+    pub fn is_sending(&self) -> bool {
+        matches!(self.step, Step::Sending(..))
     }
 
     /// Returns whether each member has what it should.
@@ -130,6 +148,7 @@ impl Repair {
         }
         let lacking: Vec<ServerId> =
             self.target.others().iter().copied().filter(|server| found.contains(&(*server, None))).collect();
+        self.is_short = value.as_ref().is_some_and(|value| is_short(value, found, lacking.len(), self.may_lose));
         self.step = match value {
             Some(value) if !lacking.is_empty() => {
                 let forms = forms(value, found, lacking.len());
@@ -138,6 +157,13 @@ impl Repair {
             _ => Step::Done,
         };
     }
+}
+
+/// Returns whether a value has fewer than k + `may_lose` distinct fragments, also when `lacking` more members have one.
+fn is_short(value: &Stored, found: &[(ServerId, Option<u8>)], lacking: usize, may_lose: usize) -> bool {
+    let Form::Fragment { k, index } = value.piece.form else { return false };
+    let there: BTreeSet<u8> = found.iter().filter_map(|&(_, found)| found).chain([index]).collect();
+    there.len() + lacking < usize::from(k) + may_lose
 }
 
 /// Returns the forms of the pieces that `count` members lack: copies, or the fragments that no member has.
@@ -159,6 +185,23 @@ mod tests {
     use crate::codec::{Code, MAX_FRAGMENTS, data_fragments, fragment_length};
     use crate::ids::{Epoch, WriteId};
     use crate::messages::Chunk;
+
+    #[test]
+    fn a_value_needs_all_fragments_it_was_written_in() {
+        let of = |form| {
+            let piece = Piece { chunk: Chunk(0), form, length: 9, sum: 0 };
+            let id = WriteId { client: 1, sequence: 1 };
+            Stored { id, version: Version(1), confirmed: Epoch(1), piece, is_staged: true }
+        };
+        let fragment = of(Form::Fragment { k: 4, index: 0 });
+        let found = |indices: &[u8]| indices.iter().map(|&index| (ServerId(index), Some(index))).collect::<Vec<_>>();
+        assert!(!is_short(&fragment, &found(&[1, 2, 3, 4, 5]), 0, 2) && !is_short(&fragment, &found(&[7, 8]), 3, 2));
+        assert!(is_short(&fragment, &found(&[1, 2, 3, 4]), 0, 2) && is_short(&fragment, &found(&[1, 2]), 2, 2));
+        assert!(is_short(&fragment, &found(&[1, 2, 3, 0, 4]), 0, 2), "two members have the same one");
+        // A value that was written with fewer servers has fewer of them, and a copy is whole with any.
+        assert!(!is_short(&of(Form::Fragment { k: 3, index: 0 }), &found(&[1, 2, 3, 4]), 0, 2));
+        assert!(!is_short(&of(Form::Copy), &[], 1, 2));
+    }
 
     proptest! {
         /// Whichever fragments members have of larger groups before, those that are lacking can be made, and any k make the value.

@@ -27,7 +27,8 @@
 //!   14 FETCH    u64 version
 //!   15 FATES AFTER  u32 shard, u8 1 if one is known, 3 zero, id
 //!   16 KEYS     u32 shard, u8 which (1 primary, 2 unsettled), 3 zero, u64 below
-//!   17 REPORT   u8 1 if all is done, 7 zero, u64 keys left, u64 keys done, u64 bytes sent
+//!   17 REPORT   u8 1 if all is done, 7 zero, u64 keys left, u64 keys done, u64 bytes sent, u64 keys lost, u64 keys with too few fragments,
+//!               u64 keys that a server did not take, u64 milliseconds since the epoch began
 //!
 //! reply
 //!    0 u8  version: 1      1 u8 kind       2 u8 1 if the call was for a write     4 u32 epoch     8 id; then, by kind, from 24:
@@ -235,7 +236,9 @@ impl RequestFrame {
             }
             Call::Report(report) => {
                 out.extend([u8::from(report.is_done), 0, 0, 0, 0, 0, 0, 0]);
-                [report.left, report.keys, report.bytes].into_iter().for_each(|number| put_u64(out, number));
+                let Report { left, keys, bytes, lost, short, refused, millis, .. } = *report;
+                let numbers = [left, keys, bytes, lost, short, refused, millis];
+                numbers.into_iter().for_each(|number| put_u64(out, number));
             }
         }
     }
@@ -313,7 +316,16 @@ impl RequestFrame {
             17 => {
                 let is_done = read.flag("mark of an end")?;
                 read.zeros(7)?;
-                Call::Report(Report { is_done, left: read.u64()?, keys: read.u64()?, bytes: read.u64()? })
+                Call::Report(Report {
+                    is_done,
+                    left: read.u64()?,
+                    keys: read.u64()?,
+                    bytes: read.u64()?,
+                    lost: read.u64()?,
+                    short: read.u64()?,
+                    refused: read.u64()?,
+                    millis: read.u64()?,
+                })
             }
             _ => return Err(WireError::Field("kind of call")),
         };
@@ -898,12 +910,9 @@ mod tests {
                 let select = if is_primary { Select::Primary } else { Select::Unsettled };
                 Call::Keys { select, from: Place { shard, below } }
             }),
-            any::<(bool, u64, u64, u64)>().prop_map(|(is_done, left, keys, bytes)| Call::Report(Report {
-                is_done,
-                left,
-                keys,
-                bytes
-            })),
+            any::<(bool, [u64; 7])>().prop_map(|(is_done, [left, keys, bytes, lost, short, refused, millis])| {
+                Call::Report(Report { is_done, left, keys, bytes, lost, short, refused, millis })
+            }),
         ]
     }
 

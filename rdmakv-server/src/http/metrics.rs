@@ -231,9 +231,22 @@ fn cluster(text: &mut Text, shared: &Shared) {
         ("staged_bytes", "Bytes of writes that were not ordered yet.", gauges.staged_bytes),
         ("pieces", "Pieces of resilient values in memory.", gauges.pieces.0),
         ("piece_bytes", "Bytes of these pieces.", gauges.pieces.1),
-        ("repair_left_keys", "Keys that this server's agent has not looked at in this epoch.", gauges.repair.left),
+        (
+            "repair_left_keys",
+            "Keys that this server's agent has to look at or works on in this epoch.",
+            gauges.repair.left,
+        ),
         ("repair_keys", "Keys that have all their pieces in this epoch.", gauges.repair.keys),
         ("repair_bytes", "Bytes that the agent sent for them.", gauges.repair.bytes),
+        ("repair_millis", "Milliseconds since the agent learned of this epoch.", gauges.repair.millis),
+        (
+            "repair_short_keys",
+            "Keys with fewer fragments than their policy wants: too few servers.",
+            gauges.repair.short,
+        ),
+        ("repair_refused_keys", "Keys that a server has no room for.", gauges.repair.refused),
+        ("lost", "Values that were lost in the last epoch in which some were.", gauges.lost.0),
+        ("lost_epoch", "That epoch.", u64::from(gauges.lost.1)),
     ] {
         text.gauge(&format!("cluster_{name}"), help, value);
     }

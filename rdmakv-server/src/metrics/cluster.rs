@@ -55,4 +55,6 @@ pub struct ClusterGauges {
     pub pieces: (u64, u64),
     /// The progress of the repair in this epoch, as the agent reports it.
     pub repair: Report,
+    /// Values that the agent found lost in the last epoch in which some were, and that epoch.
+    pub lost: (u64, u32),
 }

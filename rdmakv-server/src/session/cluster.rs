@@ -161,6 +161,7 @@ impl Cluster {
             adoption: Mutex::default(),
             shards: (0..shards).map(|_| Mutex::default()).collect(),
             report: Mutex::default(),
+            lost: Mutex::default(),
             counts: ClusterCounts::default(),
             reserve: Arc::new(Reserve::new(RESERVE)),
         }
@@ -318,6 +319,9 @@ impl Cluster {
             Call::Keys { select, from } => self.keys((select, from), now, page),
             Call::Report(report) => {
                 *self.report.lock().unwrap_or_else(PoisonError::into_inner) = (standing.epoch, report);
+                if report.lost > 0 {
+                    *self.lost.lock().unwrap_or_else(PoisonError::into_inner) = (report.lost, standing.epoch.0);
+                }
                 if report.is_done {
                     self.membership().repaired(standing.epoch);
                 }
@@ -361,9 +365,9 @@ impl Cluster {
         Answer::Keys { next, left }
     }
 
-    /// Answers a call for whose piece there is no memory. Before a write is ordered, that declines it.
+    /// Answers a call for whose piece there is no memory. Before a write is ordered, that declines it, and a repair at any time.
     fn decline(&self, request: &Request, reply: impl FnOnce(&ReplyFrame, &[u8])) -> Result<(), NoReply> {
-        if !matches!(request.call, Call::Stage { .. } | Call::Order { .. }) {
+        if !matches!(request.call, Call::Stage { .. } | Call::Order { .. } | Call::Repair { .. }) {
             return Err("SERVER_ERROR out of memory storing object");
         }
         let epoch = self.membership().config().map_or(Epoch(0), Config::epoch);
@@ -592,6 +596,7 @@ impl Cluster {
             gauges.servers = config.map_or(0, |config| config.servers().len() as u64);
             let (epoch, report) = *self.report.lock().unwrap_or_else(PoisonError::into_inner);
             gauges.repair = if Some(epoch) == config.map(Config::epoch) { report } else { Report::default() };
+            gauges.lost = *self.lost.lock().unwrap_or_else(PoisonError::into_inner);
             gauges.has_right = membership.has_right(clock::boot());
             gauges.etcd = match membership.mismatch() {
                 None => "same",

@@ -326,6 +326,11 @@ fn cluster(cx: &Context<'_>, emit: &mut Emit<'_>) {
         ("repair_left_keys", gauges.repair.left),
         ("repair_keys", gauges.repair.keys),
         ("repair_bytes", gauges.repair.bytes),
+        ("repair_millis", gauges.repair.millis),
+        ("repair_short_keys", gauges.repair.short),
+        ("repair_refused_keys", gauges.repair.refused),
+        ("lost", gauges.lost.0),
+        ("lost_epoch", u64::from(gauges.lost.1)),
     ] {
         emit(name, &value.to_string());
     }

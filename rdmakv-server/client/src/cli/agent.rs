@@ -36,6 +36,21 @@ pub(super) fn run(
                 }
                 AgentEvent::Drained { epoch } => format!("{name} has drained: epoch {epoch} is without it"),
                 AgentEvent::Began { epoch } => format!("repairs the keys of {name} in epoch {epoch}"),
+                AgentEvent::Unrepaired { epoch, short, refused, servers } => {
+                    let mut why = Vec::new();
+                    if short > 0 {
+                        why.push(format!(
+                            "{short} values have fewer fragments than their policy wants: start more servers"
+                        ));
+                    }
+                    if refused > 0 {
+                        let servers = servers.join(", ");
+                        why.push(format!(
+                            "{refused} keys found no room at {servers}: give it as much -m and -I as the others"
+                        ));
+                    }
+                    format!("epoch {epoch} does not become whole for the keys of {name} yet: {}", why.join("; "))
+                }
                 AgentEvent::Repaired { epoch, keys, bytes, lost, time } => {
                     let (megabytes, time) = (bytes as f64 / 1e6, time.as_secs_f64());
                     let lost = if lost == 0 { String::new() } else { format!("; {lost} values are lost") };
