@@ -3,12 +3,10 @@
 use super::Failure;
 use crate::{Agent, AgentEvent, Cluster, Options};
 use std::io::{self, Read, Write};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-/// The time between two looks whether it ends.
-const LOOK: Duration = Duration::from_millis(100);
+/// The longest sleep without work. A later epoch ends it.
+const REST: Duration = Duration::from_secs(1);
 
 /// Works until the process is ended, or standard input is at its end.
 pub(super) fn run(
@@ -17,19 +15,18 @@ pub(super) fn run(
     options: Options,
     until_input_ends: bool,
 ) -> Result<(), Failure> {
-    let ends = Arc::new(AtomicBool::new(false));
     if until_input_ends {
-        let input_ended = Arc::clone(&ends);
-        let wait = move || {
+        let wait = || {
             // Whatever comes is no matter, and an error is an end.
             while io::stdin().read(&mut [0; 64]).is_ok_and(|read| read > 0) {}
-            input_ended.store(true, Relaxed);
+            // The server is gone, and nothing here outlives it.
+            std::process::exit(0);
         };
         std::thread::Builder::new().name("input".to_owned()).spawn(wait)?;
     }
     let mut agent = Agent::of_server(cluster, name, rate, options)?;
-    while !ends.load(Relaxed) {
-        for event in agent.work(LOOK) {
+    loop {
+        for event in agent.work(REST) {
             let line = match event {
                 AgentEvent::Absent { epoch } => {
                     format!("waits for {name}: epoch {epoch} has no server of this name: see `rdmakv cluster status`")
@@ -63,5 +60,4 @@ pub(super) fn run(
             let _ = writeln!(io::stderr(), "rdmakv agent: {line}");
         }
     }
-    Ok(())
 }
