@@ -2,6 +2,8 @@
 
 use super::Failure;
 use super::flags::{ClusterCommand, ClusterFlags};
+use super::repairs::{self, Repairs};
+use crate::Options;
 use rdmakv_cluster::config::{Config, Policy, Server, State};
 use rdmakv_cluster::etcd::{Endpoint, Error, Etcd, Store};
 use rdmakv_cluster::facts::{Fact, View};
@@ -14,17 +16,17 @@ use std::time::{Duration, Instant};
 /// The time between two looks at what servers adopted.
 const LOOK: Duration = Duration::from_millis(100);
 
-pub(super) fn run(flags: &ClusterFlags, etcd: Option<&str>, name: &str, timeout: Duration) -> Result<(), Failure> {
+pub(super) fn run(flags: &ClusterFlags, (etcd, name): (Option<&str>, &str), options: Options) -> Result<(), Failure> {
     let from_environment = std::env::var("RDMAKV_ETCD").ok().filter(|etcd| !etcd.trim().is_empty());
     let etcd = etcd.map(str::to_owned).or(from_environment);
     let etcd =
         etcd.ok_or_else(|| usage("find etcd: no address is given: use --etcd URL or the variable RDMAKV_ETCD"))?;
     let endpoints = Endpoint::list(&etcd).map_err(usage)?;
-    let mut store = Store::new(Etcd::new(endpoints, timeout), name).map_err(usage)?;
+    let mut store = Store::new(Etcd::new(endpoints, options.timeout), name).map_err(usage)?;
     let (said, answer) = match &flags.command {
         ClusterCommand::Init { lease } => init(&mut store, name, *lease)?,
         ClusterCommand::Status { wait, up } => {
-            let (said, answer, late) = status(&mut store, name, wait.map(|seconds| (seconds, *up)))?;
+            let (said, answer, late) = status(&mut store, name, wait.map(|seconds| (seconds, *up)), options)?;
             print(flags, &said, &answer)?;
             return late.map_or(Ok(()), |why| Err(Failure::No(why)));
         }
@@ -179,6 +181,7 @@ fn status(
     store: &mut Store,
     name: &str,
     wait: Option<(u64, usize)>,
+    options: Options,
 ) -> Result<(String, Value, Option<String>), Failure> {
     let end = Instant::now() + Duration::from_secs(wait.map_or(0, |(seconds, _)| seconds));
     let view = loop {
@@ -195,6 +198,7 @@ fn status(
             "read status of cluster {name}: no such cluster: make it by `rdmakv cluster init`"
         )));
     };
+    let repairs = repairs::ask(&view, config, options);
     let answer = json!({
         "cluster": name,
         "uuid": format!("{:032x}", config.uuid()),
@@ -202,7 +206,7 @@ fn status(
         "whole": config.is_whole(),
         "flushed": config.flushed().0,
         "lease_ms": config.lease_ms(),
-        "servers": config.servers().iter().map(|server| server_json(&view, config, server)).collect::<Vec<_>>(),
+        "servers": config.servers().iter().map(|server| server_json(&view, config, server, &repairs)).collect::<Vec<_>>(),
         "policies": config.policies().iter().map(|(prefix, policy)| {
             let now = policy.shrunk_to(servers(config)).map(|now| now.to_string());
             json!({ "prefix": prefix_text(prefix), "policy": policy.to_string(), "now": now })
@@ -216,7 +220,7 @@ fn status(
              see that they run with --etcd and agents, or raise --wait"
         )
     });
-    Ok((status_text(&view, config, name), answer, late))
+    Ok((status_text(&view, config, name, &repairs), answer, late))
 }
 
 /// Returns the epochs that a server adopted and repaired.
@@ -232,7 +236,7 @@ fn epochs(view: &View, server: &Server) -> (Option<u32>, Option<u32>) {
     (adopted, repaired)
 }
 
-fn server_json(view: &View, config: &Config, server: &Server) -> Value {
+fn server_json(view: &View, config: &Config, server: &Server, repairs: &Repairs) -> Value {
     let (adopted, repaired) = epochs(view, server);
     let suspecters: Vec<u8> = view.facts().suspecters(config, server.id).iter().map(|id| id.0).collect();
     json!({
@@ -246,10 +250,11 @@ fn server_json(view: &View, config: &Config, server: &Server) -> Value {
         "adopted": adopted,
         "repaired": repaired,
         "suspected_by": suspecters,
+        "repair": repairs.get(&server.id).map(repairs::Repair::json),
     })
 }
 
-fn status_text(view: &View, config: &Config, name: &str) -> String {
+fn status_text(view: &View, config: &Config, name: &str, repairs: &Repairs) -> String {
     let whole = if config.is_whole() { "whole" } else { "not whole" };
     let mut text = format!("cluster {name}  epoch {}  {whole}  lease {} ms", config.epoch().0, config.lease_ms());
     if config.flushed().0 > 0 {
@@ -283,6 +288,11 @@ fn status_text(view: &View, config: &Config, name: &str) -> String {
         }
         text.push_str(&table(&rows, |column| matches!(column, 0 | 3 | 5 | 6)));
     }
+    let rows = repairs::rows(repairs, config);
+    if !rows.is_empty() {
+        text.push('\n');
+        text.push_str(&table(&rows, |column| column > 0));
+    }
     text.push('\n');
     let mut rows = vec![["prefix", "policy"].map(str::to_owned)];
     if config.policies().first().is_none_or(|(prefix, _)| !prefix.is_empty()) {
@@ -299,6 +309,7 @@ fn status_text(view: &View, config: &Config, name: &str) -> String {
             let _ = writeln!(text, "warning: {prefix}: {lack}");
         }
     }
+    text.push_str(&repairs::warnings(repairs, config));
     text
 }
 
@@ -345,7 +356,7 @@ mod tests {
             assert_eq!(told(servers, policy), "");
         }
         let config = with(2).with_policy(b"", Policy::Copies(3)).unwrap();
-        let text = status_text(&View::default(), &config, "main");
+        let text = status_text(&View::default(), &config, "main", &Repairs::new());
         assert!(text.ends_with("\nwarning: (all other keys): copies:3 needs 3 servers, and the cluster has 2: start more: new values are copies:2 until then\n"), "{text}");
     }
 
@@ -376,8 +387,8 @@ prefix            policy
 (all other keys)  none
 user:             copies:2
 ";
-        assert_eq!(status_text(&view, &config, "main"), expected);
-        let server = server_json(&view, &config, &config.servers()[1]);
+        assert_eq!(status_text(&view, &config, "main", &Repairs::new()), expected);
+        let server = server_json(&view, &config, &config.servers()[1], &Repairs::new());
         assert_eq!((&server["suspected_by"], &server["adopted"]), (&json!([0]), &Value::Null));
     }
 }

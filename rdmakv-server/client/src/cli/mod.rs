@@ -5,6 +5,7 @@
 mod agent;
 mod cluster;
 mod flags;
+mod repairs;
 mod values;
 mod watch;
 
@@ -102,17 +103,22 @@ pub fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-fn run(flags: &Flags) -> Result<(), Failure> {
-    let timeout = flags.timeout.map_or(TIMEOUT, Duration::from_millis);
-    if let Command::Cluster(cluster) = &flags.command {
-        return cluster::run(cluster, flags.etcd.as_deref(), &flags.cluster, timeout);
-    }
-    let (servers, cluster) = servers_of(flags)?;
+/// Returns the bounds of the client.
+fn options(flags: &Flags, timeout: Duration) -> Options {
     // Not a flag: others see those.
     let login = std::env::var("RDMAKV_LOGIN").ok();
     let login = login.as_deref().and_then(|login| login.split_once(':'));
     let login = login.map(|(name, password)| (name.to_owned(), password.to_owned()));
-    let options = Options { timeout, connect_timeout: timeout, one_sided: !flags.ask, login, ..Options::default() };
+    Options { timeout, connect_timeout: timeout, one_sided: !flags.ask, login, ..Options::default() }
+}
+
+fn run(flags: &Flags) -> Result<(), Failure> {
+    let timeout = flags.timeout.map_or(TIMEOUT, Duration::from_millis);
+    if let Command::Cluster(cluster) = &flags.command {
+        return cluster::run(cluster, (flags.etcd.as_deref(), &flags.cluster), options(flags, timeout));
+    }
+    let (servers, cluster) = servers_of(flags)?;
+    let options = options(flags, timeout);
     if let Command::Agent { name, repair_rate, until_input_ends } = &flags.command {
         let cluster = cluster.ok_or_else(|| {
             let why = "find etcd: no address is given: use --etcd URL or the variable RDMAKV_ETCD";
