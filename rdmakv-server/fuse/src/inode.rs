@@ -138,12 +138,10 @@ pub fn apply(inode: &Inode, edit: &Edit) -> Result<Inode, Refusal> {
         }
         Edit::Sync(mount, written, is_closed) => {
             check_writer(inode, *mount)?;
-            if !has_begun && !is_planted("frozen-changed") {
+            if !has_begun {
                 return Err(Refusal::Invalid);
             }
-            if has_begun {
-                next.state = if *is_closed { State::Closed } else { State::Open };
-            }
+            next.state = if *is_closed { State::Closed } else { State::Open };
             set_written(&mut next, written);
         }
         Edit::Settle(mount) => match inode.state {

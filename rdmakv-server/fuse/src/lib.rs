@@ -6,10 +6,12 @@
 //! * [`store`]: changes of one key by `cas`, which may be repeated.
 //! * [`inode`]: the states of a file and its generations: open, closed, frozen, persisted; what a mount's death does.
 //! * [`names`]: a directory's names as sequences of such changes, and the lease of the mount that makes them.
+//! * [`finish`]: how a frozen generation reaches the backing, and is shown there under its name.
 //! * [`map`]: which generation has each chunk of a file.
 //! * [`ranges`]: which bytes of a chunk a mount has in a buffer, and which of them are to be sent.
 
 mod faults;
+pub mod finish;
 pub mod inode;
 pub mod map;
 pub mod names;

@@ -65,8 +65,6 @@ pub enum BucketEdit {
     Mark(Vec<u8>, Ino),
     /// Checks that a bucket has no names.
     CheckEmpty(u8),
-    /// Drops a whiteout: the backing does not show the name. An agent does this, under any term.
-    Forget(Vec<u8>, Ino),
 }
 
 /// A change in a directory, under a term of its lease.
@@ -85,7 +83,7 @@ impl Change for NameEdit {
         let bucket = match &self.edit {
             BucketEdit::Term(bucket) | BucketEdit::CheckEmpty(bucket) => *bucket,
             BucketEdit::Add(name, ..) | BucketEdit::Replace(name, ..) => bucket_of(name),
-            BucketEdit::Remove(name, _) | BucketEdit::Mark(name, _) | BucketEdit::Forget(name, _) => bucket_of(name),
+            BucketEdit::Remove(name, _) | BucketEdit::Mark(name, _) => bucket_of(name),
         };
         Key::Bucket(self.directory, bucket)
     }
@@ -102,11 +100,6 @@ impl Change for NameEdit {
                     Ok(Decision::Write(bucket.encode()))
                 }
             };
-        }
-        if let BucketEdit::Forget(name, ino) = &self.edit {
-            let entry = bucket.find(name).filter(|entry| entry.ino == *ino && entry.standing == Standing::Whiteout);
-            let is_there = entry.is_some() && bucket.remove(name);
-            return Ok(if is_there { Decision::Write(bucket.encode()) } else { Decision::Already });
         }
         if bucket.term != self.term && !is_planted("term-not-checked") {
             return Err(Refusal::Lost);
@@ -147,7 +140,7 @@ impl Change for NameEdit {
                 let is_empty = bucket.entries().iter().all(|entry| entry.standing == Standing::Whiteout);
                 if is_empty { Ok(Decision::Already) } else { Err(Refusal::NotEmpty) }
             }
-            BucketEdit::Term(_) | BucketEdit::Forget(..) => Ok(Decision::Already),
+            BucketEdit::Term(_) => Ok(Decision::Already),
         }
     }
 }
