@@ -10,10 +10,16 @@
 //! * [`map`]: which generation has each chunk of a file.
 //! * [`ranges`]: which bytes of a chunk a mount has in a buffer, and which of them are to be sent.
 
+#[cfg(test)]
+mod dice;
 mod faults;
 pub mod finish;
 pub mod inode;
 pub mod map;
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod model_tests;
 pub mod names;
 #[cfg(test)]
 mod names_tests;
