@@ -18,6 +18,7 @@ mod bell;
 mod budget;
 mod commands;
 mod connection;
+pub mod far;
 mod gets;
 mod grants;
 pub mod incarnation;
