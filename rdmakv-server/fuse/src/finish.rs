@@ -483,8 +483,9 @@ impl Publication {
     fn change(&mut self, seen: Seen, inode: Inode, at: usize, number: u64) -> Need {
         let (ino, generation) = (seen.entry.ino, inode.generation);
         let full = || Box::new(inode.clone());
-        // No server drains a file without chunks.
-        let create = (inode.kind == Kind::File && inode.map.is_empty()).then_some(Disk::Create(ino, generation));
+        // No server drains a file without chunks. One that is persisted has its bytes there, perhaps those of an imported file.
+        let is_empty = inode.kind == Kind::File && inode.map.is_empty() && inode.state == State::Frozen;
+        let create = is_empty.then_some(Disk::Create(ino, generation));
         let place = if inode.kind == Kind::File { Disk::Link(ino, generation) } else { Disk::Make(ino, full()) };
         let changes = [create, Some(place), Some(Disk::Finish(ino, full())), Some(Disk::Show(ino, self.name.clone()))];
         if let Some(disk) = changes.into_iter().flatten().nth(at) {
@@ -648,6 +649,26 @@ mod tests {
         assert!(!freezing.is_done());
         freezing.answered(2, 2);
         assert!(freezing.is_done());
+    }
+
+    /// Returns the first change of the backing for the name of a file without chunks.
+    fn first_change(state: State) -> Need {
+        let inode = Inode { state, map: Vec::new(), ..file(10, 1) };
+        let mut bucket = Bucket::new(1);
+        bucket.put(Entry { name: b"a".to_vec(), ino: Ino(7), kind: Kind::File, standing: Standing::New });
+        let (mut publication, _) = Publication::begin(Ino::ROOT, b"a", &[0]);
+        publication.take(&Told::Store(Answer::Found(1, bucket.encode())));
+        match publication.take(&Told::Store(Answer::Found(1, inode.encode()))) {
+            Need::Freeze(..) => publication.take(&Told::Frozen),
+            need => need,
+        }
+    }
+
+    #[test]
+    fn an_imported_file_is_not_made_anew() {
+        let generation = Generation(1);
+        assert_eq!(first_change(State::Frozen), Need::Disk(Disk::Create(Ino(7), generation)));
+        assert_eq!(first_change(State::Persisted), Need::Disk(Disk::Link(Ino(7), generation)));
     }
 
     #[test]
