@@ -9,6 +9,47 @@
 //! * [`finish`]: how a frozen generation reaches the backing, and is shown there under its name.
 //! * [`map`]: which generation has each chunk of a file.
 //! * [`ranges`]: which bytes of a chunk a mount has in a buffer, and which of them are to be sent.
+//!
+//! # From programs to keys
+//!
+//! A mount drives these, and the library does the same without a kernel. Each row is in the order in which keys are written.
+//!
+//! | operation | machines | keys |
+//! | --- | --- | --- |
+//! | lookup, stat, readdir | [`names::look_up`] | reads `n/`, `i/`; a name that is not known is looked up on the backing |
+//! | first change in a directory | [`names::Acquire`] | `d/`, all sixteen `n/`; `EBUSY` after 5 s |
+//! | create, mkdir, symlink | [`names::Held::create`] | `i/`, for a directory `d/`, then `n/` |
+//! | unlink, rmdir, rename | [`names::Held`] | `d/` for rename and rmdir, `n/`, `i/` |
+//! | open for writing | [`inode::Edit::Open`] | `i/`: a generation is reserved |
+//! | first write or truncate | [`names::Held::mark`], a copy of the file, [`inode::Edit::Begin`] | `n/`, `c/`, then `i/` |
+//! | write, read | [`ranges::Buffered`], [`map::Map`] | `c/`, when a chunk is full, and after 1 s |
+//! | fsync | [`inode::Edit::Sync`] | all `c/` that are dirty, then `i/` |
+//! | last close | the same, closed; after 1 s [`inode::Edit::Settle`] | `c/`, then `i/` |
+//! | chmod, chown, utimens | [`inode::Edit::Attributes`], then [`names::Held::mark`] | `i/`, `n/` |
+//!
+//! A server asks [`finish::Finals`] before it takes a chunk. At FREEZE it adds to them, and drains by [`finish::Draining`].
+//!
+//! An agent works for the directories whose `d/INO` its server is primary of. In each epoch it first takes its folder by [`finish::Staging`].
+//! Then it reads their buckets again and again, and runs a [`finish::Publication`] for each entry that is new or a whiteout. Chunks of its
+//! server it marks clean as [`inode::may_evict`] allows, and deletes as [`inode::is_garbage`] tells.
+//!
+//! # Rules for drivers
+//!
+//! * A mount draws [`Ino`](rdmakv_proto::files::Ino) and [`MountId`](rdmakv_proto::files::MountId) at random, and never uses one again. When
+//!   its key expired it writes nothing more, and a new mount has another number.
+//! * A mount that could not touch its key for 15 s ends its operations with `EIO`.
+//! * A request whose outcome is not known is answered with [`store::Answer::Unknown`]. The machine reads the key again.
+//! * The first mount of a file system makes `i/1`, `n/1/…` as needed, and `d/1` with a default [`Directory`](rdmakv_proto::files::Directory).
+//! * A file that is only on the backing gets a link `.rdmakv/data/INO.0` before its inode is made, persisted and without a map. Chunks that
+//!   a persisted file's map lacks are read from there.
+//! * Map and size of a file are at most [`MAX_RUNS`](rdmakv_proto::files::MAX_RUNS) runs and
+//!   [`MAX_CHUNKS`](rdmakv_proto::files::MAX_CHUNKS) chunks: beyond the first, holes are filled; beyond the second, `EFBIG`.
+//!
+//! # Not here yet
+//!
+//! * Inodes without a name, links in `.rdmakv/data` without an inode and buckets of removed directories are not swept.
+//! * Files that others put on the backing are replaced by a publication. The page's `RENAME_EXCHANGE` belongs into its driver.
+//! * Open files are not drained, and a file that is written again and again without a pause is not persisted.
 
 #[cfg(test)]
 mod dice;
