@@ -4,8 +4,10 @@ use crate::access::Access;
 use crate::cost::Linear;
 use crate::error::AcquireError;
 use crate::footprint::Footprint;
+use crate::pressure::Pressure;
 use crate::range::PageRange;
 use crate::unheld_limit::UnheldLimit;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The requests that may register more than they ask for, where the core widens.
@@ -42,6 +44,8 @@ pub(crate) struct EffectiveSettings {
     pub(crate) headroom: u64,
     /// How much may stay without a lease, and for how long.
     pub(crate) max_unheld: Option<UnheldLimit>,
+    /// The memory pressure that it follows, if it does.
+    pub(crate) pressure: Option<Arc<Pressure>>,
     /// Whether anything is kept at all.
     pub(crate) caches: bool,
     /// Whether the monitor finds changes out.

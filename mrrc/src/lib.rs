@@ -152,6 +152,7 @@ mod own_thread;
 mod pool;
 #[cfg(target_os = "linux")]
 mod present;
+mod pressure;
 mod reclaim;
 pub mod registrar;
 mod scope;

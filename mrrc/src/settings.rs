@@ -63,6 +63,7 @@ pub struct Settings {
     pub(crate) max_segments: usize,
     pub(crate) headroom: f64,
     pub(crate) max_unheld: Option<UnheldLimit>,
+    pub(crate) pressure: bool,
     pub(crate) background: Option<bool>,
     pub(crate) histograms: bool,
     pub(crate) fence: bool,
@@ -91,6 +92,7 @@ impl Default for Settings {
             max_segments: usize::MAX,
             headroom: 0.0,
             max_unheld: None,
+            pressure: false,
             background: None,
             histograms: false,
             fence: false,
@@ -199,6 +201,7 @@ impl Settings {
     pub fn check(&self) -> Result<(), BuildError> {
         if self.background == Some(false) {
             refuse_unheld(self.max_unheld)?;
+            refuse_pressure(self.pressure)?;
         }
         let mut config = self.config()?;
         let capacity = self.capacity_pages.unwrap_or(PAGES).min(PageRange::EVERYTHING.pages());
@@ -240,4 +243,19 @@ pub(crate) fn refuse_unheld(limit: Option<UnheldLimit>) -> Result<(), BuildError
             expected: "max_unheld needs the background thread: leave one of the two out".into(),
         }),
     }
+}
+
+/// Refuses to follow memory pressure where there is no background thread, which makes the room.
+///
+/// # Errors
+/// [`BuildError::Setting`], where it is to be followed.
+pub(crate) fn refuse_pressure(follows: bool) -> Result<(), BuildError> {
+    if !follows {
+        return Ok(());
+    }
+    Err(BuildError::Setting {
+        name: "background".into(),
+        value: "off".into(),
+        expected: "pressure needs the background thread: leave one of the two out".into(),
+    })
 }

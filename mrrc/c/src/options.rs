@@ -44,6 +44,7 @@ pub extern "C" fn mrrc_options_new() -> *mut mrrc_options_t {
 /// | max_segments            | the most segments of a lease, 1 where a transfer takes one key; else no limit         |
 /// | headroom                | the share of the capacity that the background keeps free: 0 (default)                 |
 /// | max_unheld              | after this time regions without a lease end: 60s, or with a size 1G,60s; else never   |
+/// | pressure                | on, off (default): whether the cache keeps less while memory is short                 |
 /// | background              | on, off: whether a thread of the cache deregisters; else on if the monitor reports    |
 /// | histograms              | on, off (default): whether latencies are recorded; 50 ns an acquire                   |
 /// | fence                   | on, off (default): whether hits use a fence although there is membarrier              |

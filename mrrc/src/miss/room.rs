@@ -161,8 +161,8 @@ impl Room {
 }
 
 /// Wakes the background where less is free than it is to keep free.
-pub(super) fn keep_headroom<T>(state: &CacheState<T>, context: &Context<'_, T>) {
-    if context.settings.background && state.occupancy.free_pages() < context.settings.headroom {
+pub(super) fn keep_headroom<T>(state: &mut CacheState<T>, context: &Context<'_, T>) {
+    if context.settings.background && state.occupancy.short_of_free(context.settings) > 0 {
         context.tables.notifier().notify_one();
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Every cache with a monitor has one, and others may have. It deregisters what left, looks after leases of regions that are
 //! retired, and keeps some room free if it is asked to ([`Builder::headroom`](crate::cache::Builder::headroom)), so that
-//! misses seldom wait for a deregistration. It ends regions that had no lease for too long
+//! misses seldom wait for a deregistration. While memory is short it may keep more free
+//! ([`Builder::pressure`](crate::cache::Builder::pressure)). It ends regions that had no lease for too long
 //! ([`Builder::max_unheld`](crate::cache::Builder::max_unheld)). It tries the registrar's refusals again, at intervals that
 //! grow from 50 ms to 30 s.
 
@@ -114,10 +115,10 @@ pub(crate) fn tend<R: Registrar>(shared: &Shared<R>) {
             look = looks.next(state.lease_holds.fresh() > 0);
         }
         // Leaving regions already make room; more only if that is not enough.
-        let free = state.occupancy.free_pages();
-        let is_short = free < shared.settings.headroom;
+        let short = state.occupancy.short_of_free(&shared.settings);
+        let is_short = short > 0;
         if is_short && !state.reclaimer.has_work() && !state.reclaimer.is_in_progress() {
-            state.evict(&shared.tables, Need { pages: shared.settings.headroom - free, regions: 0 });
+            state.evict(&shared.tables, Need { pages: short, regions: 0 });
         }
         let unheld = state.look_at_unheld(&shared.tables);
         if retry.is_due(state.reclaimer.has_refused()) {

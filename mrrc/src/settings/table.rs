@@ -159,6 +159,12 @@ const TABLE: &[Setting] = &[
         ),
     },
     Setting {
+        name: "pressure",
+        help: "on, off (default): whether the cache keeps less while memory is short",
+        default: Some("off"),
+        value: Value::Switch(|settings, on| settings.pressure = on),
+    },
+    Setting {
         name: "background",
         help: "on, off: whether a thread of the cache deregisters; else on if the monitor reports",
         default: None,

@@ -20,6 +20,7 @@ fn every_variable_sets_what_it_says() {
         ("MRRC_WAIT_TIMEOUT", "3s"),
         ("MRRC_DISCARD_GRACE", "1 S"),
         ("MRRC_HEADROOM", "0.1"),
+        ("MRRC_PRESSURE", "on"),
         ("MRRC_MAX_UNHELD", "1G, 60s"),
         ("MRRC_RETRIES", "2"),
         ("MRRC_MAX_SEGMENTS", "1"),
@@ -35,7 +36,7 @@ fn every_variable_sets_what_it_says() {
     assert_eq!((set.costs, set.monitor), (Some(Linear::FMR), Some(MonitorKind::Explicit)));
     assert_eq!(set.capacity_timeout, Duration::from_millis(20));
     assert_eq!((set.wait_timeout, set.grace), (Duration::from_secs(3), Some(Duration::from_secs(1))));
-    assert_eq!(set.headroom, 0.1);
+    assert_eq!((set.headroom, set.pressure), (0.1, true));
     assert_eq!(set.max_unheld, Some(UnheldLimit { pages: 1 << 18, time: Duration::from_secs(60) }));
     assert_eq!((set.retries, set.max_segments), (2, 1));
     assert_eq!((set.background, set.histograms, set.fence), (Some(false), true, true));

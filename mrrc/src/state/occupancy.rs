@@ -2,18 +2,22 @@
 
 use super::stats::Stats;
 use crate::core::AllInUse;
+use crate::effective::EffectiveSettings;
 use crate::footprint::Footprint;
+use crate::pressure::{Pressure, WHOLE};
 use crate::range::PageRange;
 
 /// Room with the registrar. Owns the amount that is registered, being registered or deregistered, or refused.
 pub(crate) struct Occupancy {
     used: Footprint,
     limit: Footprint,
+    /// The pages at the begin of memory pressure, while there is some: the whole of which it keeps a part.
+    before_pressure: Option<u64>,
 }
 
 impl Occupancy {
     pub(super) fn new(limit: Footprint) -> Self {
-        Self { used: Footprint::default(), limit }
+        Self { used: Footprint::default(), limit, before_pressure: None }
     }
 
     pub(crate) fn used(&self) -> Footprint {
@@ -27,6 +31,24 @@ impl Occupancy {
     /// Returns the pages that are free.
     pub(crate) fn free_pages(&self) -> u64 {
         self.limit.pages.saturating_sub(self.used.pages)
+    }
+
+    /// Returns by how many pages less is free than it is to be: the headroom, and more under memory pressure.
+    #[inline]
+    pub(crate) fn short_of_free(&mut self, settings: &EffectiveSettings) -> u64 {
+        let sixteenths = settings.pressure.as_ref().map_or(WHOLE, |pressure| Pressure::sixteenths(pressure));
+        let to_be_free = settings.headroom.max(self.freed_by_pressure(sixteenths));
+        to_be_free.saturating_sub(self.free_pages())
+    }
+
+    /// Returns the pages that are to be free where the cache keeps so many sixteenths of what it had before.
+    fn freed_by_pressure(&mut self, sixteenths: u64) -> u64 {
+        if sixteenths >= WHOLE {
+            self.before_pressure = None;
+            return 0;
+        }
+        let before = *self.before_pressure.get_or_insert(self.used.pages);
+        self.limit.pages.saturating_sub((u128::from(before) * u128::from(sixteenths) / u128::from(WHOLE)) as u64)
     }
 
     #[inline]

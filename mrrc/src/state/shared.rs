@@ -16,6 +16,7 @@ use crate::invalidation::OwnMonitor;
 use crate::invalidation::mappings::{Kind, Mappings};
 #[cfg(target_os = "linux")]
 use crate::present::PageMap;
+use crate::pressure::Shrinks;
 use crate::range::PageRange;
 use crate::regions::RegionId;
 use crate::registrar::Registrar;
@@ -59,6 +60,12 @@ pub(crate) type Lock<'a, R> = MutexGuard<'a, CacheState<<R as Registrar>::Regist
 /// How long a thread that finds the gate raised tries before it sleeps, and how long it sleeps.
 const SPINS: u32 = 200;
 const NAP: Duration = Duration::from_micros(50);
+
+impl<R: Registrar> Shrinks for Shared<R> {
+    fn wake(&self) {
+        self.wake_background();
+    }
+}
 
 impl<R: Registrar> Shared<R> {
     pub(crate) fn new(

@@ -15,11 +15,12 @@ use crate::hit::barrier::Barrier;
 use crate::invalidation::{Monitor, OwnMonitor, SharedMemory};
 use crate::own_thread;
 use crate::policy::{Keeps, Matching, Policy, PolicyKind, PolicyParams};
+use crate::pressure::{Pressure, Shrinks};
 use crate::range::{PAGE, PageRange};
 use crate::reclaim;
 use crate::regions::RegionId;
 use crate::registrar::{Limits, Registrar};
-use crate::settings::{PAGES, REGIONS, Settings, refuse_unheld};
+use crate::settings::{PAGES, REGIONS, Settings, refuse_pressure, refuse_unheld};
 use crate::state::listener;
 use crate::state::shared::Shared;
 use crate::times::Times;
@@ -59,6 +60,8 @@ pub struct Builder<R: Registrar> {
     settings: Settings,
     monitor: Option<Given>,
     budget: Option<Budget>,
+    /// The memory pressure to follow in the place of the process's.
+    pressure: Option<Arc<Pressure>>,
     /// Makes a policy that has no name here.
     /// In a mutex that is never locked: it makes builders `Sync`.
     policy_from: Option<Mutex<Box<NewPolicy>>>,
@@ -87,6 +90,7 @@ struct Settled<R: Registrar> {
     program: Program,
     monitor: Option<Given>,
     budget: Option<Budget>,
+    pressure: Option<Arc<Pressure>>,
     core: Core,
     effective: EffectiveSettings,
 }
@@ -94,7 +98,7 @@ struct Settled<R: Registrar> {
 impl<R: Registrar> Builder<R> {
     pub(crate) fn new(registrar: R) -> Self {
         let settings = Settings::default();
-        Self { registrar, settings, monitor: None, budget: None, policy_from: None, variables: None }
+        Self { registrar, settings, monitor: None, budget: None, pressure: None, policy_from: None, variables: None }
     }
 
     /// The most pages (of 4 KiB) that may be registered at once. Default: what the registrar says, which is
@@ -254,6 +258,24 @@ impl<R: Registrar> Builder<R> {
         self
     }
 
+    /// Sets whether the cache keeps less while memory is short. Pinned pages cannot be reclaimed. Default: no.
+    ///
+    /// Memory is short if threads of the process's control group stall for it, or the group is above its `memory.high`. Without such a
+    /// group the whole system counts. Then the [background](Builder::background) evicts an eighth of what was registered at the beginning,
+    /// each half second at most, down to an eighth. A quiet time of 10 s gives a sixteenth back. The limits stay as they are: requests
+    /// are served as before, and leased regions stay. A thread of the process looks at the counters twice a second.
+    pub fn pressure(mut self, on: bool) -> Self {
+        self.settings.pressure = on;
+        self
+    }
+
+    /// Follows this memory pressure.
+    #[cfg(test)]
+    pub(crate) fn pressure_of(mut self, pressure: Arc<Pressure>) -> Self {
+        self.pressure = Some(pressure);
+        self
+    }
+
     /// Limits what stays registered without a lease. Default: no limit.
     ///
     /// The deregistration of a region that no lease has begins at most `longest` after its last lease ended. At the soonest it
@@ -344,7 +366,7 @@ impl<R: Registrar> Builder<R> {
     /// # Errors
     /// [`BuildError`]: a setting that makes no sense, or what the system refuses.
     pub fn build(self) -> Result<Cache<R>, BuildError> {
-        let Settled { registrar, settings, program, monitor, budget, core, mut effective } = self.settle()?;
+        let Settled { registrar, settings, program, monitor, budget, pressure, core, mut effective } = self.settle()?;
         #[cfg(target_os = "linux")]
         if let Some(cpus) = &settings.cpus {
             own_thread::set_cpus(cpus).map_err(|source| BuildError::System {
@@ -360,9 +382,17 @@ impl<R: Registrar> Builder<R> {
             return Err(BuildError::DiscardGrace { grace, floor, monitor: monitor.name() });
         }
         let vouched = monitor.vouches();
-        let background = settings.background.unwrap_or(vouched || effective.max_unheld.is_some());
+        let follows = settings.pressure || pressure.is_some();
+        let background = settings.background.unwrap_or(vouched || effective.max_unheld.is_some() || follows);
         if !background {
             refuse_unheld(effective.max_unheld)?;
+            refuse_pressure(follows)?;
+        }
+        let system = |what| move |source| BuildError::System { what, source };
+        if follows {
+            let of_process =
+                || Pressure::of_process().map_err(system("the counters of memory pressure (pressure, MRRC_PRESSURE)"));
+            effective.pressure = Some(pressure.map_or_else(of_process, Ok)?);
         }
         effective.background = background;
         effective.vouched = vouched;
@@ -386,6 +416,10 @@ impl<R: Registrar> Builder<R> {
         }
         listener::begin_to_listen(&shared)
             .map_err(|source| BuildError::Monitor { monitor: shared.monitor.name(), source })?;
+        if let Some(pressure) = &shared.settings.pressure {
+            let follower: Arc<dyn Shrinks> = shared.clone();
+            pressure.join(Arc::downgrade(&follower)).map_err(system("the thread that looks at memory pressure"))?;
+        }
         let mut cache = Cache { shared, background: None };
         if background {
             let tended = cache.shared.clone();
@@ -398,7 +432,7 @@ impl<R: Registrar> Builder<R> {
 
     /// Returns everything that a cache is made of.
     fn settle(self) -> Result<Settled<R>, BuildError> {
-        let Self { registrar, mut settings, monitor, budget, policy_from, variables } = self;
+        let Self { registrar, mut settings, monitor, budget, pressure, policy_from, variables } = self;
         let program = Program::take(&mut settings);
         let own = (settings.policy.take(), settings.widen.take());
         match variables {
@@ -445,6 +479,7 @@ impl<R: Registrar> Builder<R> {
             background: false,
             headroom: config.params().pages_of(settings.headroom),
             max_unheld: program.max_unheld(&settings),
+            pressure: None,
             caches: core.scheme().keeps != Keeps::Nothing,
             vouched: false,
             widening: Widening::Off,
@@ -453,7 +488,7 @@ impl<R: Registrar> Builder<R> {
             group_extra: config.group_extra,
             costs: config.cost,
         };
-        Ok(Settled { registrar, settings, program, monitor, budget, core, effective })
+        Ok(Settled { registrar, settings, program, monitor, budget, pressure, core, effective })
     }
 }
 
