@@ -179,6 +179,11 @@ impl Replica {
         self.next.as_ref()
     }
 
+    /// Returns the newest fragment of a value that is sealed or published here.
+    pub fn newest_fragment(&self) -> Option<&Stored> {
+        [&self.next, &self.current].into_iter().flatten().find(|stored| stored.piece.is_fragment())
+    }
+
     /// Returns whether there is nothing but a value: the driver need not keep more than its store does.
     pub fn is_idle(&self) -> bool {
         self.next.is_none() && self.queue.is_empty() && self.staged.is_empty()
@@ -363,12 +368,10 @@ impl Member {
             Call::Repair { id, version, piece } => {
                 one(self.repair(replica, standing.epoch, (id, version, piece), chunks))
             }
+            Call::Fetch { version: Version::ABSENT } => one(Answer::Value(replica.newest_fragment().cloned())),
             Call::Fetch { version } => {
-                let is_any = version == Version::ABSENT;
-                let has = |stored: &&Stored| {
-                    if is_any { stored.piece.is_fragment() } else { stored.version == version }
-                };
-                one(Answer::Value([&replica.next, &replica.current].into_iter().flatten().find(has).cloned()))
+                let is_it = |stored: &&Stored| stored.version == version;
+                one(Answer::Value([&replica.next, &replica.current].into_iter().flatten().find(is_it).cloned()))
             }
             Call::FatesAfter { after, .. } => one(Answer::Fates(Some(self.fates.after(after)))),
             // These are the driver's, which has all keys.

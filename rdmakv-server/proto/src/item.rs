@@ -17,14 +17,15 @@
 //! | 40 |    16 | the store's own: neighbours in the queue, last access, holders, … | no         |
 //! | 56 |       | the key, then the value                                           | yes        |
 //!
-//! Numbers are little-endian. The CRC covers version, length of the value, flags, length of the key (one byte), key, value.
+//! Numbers are little-endian. The CRC covers version, length of the value, flags, length of the key (one byte), key, value. In the item of
+//! a fragment it has the CRC32C of the whole value in the place of that of the fragment's bytes.
 //!
 //! While an item is alive the first sixteen bytes change in place, as two words of eight, and so do the store's own; nothing else
 //! does. A reader that finds the state *alive* has read it at a moment at which the chunk was the key's value, and the rest, read
 //! after that within the reader's lease, is of the same value.
 //!
-//! Values that several servers keep are *primary* where their key's server may answer, which readers take as alive. They are *held*
-//! where it may not, and then they are no answer.
+//! Values that several servers keep, and fragments of them, are *primary* where their key's server may answer, which readers take as
+//! alive. They are *held* where it may not, and then they are no answer. A held fragment is a part of one that the primary gives.
 
 use crc_fast::{CrcAlgorithm, Digest, checksum_combine};
 
@@ -121,7 +122,7 @@ pub enum ItemError {
     Longer,
     /// It may have expired.
     Expired,
-    /// The sum differs.
+    /// The sum differs, or of a fragment the version or the length.
     Torn,
 }
 
@@ -184,6 +185,51 @@ pub fn check<'a>(bytes: &'a [u8], key: &[u8], incarnation: u32, now: u64) -> Res
         return Err(ItemError::Expired);
     }
     Ok(Item { value, flags, version, expiry })
+}
+
+/// The head of an item that is a fragment of a value: what is before its bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Head {
+    /// The state of its chunk.
+    pub state: State,
+    /// When the value ends, in Unix seconds; 0 is never.
+    pub expiry: u64,
+    /// The client's flags.
+    pub flags: u32,
+}
+
+/// Returns the head in these bytes, which were read from a server's memory, if it is that of the key's fragment of this version. The
+/// fragment has so many bytes, and the whole value this sum.
+///
+/// It says nothing of the fragment's bytes: those of a whole value are believed if they have its sum.
+///
+/// # Errors
+///
+/// [`ItemError`]: the server is to be asked.
+pub fn check_head(
+    bytes: &[u8],
+    key: &[u8],
+    incarnation: u32,
+    version: u64,
+    (length, whole_sum): (usize, u32),
+) -> Result<Head, ItemError> {
+    if bytes.len() < HEADER || u16::from_le_bytes(number(bytes, 2)) != MAGIC {
+        return Err(ItemError::NotAlive);
+    }
+    if u32::from_le_bytes(number(bytes, 4)) != incarnation {
+        return Err(ItemError::OtherIncarnation);
+    }
+    if usize::from(bytes[36]) != key.len() || bytes.get(HEADER..HEADER + key.len()) != Some(key) {
+        return Err(ItemError::OtherKey);
+    }
+    let of = (u64::from_le_bytes(number(bytes, 16)), u32::from_le_bytes(number(bytes, 24)) as usize);
+    let flags = u32::from_le_bytes(number(bytes, 28));
+    if of != (version, length)
+        || sum_of(version, flags, key, (length, whole_sum)) != u32::from_le_bytes(number(bytes, 32))
+    {
+        return Err(ItemError::Torn);
+    }
+    Ok(Head { state: State::of(bytes[0]), expiry: u64::from_le_bytes(number(bytes, 8)), flags })
 }
 
 #[cfg(test)]

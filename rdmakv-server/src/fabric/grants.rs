@@ -76,9 +76,9 @@ fn grant<F: Fabric>(state: &FabricState<F>, client: Client, own: &F::Own, key: &
     let seconds = now / 1_000_000_000;
     let begun = match cluster {
         Some(cluster) => {
-            let shown =
-                cluster.show(shards, key, seconds, |store, handle| begin(state, client, own, (store, handle), now));
-            shown.ok()?
+            let lent =
+                cluster.lend(shards, key, seconds, |store, handle| begin(state, client, own, (store, handle), now));
+            lent.ok()?
         }
         None => {
             let mut store = shards.at(shard);

@@ -460,7 +460,7 @@ impl Cluster {
         found: impl FnOnce(Option<Value<'_>>) -> T,
     ) -> Result<T, NoReply> {
         let shard = self.shard(shards.of(key));
-        let Some(current) = self.answer(shard.keys.get(key), key)? else { return Ok(found(None)) };
+        let Some(current) = whole(self.answer(shard.keys.get(key), key)?)? else { return Ok(found(None)) };
         let piece = shard.pieces.get(current.piece.chunk.0).filter(|&(.., expiry)| expiry == 0 || expiry > now);
         Ok(found(piece.map(|(bytes, flags, _)| Value { bytes, flags, version: current.version.0 })))
     }
@@ -477,7 +477,7 @@ impl Cluster {
         let at = shards.of(key);
         let mut shard = self.shard(at);
         let Shard { keys, pieces, .. } = &mut *shard;
-        let current = self.answer(keys.get(key), key)?;
+        let current = whole(self.answer(keys.get(key), key)?)?;
         let is_over = is_over(current, pieces, now);
         let mut store = shards.at(at);
         let Some(current) = current.filter(|_| !is_over) else { return Ok(found(&mut store, None)) };
@@ -486,6 +486,31 @@ impl Cluster {
             None => Err("SERVER_ERROR value without a chunk: use rdmakv"),
             shown => Ok(found(&mut store, shown)),
         }
+    }
+
+    /// Lets a client read the piece of a key by a tag. A primary lends the one that it may answer with, and a backup its newest fragment.
+    /// `found` gets it, or None, under the store's lock.
+    pub(crate) fn lend<T>(
+        &self,
+        shards: &Shards,
+        key: &[u8],
+        now: u64,
+        found: impl FnOnce(&mut Store, Option<Handle>) -> T,
+    ) -> Result<T, NoReply> {
+        let at = shards.of(key);
+        let mut shard = self.shard(at);
+        let Shard { keys, pieces, .. } = &mut *shard;
+        let replica = keys.get(key);
+        let role = self.membership().standing(key, clock::boot()).map(|standing| standing.role);
+        let is_held = role == Some(Role::Backup);
+        let stored = if is_held { replica.and_then(Replica::newest_fragment) } else { self.answer(replica, key)? };
+        let is_over = is_over(stored, pieces, now);
+        let mut store = shards.at(at);
+        let Some(stored) = stored.filter(|_| !is_over) else { return Ok(found(&mut store, None)) };
+        let (number, about) = (stored.piece.chunk.0, (stored.version.0, stored.piece.sum));
+        let lent =
+            if is_held { pieces.hold(&mut store, number, about) } else { pieces.show(&mut store, number, about) };
+        Ok(found(&mut store, lent))
     }
 
     /// Returns the value with which this server may answer for a key; None if the key is absent.
@@ -499,8 +524,7 @@ impl Cluster {
             (_, Some(replica)) if replica.is_ambiguous() => return Err(RESILIENT),
             _ => {}
         }
-        let current = replica.and_then(Replica::current).filter(|current| current.is_value());
-        if current.is_some_and(|current| current.piece.form != Form::Copy) { Err(RESILIENT) } else { Ok(current) }
+        Ok(replica.and_then(Replica::current).filter(|current| current.is_value()))
     }
 
     /// Returns whether a tag may be granted now that a client may use for so long.
@@ -698,6 +722,11 @@ fn pieces(answer: &Answer, is_read: bool) -> (Option<&Piece>, Option<&Piece>) {
         Answer::Value(Some(stored)) => (Some(&stored.piece), is_read.then_some(&stored.piece)),
         _ => (None, None),
     }
+}
+
+/// Returns the value of a key, unless this server has a fragment of it only.
+fn whole(current: Option<&Stored>) -> Result<Option<&Stored>, NoReply> {
+    if current.is_some_and(|current| current.piece.form != Form::Copy) { Err(RESILIENT) } else { Ok(current) }
 }
 
 /// Returns whether a value has expired.

@@ -10,9 +10,10 @@ use rdmakv_cluster::messages::{
     Answer, Call, Change, Chunk, Condition, Epoch, Form, Piece, Place, Refusal, Request, Select, Verdict, Version,
     WriteId,
 };
+use rdmakv_cluster::placement::Placement;
 use rdmakv_cluster::wire::{About, Arguments, Attributes, Entry, ReplyFrame, RequestFrame};
 use rdmakv_proto::clock;
-use rdmakv_proto::item::State;
+use rdmakv_proto::item::{ItemError, State, check_head, value_sum};
 
 use super::{Cluster, Context, Out, Session, Settings, Shards, Shared};
 use crate::metrics::Counts;
@@ -323,4 +324,69 @@ fn what_clients_read_is_covered_by_each_epoch() {
     follow(&shared, &cluster, &next.without_server(me).unwrap(), 8);
     assert_eq!(state(handle), State::Held);
     assert!(read().is_err());
+}
+
+#[test]
+fn fragments_are_lent_until_they_are_another_values() {
+    let config = configuration().with_policy(b"c:", Policy::Code { data: 2, parity: 1 }).unwrap();
+    let config = config.with_server("tcp:b", vec!["tcp:b".to_owned()], 1, Incarnation(4)).unwrap().whole().unwrap();
+    let (shared, cluster) = server(&config);
+    let me = config.servers().iter().find(|server| server.name == "tcp:a").unwrap().id;
+    let is_mine = |key: &String| Placement::of(&config).primary(key.as_bytes()) == Some(me);
+    let mut keys = (0..).map(|at| format!("c:{at}"));
+    let own = keys.by_ref().find(is_mine).unwrap();
+    let held = keys.find(|key| !is_mine(key)).unwrap();
+    let ask = |key: &str, call, piece| {
+        let sent = send(&shared, key, (call, piece), Attributes::default(), NOW);
+        answer(&sent).0
+    };
+    // Of 5,000 bytes the second fragment has 2,440.
+    let (bytes, sum) = (vec![7; 2440], value_sum(&[7; 5000]));
+    let piece = Piece { chunk: Chunk(0), form: Form::Fragment { k: 2, index: 1 }, length: 5000, sum };
+    let write = |key: &str, sequence| {
+        let id = WriteId { client: 9, sequence };
+        let put = Call::Order { id, lowest: 1, condition: Condition::Always, change: Change::Put(piece) };
+        let Answer::Ordered { version, .. } = ask(key, put, &bytes) else { panic!() };
+        assert_eq!(ask(key, Call::Publish { id, version }, b""), Answer::Done(Verdict::Stored(version)));
+        version
+    };
+    let seal = |key: &str, (sequence, version, base)| {
+        let id = WriteId { client: 9, sequence };
+        let sealed = ask(key, Call::Seal { id, version, base, piece: Some(piece) }, &bytes);
+        assert!(matches!(sealed, Answer::Sealed(_)), "{sealed:?}");
+    };
+    let image = |handle| {
+        let mut image = Vec::new();
+        shared.shards.at(0).image(handle, &mut image);
+        image
+    };
+    let lend = |key: &str| cluster.lend(&shared.shards, key.as_bytes(), NOW, |_, handle| handle);
+    let head = |handle, key: &str, version: Version| {
+        let bytes = image(handle);
+        let incarnation = u32::from_le_bytes(bytes[4..8].try_into().unwrap());
+        let head = check_head(&bytes, key.as_bytes(), incarnation, version.0, (2440, sum));
+        head.map(|head| head.state)
+    };
+
+    let version = write(&own, 1);
+    let handle = lend(&own).unwrap().unwrap();
+    assert_eq!(head(handle, &own, version), Ok(State::Primary));
+    assert!(cluster.show(&shared.shards, own.as_bytes(), NOW, |_, _| ()).is_err(), "it is no whole value");
+    write(&own, 2);
+    assert_ne!(head(handle, &own, version), Ok(State::Primary));
+
+    assert!(lend(&held).unwrap().is_none());
+    let (first, second) = (Version::new(config.epoch(), 1), Version::new(config.epoch(), 2));
+    seal(&held, (3, first, Version::ABSENT));
+    let before = lend(&held).unwrap().unwrap();
+    assert_eq!(head(before, &held, first), Ok(State::Held));
+    seal(&held, (4, second, first));
+    let after = lend(&held).unwrap().unwrap();
+    assert_eq!((head(before, &held, first), head(after, &held, second)), (Ok(State::Held), Ok(State::Held)));
+    assert_eq!(head(after, &held, first), Err(ItemError::Torn));
+
+    let handle = lend(&own).unwrap().unwrap();
+    adopt(&shared, &cluster, &config.with_policy(b"other:", Policy::Copies(2)).unwrap(), 6);
+    assert_eq!(State::of(image(handle)[0]), State::Held, "an epoch covers what was shown");
+    assert_eq!(State::of(image(after)[0]), State::Held);
 }

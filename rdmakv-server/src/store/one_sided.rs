@@ -62,7 +62,8 @@ impl Store {
         self.leases.learn_time(now);
         let chunk = self.slabs.chunk(id);
         let is_there = match chunk.state() {
-            State::Primary => chunk.expiry() == 0 || chunk.expiry() > seconds,
+            // A held piece is no answer of its own: it is a part of the one that the primary gives.
+            State::Primary | State::Held => chunk.expiry() == 0 || chunk.expiry() > seconds,
             _ => self.is_alive(id) && !self.is_over(id, seconds),
         };
         if !is_there {
@@ -109,14 +110,20 @@ impl Store {
         (chunk.value_len(), chunk.size())
     }
 
-    /// Shows a piece to those that read it without asking.
+    /// Shows a piece to those that read it without asking. The sum is that of the value that it is a part of.
     pub(super) fn show_piece(&mut self, piece: &ChunkWriter, version: u64, sum: u32) {
+        self.hold_piece(piece, version, sum);
+        self.slabs.show(piece.id());
+    }
+
+    /// Lets a piece be read without asking, by those that know from elsewhere that its version is the key's. One that is shown stays so.
+    pub(super) fn hold_piece(&mut self, piece: &ChunkWriter, version: u64, sum: u32) {
         let chunk = piece.chunk();
         if chunk.state() == State::Unpublished {
             self.versions.take_over(chunk, version);
             chunk.set_crc(sum_of(version, chunk.flags(), chunk.key(), (chunk.value_len(), sum)));
+            self.slabs.cover(piece.id());
         }
-        self.slabs.show(piece.id());
     }
 
     /// Makes a piece that was shown no answer.

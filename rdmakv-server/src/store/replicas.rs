@@ -2,7 +2,8 @@
 //!
 //! A piece is an unpublished chunk, so it is never evicted or moved. It counts against the memory for items like any other. A key's primary
 //! shows the current value to clients that ask over a fabric: they may hold, lease and read it. It covers the value when it may not answer
-//! any more: a reader believes nothing of it from then on. Such a piece ends as items do, after its last lease.
+//! any more: a reader believes nothing of it from then on. A backup lets them read the fragments that it holds, which are parts of what
+//! the primary shows. Such a piece ends as items do, after its last lease.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::{Deref, DerefMut};
@@ -150,13 +151,19 @@ impl Pieces {
         }
     }
 
-    /// Shows a piece, a value of this version and with this sum of its own, to clients that read it without asking. None if it has no
-    /// chunk.
+    /// Shows a piece of a value with this version and sum to clients that read it without asking. None if it has no chunk.
     pub fn show(&mut self, store: &mut Store, number: u64, (version, sum): (u64, u32)) -> Option<Handle> {
         let Kept::Chunk(piece) = self.kept.get(&number)? else { return None };
         if self.shown.insert(number) {
             store.show_piece(piece, version, sum);
         }
+        Some(Handle(piece.id()))
+    }
+
+    /// Lets clients read a piece that is no answer here: a fragment of a value with this version and sum. None if it has no chunk.
+    pub fn hold(&mut self, store: &mut Store, number: u64, (version, sum): (u64, u32)) -> Option<Handle> {
+        let Kept::Chunk(piece) = self.kept.get(&number)? else { return None };
+        store.hold_piece(piece, version, sum);
         Some(Handle(piece.id()))
     }
 
@@ -200,7 +207,7 @@ impl Pieces {
 mod tests {
     use super::super::{Config, NoLease, Store, Terms};
     use super::*;
-    use rdmakv_proto::item::{check, value_sum};
+    use rdmakv_proto::item::{State, check, check_head, value_sum};
 
     #[test]
     fn pieces_are_no_items_and_are_never_evicted() {
@@ -260,7 +267,6 @@ mod tests {
 
         pieces.cover(&mut store);
         assert!(read(&store, handle).is_err());
-        assert_eq!(store.lease(handle, 100 * SECOND), Err(NoLease::Gone));
         store.check().unwrap();
         let again = pieces.show(&mut store, number, about).unwrap();
         assert_eq!(read(&store, again), Ok((b"value".to_vec(), 3 << 40 | 5)));
@@ -299,6 +305,48 @@ mod tests {
         assert_eq!(place(&mut store, &mut pieces), address);
         store.check().unwrap();
         others.into_iter().for_each(|other| pieces.free(&mut store, other, 200));
+        store.check().unwrap();
+    }
+
+    #[test]
+    fn a_held_fragment_is_read_and_is_no_answer() {
+        let config = Config { memory: 4 << 20, incarnation: 1, ..Config::default() };
+        let (mut store, mut pieces) = (Store::new(&config).unwrap(), Pieces::default());
+        let (version, whole_sum) = (3 << 40 | 5, value_sum(b"value, of which this is a part"));
+        let number = pieces.add(&mut store, b"key", [b"value", b""], (7, 0), 100).unwrap();
+        assert!(pieces.hold(&mut store, number + 1, (1, 0)).is_none());
+        let handle = pieces.hold(&mut store, number, (version, whole_sum)).unwrap();
+        let head = |store: &Store| {
+            let mut image = Vec::new();
+            store.image(handle, &mut image);
+            check_head(&image, b"key", 1, version, (5, whole_sum)).map(|head| (head.state, head.flags))
+        };
+        assert_eq!(head(&store), Ok((State::Held, 7)));
+        let held = store.hold(handle).unwrap();
+        assert!(read(&store, handle).is_err() && store.expose(&held, 100 * SECOND).is_ok());
+        store.release(held);
+        // Another server has become the key's primary, and then no other one is.
+        pieces.show(&mut store, number, (version, whole_sum)).unwrap();
+        assert_eq!(head(&store), Ok((State::Primary, 7)));
+        // Its bytes have not the sum of the value.
+        assert!(read(&store, handle).is_err());
+        pieces.hold(&mut store, number, (version, whole_sum)).unwrap();
+        assert_eq!(head(&store), Ok((State::Primary, 7)));
+        pieces.cover(&mut store);
+        assert_eq!(head(&store), Ok((State::Held, 7)));
+        store.check().unwrap();
+
+        let address = store.extent(handle).address;
+        pieces.free(&mut store, number, 100);
+        assert_eq!(head(&store), Ok((State::Dead, 7)));
+        let next = |store: &mut Store, pieces: &mut Pieces| {
+            let number = pieces.add(store, b"key", [b"other", b""], (0, 0), 100).unwrap();
+            let handle = pieces.hold(store, number, (version + 1, 0)).unwrap();
+            store.extent(handle).address
+        };
+        assert_ne!(next(&mut store, &mut pieces), address);
+        store.sweep(200 * SECOND, 10);
+        assert_eq!(next(&mut store, &mut pieces), address);
         store.check().unwrap();
     }
 

@@ -495,7 +495,8 @@ impl Slabs {
     pub(super) fn hold(&mut self, id: Id) -> Option<ChunkRef> {
         let chunk = self.chunk(id);
         // One that is dead for others, but was still looked at, is leased: it stays as it is.
-        let stays = chunk.state().is_readable() || chunk.marked(chunk::LEASED);
+        let state = chunk.state();
+        let stays = state.is_readable() || state == State::Held || chunk.marked(chunk::LEASED);
         assert!(stays, "a handle is good until the store changes");
         // More would not fit into its field: the caller copies the value then.
         self.add_holder(id).then(|| ChunkRef::new(&self.arena, id))
