@@ -10,6 +10,9 @@
 //! **Linearizable.** Versions order the writes of a key. After each step, each server that may answer is read. No read may return a version
 //! below one that was read or acknowledged before. The version of a write is above all that were read before it began. Each version belongs
 //! to one operation, and each operation has at most one. Registers with these properties are linearizable in the order of the versions.
+//!
+//! Reads by tags take several steps, one for each fragment. A client learns all servers' tags, and reads by them later and at different
+//! times. Such a read returns no version below one that was read or acknowledged before it began.
 
 use std::collections::BTreeMap;
 
@@ -19,6 +22,7 @@ use crate::helper::{Calls, Target};
 use crate::ids::{Epoch, ServerId, Version, WriteId};
 use crate::member::{CallId, Chunks, Member, Replica, Role, Standing};
 use crate::messages::{Answer, Call, Chunk, Condition, Form, Piece, Refusal, Reply, Request, Stored, Verdict};
+use crate::reader::{ChunkState, Reader, Reading, Seen};
 use crate::repair::Repair;
 use crate::writer::{Bytes, Outcome, Writer};
 
@@ -50,6 +54,8 @@ pub(crate) struct Shape {
     pub(crate) repairs: bool,
     /// Flushes of the cluster.
     pub(crate) flushes: u8,
+    /// Fragments are read by tags.
+    pub(crate) tags: bool,
 }
 
 /// An epoch's servers, by number: their run and state; None for one that is not in it.
@@ -136,6 +142,20 @@ pub(crate) enum Action {
     Whole,
     Forget(u8, u8),
     Flush,
+    /// A client learns the tags of a key.
+    LearnTags(u8),
+    /// It reads a fragment by that of a server.
+    ReadByTag(u8, u8),
+}
+
+/// A client's tags of a key, and its read by them.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Tagged {
+    primary: ServerId,
+    /// The run of each server that gave a tag, and the value whose piece that is for.
+    tags: Vec<(ServerId, u64, Version, Piece)>,
+    /// The read that is under way, and the version of the key when it began.
+    read: Option<(Reader, Version)>,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -153,6 +173,10 @@ pub(crate) struct World {
     duplicates: u8,
     flushes: u8,
     runs: u64,
+    /// The tags of each key; None where its client has none.
+    tagged: Vec<Option<Tagged>>,
+    /// Reads by tags that made a value.
+    read_by_tag: u64,
     violation: Option<&'static str>,
 }
 
@@ -243,6 +267,8 @@ impl World {
             duplicates: 0,
             flushes: 0,
             runs: u64::from(shape.servers),
+            tagged: vec![None; keys],
+            read_by_tag: 0,
             violation: None,
         }
     }
@@ -278,6 +304,11 @@ impl World {
     /// Returns how many writes were published.
     pub(crate) fn writes(&self) -> usize {
         self.published.iter().map(BTreeMap::len).sum()
+    }
+
+    /// Returns how many reads by tags made a value.
+    pub(crate) fn reads_by_tag(&self) -> u64 {
+        self.read_by_tag
     }
 
     pub(crate) fn epoch(&self) -> Epoch {
@@ -417,6 +448,11 @@ impl World {
         if has_epochs && self.flushes < shape.flushes {
             actions.push(Action::Flush);
         }
+        for (tagged, key) in self.tagged.iter().zip(0..).filter(|_| shape.tags) {
+            actions.push(Action::LearnTags(key));
+            let tags = tagged.iter().flat_map(|tagged| &tagged.tags);
+            actions.extend(tags.map(|&(server, ..)| Action::ReadByTag(key, server.0)));
+        }
         actions
     }
 
@@ -530,6 +566,8 @@ impl World {
                 let epoch = Epoch(self.epoch().0 + 1);
                 self.change(|setup| setup.flushed = epoch);
             }
+            Action::LearnTags(key) => self.learn_tags(shape, key),
+            Action::ReadByTag(key, server) => self.read_by_tag(shape, key, server),
         }
         self.prune();
         self.observe(shape);
@@ -705,7 +743,9 @@ impl World {
             let replica = &mut node.replicas[usize::from(key)];
             let gaps = (stayed_primary, was_outside);
             let replies = node.member.adopt(replica, before, &standing, gaps, &mut node.chunks);
-            node.has_granted[usize::from(key)] = false;
+            if !is_planted("not-covered") {
+                node.has_granted[usize::from(key)] = false;
+            }
             self.reply(ServerId(server as u8), key, replies);
         }
         let node = &mut self.nodes[server];
@@ -866,6 +906,70 @@ impl World {
             self.violation = Some("too few fragments of a value are left");
         }
         self.seen[at] = (current.version, !current.is_value());
+    }
+
+    /// Lets a client ask the members of a key, if its primary answers with a value in fragments.
+    fn learn_tags(&mut self, shape: &Shape, key: u8) {
+        let at = usize::from(key);
+        let primary = (0..self.nodes.len()).find(|&server| {
+            let standing = self.standing(shape, server, key);
+            self.nodes[server].replicas[at].readable(&standing).is_some_and(|stored| stored.piece.is_fragment())
+        });
+        let tag = |server: usize| {
+            let (node, standing) = (&self.nodes[server], self.standing(shape, server, key));
+            let is_primary = Some(server) == primary;
+            if !standing.has_right || standing.role == Role::Outside {
+                return None;
+            }
+            let replica = &node.replicas[at];
+            let stored = if is_primary { replica.current() } else { replica.newest_fragment() }?;
+            Some((ServerId(server as u8), node.run, stored.version, stored.piece))
+        };
+        self.tagged[at] = primary.map(|primary| Tagged {
+            primary: ServerId(primary as u8),
+            tags: (0..self.nodes.len()).filter_map(tag).collect(),
+            read: None,
+        });
+    }
+
+    /// Lets a client read a piece by its tag. Tags end inside the right. The bytes of a piece that was freed stay until its tags end.
+    fn read_by_tag(&mut self, shape: &Shape, key: u8, server: u8) {
+        let (at, id) = (usize::from(key), ServerId(server));
+        let Some(mut tagged) = self.tagged[at].take() else { return };
+        let Some(&(_, run, version, piece)) = tagged.tags.iter().find(|(other, ..)| *other == id) else { return };
+        let (node, standing) = (&self.nodes[usize::from(server)], self.standing(shape, usize::from(server), key));
+        let replica = &node.replicas[at];
+        let is_current = replica.current().is_some_and(|current| current.version == version);
+        let is_next = replica.next().is_some_and(|next| next.version == version);
+        let is_uncovered = is_planted("not-covered") && node.has_granted[at];
+        let is_shown = replica.readable(&standing).is_some() || is_uncovered;
+        let may_read = node.is_alive && node.run == run && node.has_right;
+        let state = match () {
+            () if is_current && is_shown => ChunkState::Alive,
+            () if is_current || is_next => ChunkState::Held,
+            () => ChunkState::Dead,
+        };
+        let primary = tagged.primary;
+        let new = || (Reader::new(primary), self.seen[at].0);
+        let (mut reader, floor) = tagged.read.take().unwrap_or_else(new);
+        match reader.take(id, may_read.then_some(Seen { state, version, piece })) {
+            Reading::More => tagged.read = Some((reader, floor)),
+            Reading::Value(version, fragments) => {
+                self.read_by_tag += 1;
+                let published = self.published[at].get(&version).copied();
+                if version < floor {
+                    self.violation = Some("a read by tags returned an older value");
+                }
+                if fragments.iter().any(|&(_, chunk)| Some(operation(chunk)) != published) {
+                    self.violation = Some("a read by tags mixed values");
+                }
+                if version > self.seen[at].0 {
+                    self.seen[at] = (version, false);
+                }
+            }
+            Reading::Ask | Reading::TakeTurn => return,
+        }
+        self.tagged[at] = Some(tagged);
     }
 
     /// Drops messages that would change nothing.

@@ -1,6 +1,6 @@
 //! Clusters of [`crate::model`], explored and walked through, and the faults that this must find.
 //!
-//! Walks meet seven of thirteen faults. The others need a certain order of events, and have schedules of their own: `schedules.rs`.
+//! Walks meet ten of sixteen faults. The others need a certain order of events, and have schedules of their own: `schedules.rs`.
 //! `RDMAKV_WALK=SEED` prints a walk's steps, and `RDMAKV_WALKS=N` walks more often than 25 times.
 
 use stateright::{Checker, Model, Property};
@@ -26,6 +26,7 @@ const SMALL: Shape = Shape {
     losses: 1,
     repairs: false,
     flushes: 0,
+    tags: false,
 };
 
 /// Servers that are lost, return, join, drain and are repaired.
@@ -44,6 +45,7 @@ const LARGE: Shape = Shape {
     losses: 1,
     repairs: true,
     flushes: 0,
+    tags: false,
 };
 
 /// Values in fragments, of which two may be lost.
@@ -51,6 +53,9 @@ const CODED: Shape = Shape { servers: 6, policy: Policy::Code { data: 2, parity:
 
 /// As many servers as 4+2 needs, and one more.
 const WIDE: Shape = Shape { servers: 7, policy: Policy::Code { data: 4, parity: 2 }, keys: 1, ..CODED };
+
+/// Values in fragments that are read by tags.
+const TAGGED: Shape = Shape { keys: 1, tags: true, ..CODED };
 
 /// Values are deleted, and flushed.
 const FLUSHED: Shape = Shape { deletes: true, flushes: 20, ..LARGE };
@@ -105,6 +110,9 @@ fn walk(shape: &Shape, seed: u64, steps: u32) -> World {
             Action::Deliver(_) => 0,
             Action::Begin(..) | Action::Learn(_) | Action::Adopt(_) | Action::Expire(_) | Action::Whole => 1,
             Action::Repair(_) | Action::SendFates(_) | Action::Return(_) => 1,
+            Action::ReadByTag(..) => 1,
+            // Tags get old, and with them what they lead to.
+            Action::LearnTags(_) => 2,
             Action::Flush => 2,
             Action::Duplicate(_) | Action::Overdue(..) | Action::Forget(..) => 2,
             Action::Lose(_) | Action::Crash(_) | Action::Remove(_) | Action::Drain(_) | Action::Retry(_) => 3,
@@ -134,7 +142,10 @@ fn settle(shape: &Shape, world: &mut World, seed: u64) -> bool {
     let mut dice = Dice(seed);
     let shape = Shape { losses: 0, duplicates: 0, timeouts: u8::MAX, epochs: u32::MAX, ..shape.clone() };
     for _ in 0..20_000 {
-        let is_new = |action: &Action| matches!(action, Action::Begin(..) | Action::Forget(..) | Action::Duplicate(_));
+        let is_new = |action: &Action| {
+            let is_read = matches!(action, Action::LearnTags(_) | Action::ReadByTag(..));
+            is_read || matches!(action, Action::Begin(..) | Action::Forget(..) | Action::Duplicate(_))
+        };
         let is_change =
             |action: &Action| matches!(action, Action::Crash(_) | Action::Return(_) | Action::Drain(_) | Action::Flush);
         let mut actions = world.actions(&shape);
@@ -219,6 +230,23 @@ fn walks_of_staged_copies_are_linearizable() {
 fn walks_of_fragments_are_linearizable() {
     walks_are_linearizable(&CODED, 1000);
     walks_are_linearizable(&WIDE, 4000);
+}
+
+#[test]
+fn walks_of_reads_by_tags_are_linearizable() {
+    walks_are_linearizable(&TAGGED, 2000);
+    let reads: u64 = (0..walks()).map(|seed| walk(&TAGGED, seed, 2000).reads_by_tag()).sum();
+    assert!(reads >= 25, "only {reads} reads");
+}
+
+#[test]
+fn walks_find_planted_faults_of_tags() {
+    for fault in ["dead-primary-believed", "versions-mixed"] {
+        assert!(found(&TAGGED, fault, 600).is_some(), "{fault}");
+    }
+    // One that was the primary, and holds the same piece in a later epoch.
+    let shape = Shape { servers: 4, policy: Policy::Code { data: 2, parity: 1 }, losses: 1, ..TAGGED };
+    assert!(found(&shape, "not-covered", 600).is_some());
 }
 
 #[test]

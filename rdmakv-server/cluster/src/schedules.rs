@@ -25,6 +25,7 @@ const SHAPE: Shape = Shape {
     losses: 2,
     repairs: true,
     flushes: 1,
+    tags: false,
 };
 
 /// A world that a schedule takes step by step. After a violation nothing more happens.
