@@ -904,19 +904,69 @@ fn small_values_of_a_code_are_read_without_servers() {
 }
 
 #[test]
+fn fragments_are_read_without_servers() {
+    for fabric in [Fabric::Shm, Fabric::Iwarp] {
+        let (more, policies) = (["--tag-lease", "300ms"], [("", Policy::Code { data: 2, parity: 2 })]);
+        let Some(mut cluster) = Cluster::over(fabric, 4, &more, &policies) else { return };
+        let (mut writer, mut reader) = (cluster.client(), cluster.client());
+        let value = |length: usize| (0..length).map(|at| (at * 13 + at / 257) as u8).collect::<Vec<u8>>();
+        let lengths = [4096, 4097, 20_000, 131_072, 300_001];
+        for (number, length) in lengths.into_iter().enumerate() {
+            let (key, first) = (format!("key-{number}"), value(length));
+            let version = writer.set(&key, &first, Terms { flags: 7, ..Terms::default() }).unwrap();
+            reads_by_itself(&mut reader, &key);
+            let value = reader.get(&key).unwrap().unwrap();
+            assert!(value[..] == first[..] && value.flags() == 7, "{length}");
+            assert!(matches!(version, rdmakv_client::Stored::Yes(version) if version == value.version()));
+            // What is stored is found at once, in fragments or whole.
+            for length in [length - 1, 500, length] {
+                assert!(writer.set(&key, vec![2; length], ()).unwrap().is_stored());
+                assert!(reader.get(&key).unwrap().unwrap()[..] == vec![2; length], "{length}");
+            }
+            assert!(writer.delete(&key).unwrap());
+            assert!(reader.get(&key).unwrap().is_none());
+        }
+        // Several at once, of which some are not known.
+        let all: Vec<String> = (0..20).map(|number| format!("many-{number}")).collect();
+        all.iter().for_each(|key| assert!(writer.set(key, value(9000), ()).unwrap().is_stored()));
+        for count in [10, 20] {
+            let found = reader.get_many(&all[..count]);
+            assert!(found.into_iter().all(|found| found.unwrap().unwrap()[..] == value(9000)));
+        }
+        // Without one of the data's fragments.
+        let lost = cluster.at(cluster.target("many-0").members[1]);
+        cluster.kill(lost);
+        soon("that it is removed", || cluster.config().servers().len() == 3);
+        reads_by_itself(&mut reader, "many-0");
+        assert!(reader.get("many-0").unwrap().unwrap()[..] == value(9000));
+    }
+}
+
+#[test]
 fn no_read_is_older_than_an_acknowledged_write() {
     const KEYS: u64 = 40;
-    // In the last case a tag would end after the right, so none is granted.
-    let cases = [(Fabric::Shm, "pause", "200ms"), (Fabric::Iwarp, "drain", "200ms"), (Fabric::Shm, "kill", "4s")];
-    for (fabric, fault, lease) in cases {
+    let (copies, code) = (Policy::Copies(3), Policy::Code { data: 2, parity: 1 });
+    let cases = [
+        (Fabric::Shm, "pause", "200ms", copies),
+        (Fabric::Iwarp, "drain", "200ms", copies),
+        // A tag would end after the right, so none is granted.
+        (Fabric::Shm, "kill", "4s", copies),
+        (Fabric::Shm, "pause", "200ms", code),
+        (Fabric::Iwarp, "pause", "200ms", code),
+        (Fabric::Iwarp, "drain", "200ms", code),
+        (Fabric::Shm, "kill", "4s", code),
+    ];
+    for (fabric, fault, lease, policy) in cases {
         let more = ["--tag-lease", lease];
-        let Some(mut cluster) = Cluster::over(fabric, 4, &more, &[("", Policy::Copies(3))]) else { return };
+        let Some(mut cluster) = Cluster::over(fabric, 4, &more, &[("", policy)]) else { return };
+        // Those of a code are in fragments.
+        let numbers = if policy == code { 640 } else { 1 };
         let agents = cluster.agents();
         let written: Vec<_> = (0..KEYS).map(|_| std::sync::atomic::AtomicU64::new(0)).collect();
         let key = |at: u64| format!("key-{at}");
         let write = |client: &mut Client, number: u64| {
             let at = number % KEYS;
-            assert!(client.set(key(at), number.to_le_bytes(), ()).unwrap().is_stored());
+            assert!(client.set(key(at), number.to_le_bytes().repeat(numbers), ()).unwrap().is_stored());
             written[at as usize].store(number, std::sync::atomic::Ordering::SeqCst);
         };
         let mut writer = cluster.client();
@@ -979,7 +1029,7 @@ fn no_read_is_older_than_an_acknowledged_write() {
             readers.into_iter().map(|reader| reader.join().unwrap()).sum()
         });
         let is_right = if lease == "4s" { one_sided == 0 } else { one_sided > 50 };
-        assert!(is_right, "{fault}: {one_sided} reads without a server");
+        assert!(is_right, "{policy:?}, {fault}: {one_sided} reads without a server");
         drop(agents);
         if fault != "pause" {
             cluster.servers[victim] = None;

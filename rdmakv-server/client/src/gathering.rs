@@ -24,6 +24,8 @@ pub(super) struct Gathering {
     early: Vec<Early>,
     reader: Reader,
     parts: Parts,
+    /// Which member gave each of them.
+    from: Vec<(ServerId, u8)>,
     /// The reader believes enough fragments.
     is_enough: bool,
     /// Others that were not asked for this version.
@@ -51,6 +53,15 @@ struct Asked {
     is_any: bool,
     /// Another is asked in its place.
     is_late: bool,
+}
+
+/// The fragments that a value was made of, and the members that have them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct MadeOf {
+    pub(super) version: Version,
+    /// The value's form, length and sum.
+    pub(super) piece: Piece,
+    pub(super) fragments: Vec<(ServerId, u8)>,
 }
 
 /// How a read of fragments goes on.
@@ -84,6 +95,7 @@ impl Gathering {
             early: Vec::new(),
             reader: Reader::new(primary),
             parts: Parts::default(),
+            from: Vec::new(),
             is_enough: false,
             is_silent: false,
             hedge_at: now.saturating_add(HEDGE),
@@ -174,6 +186,13 @@ impl Gathering {
         }
     }
 
+    /// Returns which fragments the value was made of; None if more were needed than make one, because some are damaged.
+    pub(super) fn made_of(&self) -> Option<MadeOf> {
+        let (version, piece, _) = self.told?;
+        let Form::Fragment { k, .. } = piece.form else { return None };
+        (self.from.len() == usize::from(k)).then(|| MadeOf { version, piece, fragments: self.from.clone() })
+    }
+
     /// Takes a fragment of the told version. A member that was not asked for that, and showed another, may have it.
     fn weigh(&mut self, from: ServerId, is_any: bool, found: Option<(Version, Piece)>, bytes: Vec<u8>) {
         let of_version = found.filter(|&(version, _)| self.told.is_some_and(|(told, ..)| version == told));
@@ -186,6 +205,9 @@ impl Gathering {
     fn believe(&mut self, from: ServerId, found: Option<(Version, Piece)>, bytes: Vec<u8>) {
         let state = if self.target.is_primary(from) { ChunkState::Alive } else { ChunkState::Held };
         let seen = found.filter(|(_, piece)| self.parts.take(piece, bytes));
+        if let Some((_, Piece { form: Form::Fragment { index, .. }, .. })) = seen {
+            self.from.push((from, index));
+        }
         let reading = self.reader.take(from, seen.map(|(version, piece)| Seen { state, version, piece }));
         self.is_enough = matches!(reading, Reading::Value(..));
     }

@@ -42,7 +42,7 @@
 //! [`Client::of_cluster`] takes the servers from a configuration in etcd, and follows it as servers come and go. Keys with the policy
 //! `copies:N` are written to N servers by this client, those with `code:K+M` in K + M fragments. Operations on them have one order, for
 //! all clients. It holds though all but one of a key's servers are lost, or M of them with fragments. They take up to [`Cluster::give_up_after`] while servers fail, whatever [`Options::timeout`] is.
-//! That time is for each of their calls. Whole values are read over fabrics as those of plain keys are, one-sidedly too.
+//! That time is for each of their calls. Over fabrics values are read as those of plain keys are, one-sidedly too: fragments from K servers at once.
 //!
 //! # One-sided reads
 //!
@@ -123,6 +123,7 @@ mod erasure;
 mod error;
 mod fabric;
 pub mod far;
+mod fragment_tags;
 pub mod future;
 mod gathering;
 mod horizon;

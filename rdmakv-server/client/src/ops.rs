@@ -7,6 +7,7 @@ use super::answer::Answer;
 use super::buffer::{Data, Part};
 use super::command::Arguments;
 use super::error::{About, Error, Operation};
+use super::tags::CallTag;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use std::collections::VecDeque;
@@ -54,6 +55,9 @@ pub(super) struct Op {
     pub(super) no_transfer: bool,
     /// The server's reason for a refusal over the fabric.
     pub(super) refused: Option<String>,
+    /// The reply to a call is to come with a tag, and the tag that came.
+    pub(super) wishes: bool,
+    pub(super) tag: Option<CallTag>,
     result: Option<Result<Answer, Error>>,
     /// It is a call of another operation.
     is_part: bool,
@@ -145,6 +149,8 @@ impl Ops {
             only_stream: false,
             no_transfer: false,
             refused: None,
+            wishes: false,
+            tag: None,
             result: None,
             is_part: false,
             holder: None,

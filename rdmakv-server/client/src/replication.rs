@@ -7,7 +7,7 @@
 //! of more than [`CARRIED`] bytes are staged at all of them first. A read asks the primary.
 
 use super::erasure::CODE_FROM;
-use super::gathering::{Gathered, Gathering};
+use super::gathering::{Gathered, Gathering, MadeOf};
 use super::membership::Layout;
 use rdmakv_cluster::config::{Policy, ServerId};
 use rdmakv_cluster::helper::{Calls, Completion, Progress, Target};
@@ -261,6 +261,8 @@ pub(super) struct Operation {
     refused: Option<String>,
     /// The version of which all members together had too few fragments at the last read.
     lacked: Option<Version>,
+    /// The fragments of the value that was read.
+    made_of: Option<MadeOf>,
     obstacle: Obstacle,
 }
 
@@ -305,6 +307,7 @@ impl Operation {
             computed: None,
             refused: None,
             lacked: None,
+            made_of: None,
             obstacle: Obstacle::none("no server was asked"),
         }
     }
@@ -337,6 +340,11 @@ impl Operation {
     /// Takes the end, once there is one.
     pub(super) fn take_end(&mut self) -> Option<End> {
         if let Step::Ended(end) = &mut self.step { end.take() } else { None }
+    }
+
+    /// Takes the fragments that the value was made of, if it was.
+    pub(super) fn take_made_of(&mut self) -> Option<MadeOf> {
+        self.made_of.take()
     }
 
     /// Does what is due: begins, repeats calls, goes on in a later epoch, gives up.
@@ -499,6 +507,7 @@ impl Operation {
         match gathering.go_on() {
             Gathered::Waits(calls) => return self.parcels(calls, None),
             Gathered::Value(version, attributes, bytes) => {
+                self.made_of = gathering.made_of();
                 return self.end(End::Value(Some(Found { version, attributes, bytes })));
             }
             Gathered::Damaged => return self.end(End::Damaged),

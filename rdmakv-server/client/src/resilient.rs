@@ -12,12 +12,17 @@ use super::common::Common;
 use super::duties::{Came, Duties, Outgoing};
 use super::erasure::{CODE_FROM, Fragments};
 use super::error::{About, Error, Operation as Asked};
+use super::fabric::parts::{Begun, Outcome};
+use super::fragment_tags::{FragmentTags, Located};
+use super::gathering::HEDGE;
 use super::horizon::Horizon;
 use super::membership::{Layout, Membership};
 use super::ops::{Name, On};
 use super::options::Options;
 use super::replication::{Arrived, Body, End, Found, Ids, Now, Operation, Own, Parcel, Work, refused};
 use super::server::Server;
+use super::slots::Slot;
+use super::tags::CallTag;
 use super::value::{Bytes, Source, Value};
 use hashbrown::HashMap;
 use rdmakv_cluster::config::{Incarnation, Policy, ServerId};
@@ -91,6 +96,10 @@ pub(super) struct Resilient {
     /// The operations on a key, in their order, if one of them changes it.
     queues: HashMap<Vec<u8>, VecDeque<Name>>,
     calls: HashMap<Name, Sent>,
+    /// The places of fragments in this epoch.
+    fragment_tags: FragmentTags,
+    /// The operations whose fragments are being read one-sidedly.
+    readers: Vec<Name>,
     /// All calls have the same time.
     by_age: VecDeque<(Instant, Name)>,
     /// Notes that leave with the next calls to their servers. Agents end what a client without calls leaves.
@@ -131,6 +140,53 @@ struct Running {
     fragments: Option<Fragments>,
     /// The primary could not add to its value, so the client does.
     addition: Option<Addition>,
+    /// The one-sided read of its fragments that comes first.
+    reads: Option<FragmentRead>,
+    /// The last tag that came from each server.
+    tags: Vec<(ServerId, CallTag)>,
+}
+
+impl Running {
+    /// Notes the tag that came with the reply to a call, or that none did.
+    fn take_tag(&mut self, from: ServerId, tag: Option<CallTag>) {
+        self.tags.retain(|&(server, _)| server != from);
+        self.tags.extend(tag.map(|tag| (from, tag)));
+    }
+}
+
+/// A one-sided read of fragments.
+struct FragmentRead {
+    located: Arc<Located>,
+    slot: Arc<Slot>,
+    /// Those under way, by the places of their servers.
+    outcomes: Vec<(usize, Arc<Outcome>)>,
+    /// When the servers are asked, whatever is under way.
+    gives_up_at: u64,
+}
+
+impl FragmentRead {
+    fn is_done(&self) -> bool {
+        self.outcomes.iter().all(|(_, outcome)| outcome.get().is_some())
+    }
+
+    /// Returns the place of a server whose fragment did not come yet.
+    fn waits_for(&self) -> Option<usize> {
+        self.outcomes.iter().find(|(_, outcome)| outcome.get().is_none()).map(|&(at, _)| at)
+    }
+
+    /// Returns the value, if all was read and may be believed.
+    fn value(self, key: &[u8]) -> Option<Value> {
+        let Self { located, slot, outcomes, .. } = self;
+        let is_read = outcomes.iter().all(|(_, outcome)| outcome.get() == Some(true));
+        let mut slot = Arc::try_unwrap(slot).ok().filter(|_| is_read)?;
+        let flags = located.believe(key, slot.bytes_mut(), clock::unix())?;
+        // After the last byte: what was read within the leases was not used for another item meanwhile.
+        if !located.is_leased(clock::boot()) {
+            return None;
+        }
+        let (length, version) = located.value();
+        Some(Value::new(Bytes::Slot(slot), 0, length, (flags, version), Source::OneSided))
+    }
 }
 
 /// The sender of a call.
@@ -148,6 +204,8 @@ struct Sent {
     parent: Parent,
     to: ServerId,
     round: Option<u32>,
+    /// Its reply is to come with a tag of the fragment.
+    wishes: bool,
 }
 
 /// A call as it is sent.
@@ -194,6 +252,8 @@ impl Resilient {
             running: HashMap::new(),
             queues: HashMap::new(),
             calls: HashMap::new(),
+            fragment_tags: FragmentTags::new(options.tags),
+            readers: Vec::new(),
             by_age: VecDeque::new(),
             notes: VecDeque::new(),
             wakes: BTreeSet::new(),
@@ -252,12 +312,26 @@ impl Resilient {
             Work::Read | Work::Delete | Work::Compute(_) => Own::default(),
         };
         let key = op.key.clone();
+        let is_queued = work != Work::Read || self.queues.contains_key(&key);
+        let mut reads = None;
+        if work != Work::Read {
+            self.fragment_tags.forget(&key);
+        } else if !is_queued {
+            reads = self.read_fragments(&key, hands);
+        }
+        if let Some(read) = reads.take_if(|read| read.is_done())
+            && let Some(value) = self.take_fragments(read, &key, hands)
+        {
+            return hands.common.end(name, Ok(Answer::Value(Some(value))));
+        }
         let data = shared(name, hands.common);
         let patience = u64::try_from(self.cluster.give_up_after.as_nanos()).unwrap_or(u64::MAX);
         let operation = Operation::new(&key, work, own, self.now(), patience);
-        let is_queued = work != Work::Read || self.queues.contains_key(&key);
-        let call = if is_queued { None } else { self.get_plainly(name, &key, hands) };
-        let mut is_waiting = call.is_some();
+        let call = if is_queued || reads.is_some() { None } else { self.get_plainly(name, &key, hands) };
+        let mut is_waiting = call.is_some() || reads.is_some();
+        if reads.is_some() {
+            self.readers.push(name);
+        }
         if is_queued {
             let queue = self.queues.entry(key.clone()).or_default();
             is_waiting = !queue.is_empty();
@@ -275,6 +349,8 @@ impl Resilient {
             call,
             fragments: None,
             addition: None,
+            reads,
+            tags: Vec::new(),
         };
         self.running.insert(name, running);
         self.go_on(name, hands);
@@ -294,6 +370,7 @@ impl Resilient {
             }
             self.by_age.pop_front();
         }
+        self.end_reads(hands);
         self.take_replies(hands);
         let due = self.now();
         while self.notes.front().is_some_and(|note| note.due <= due)
@@ -317,6 +394,11 @@ impl Resilient {
         let ops = &hands.common.ops;
         let is_open = |call: &Name| ops.get(*call).is_some() && !ops.is_done(*call);
         let own = name.and_then(|name| self.running.get(&name)?.call).filter(is_open);
+        let reader = name.into_iter().chain(self.readers.iter().copied());
+        let reads = reader.filter_map(|name| self.running.get(&name)?.reads.as_ref()?.waits_for()).next();
+        if let Some(server) = reads.filter(|_| own.is_none()) {
+            return hands.servers[server].wait(hands.common, On::Fabric, longest.min(MOMENT));
+        }
         let any = || self.by_age.iter().map(|&(_, call)| call).find(is_open);
         match own.or_else(any).and_then(|call| ops.get(call)).map(|op| (op.server, op.on)) {
             Some((server, On::Fabric)) if name.is_some() => self.wait_awake(server, longest.min(MOMENT), hands),
@@ -393,6 +475,8 @@ impl Resilient {
             self.places.insert(server.id, Place { at, run: server.incarnation, addresses });
         }
         self.layout = layout;
+        self.fragment_tags.clear();
+        self.running.values_mut().for_each(|running| running.tags.clear());
         // Servers refuse those of an earlier epoch, and agents repair its keys.
         self.notes.clear();
     }
@@ -405,6 +489,8 @@ impl Resilient {
         // Two processes never use one client's number.
         self.ids = Ids::new(random().unwrap_or_else(|_| u64::from(self.process) ^ self.now()));
         self.calls.clear();
+        self.fragment_tags.clear();
+        self.readers.clear();
         self.by_age.clear();
         self.notes.clear();
         self.queues.clear();
@@ -415,7 +501,9 @@ impl Resilient {
                 let operation = Operation::new(&running.key, Work::Read, Own::default(), self.now(), patience);
                 let (wakes_at, call) = (Some(0), None);
                 self.wakes.insert((0, name));
-                let anew = Running { operation, is_queued: false, is_waiting: false, wakes_at, call, ..running };
+                let (reads, tags) = (None, Vec::new());
+                let anew =
+                    Running { operation, is_queued: false, is_waiting: false, wakes_at, call, reads, tags, ..running };
                 self.running.insert(name, anew);
             } else {
                 self.fail(common, name, |about| Error::OutcomeUnknown { about, why: WHY.to_owned() });
@@ -432,8 +520,14 @@ impl Resilient {
             for call in ended {
                 let is_message = hands.common.ops.get(call).is_some_and(|op| op.on == On::Fabric);
                 let source = if is_message { Source::Message } else { Source::Socket };
+                let tag = hands.common.ops.get(call).and_then(|op| op.tag);
                 let result = hands.common.ops.take(call);
                 if let (Some(sent), Some((answer, _))) = (self.calls.remove(&call), result) {
+                    if let Parent::Operation(parent) = sent.parent
+                        && sent.wishes
+                    {
+                        self.running.get_mut(&parent).into_iter().for_each(|running| running.take_tag(sent.to, tag));
+                    }
                     self.take_reply(&sent, (answer, source), hands);
                 }
             }
@@ -442,7 +536,7 @@ impl Resilient {
 
     fn take_reply(&mut self, sent: &Sent, (answer, source): (Result<Answer, Error>, Source), hands: &mut Hands<'_>) {
         let time = self.now();
-        let &Sent { parent, to: from, round } = sent;
+        let &Sent { parent, to: from, round, .. } = sent;
         if let Parent::Reader(name) = parent {
             return self.take_item(name, answer, hands);
         }
@@ -515,12 +609,94 @@ impl Resilient {
         None
     }
 
+    /// Reads the fragments of a key's value, if it is known where they are.
+    fn read_fragments(&mut self, key: &[u8], hands: &mut Hands<'_>) -> Option<FragmentRead> {
+        let located = self.fragment_tags.get(key)?;
+        let read = self.read_located(located, key, hands);
+        if read.is_none() {
+            self.fragment_tags.forget(key);
+        }
+        read
+    }
+
+    fn read_located(&self, located: Arc<Located>, key: &[u8], hands: &mut Hands<'_>) -> Option<FragmentRead> {
+        // A read by a tag that is closed would take the connection along.
+        if !located.is_leased(clock::boot()) {
+            return None;
+        }
+        let slot = Arc::new(hands.common.fabrics.slots()?.take(located.size(key)?)?);
+        let mut outcomes = Vec::new();
+        for (number, fragment) in located.fragments().iter().enumerate() {
+            let at = self.places.get(&fragment.server)?.at;
+            match hands.servers[at].read_part(&fragment.tag, &slot, &located.place(number, key)) {
+                Begun::Done => {}
+                Begun::UnderWay(outcome) => outcomes.push((at, outcome)),
+                Begun::Failed => return None,
+            }
+        }
+        Some(FragmentRead { located, slot, outcomes, gives_up_at: self.now() + HEDGE })
+    }
+
+    /// Returns the value of fragments that were read. If it is none, the servers are to be asked where it is.
+    fn take_fragments(&mut self, read: FragmentRead, key: &[u8], hands: &mut Hands<'_>) -> Option<Value> {
+        let value = read.value(key);
+        match value {
+            Some(_) => hands.common.counters.one_sided += 1,
+            None => {
+                hands.common.counters.distrusted += 1;
+                self.fragment_tags.forget(key);
+            }
+        }
+        value
+    }
+
+    /// Takes the ends of reads of fragments. Those that bring no value, or take too long, go on by calls.
+    fn end_reads(&mut self, hands: &mut Hands<'_>) {
+        if self.readers.is_empty() {
+            return;
+        }
+        let now = self.now();
+        for name in std::mem::take(&mut self.readers) {
+            let Some(running) = self.running.get_mut(&name) else { continue };
+            let Some(read) = running.reads.take_if(|read| read.is_done() || read.gives_up_at <= now) else {
+                if running.reads.is_some() {
+                    self.readers.push(name);
+                }
+                continue;
+            };
+            let (key, wakes_at) = (running.key.clone(), running.wakes_at);
+            running.is_waiting = false;
+            match self.take_fragments(read, &key, hands) {
+                Some(value) => {
+                    self.running.remove(&name);
+                    wakes_at.into_iter().for_each(|at| _ = self.wakes.remove(&(at, name)));
+                    hands.common.end(name, Ok(Answer::Value(Some(value))));
+                }
+                None => self.go_on(name, hands),
+            }
+        }
+    }
+
+    /// Learns where the fragments of the value are that an operation has read.
+    fn learn_fragments(&mut self, running: &mut Running) {
+        if let Some(primary) = self.layout.primary(&running.key)
+            && let Some(made_of) = running.operation.take_made_of()
+            && let Some(located) = Located::new(made_of, primary, &running.tags)
+        {
+            self.fragment_tags.learn(&running.key, located);
+        }
+    }
+
     /// Takes the end of an operation, or notes when it is to be woken.
     fn settle(&mut self, name: Name, hands: &mut Hands<'_>) {
         let Some(end) = self.take_end(name, hands) else {
             let Some(running) = self.running.get_mut(&name) else { return };
             let operation = &running.operation;
-            let wakes_at = if running.is_waiting { operation.deadline() } else { operation.wakes_at() };
+            let wakes_at = match &running.reads {
+                Some(read) => read.gives_up_at,
+                None if running.is_waiting => operation.deadline(),
+                None => operation.wakes_at(),
+            };
             let before = running.wakes_at.replace(wakes_at);
             if before != Some(wakes_at) {
                 before.into_iter().for_each(|before| _ = self.wakes.remove(&(before, name)));
@@ -528,8 +704,11 @@ impl Resilient {
             }
             return;
         };
-        let Some(running) = self.running.remove(&name) else { return };
+        let Some(mut running) = self.running.remove(&name) else { return };
         running.wakes_at.into_iter().for_each(|at| _ = self.wakes.remove(&(at, name)));
+        if !running.is_queued {
+            self.learn_fragments(&mut running);
+        }
         // Its fragments are parts of the data.
         drop(running.fragments);
         if let (Some(op), Ok(data)) = (hands.common.ops.get_mut(name), Arc::try_unwrap(running.own))
@@ -606,8 +785,10 @@ impl Resilient {
                     running.fragments.insert(made.unwrap_or_else(|| Fragments::of(own, k, of))).get(index, memory)
                 }
             };
+            let is_read = matches!(frame.request.call, Call::Read | Call::Fetch { .. });
             let (key, message) = (running.key.clone(), Message::new(&frame, piece));
-            let sent = Sent { parent: Parent::Operation(parent), to, round };
+            let wishes = is_read && matches!(self.layout.policy(&key), Policy::Code { .. });
+            let sent = Sent { parent: Parent::Operation(parent), to, round, wishes };
             if matches!(frame.request.call, Call::Note { .. }) {
                 self.notes.push_back(Note { due: self.now() + NOTE_WAITS, key, message, sent });
                 if self.notes.len() > NOTES {
@@ -655,6 +836,7 @@ impl Resilient {
     ) -> Name {
         let deadline = Instant::now() + hands.common.timeout;
         let call = hands.common.ops.insert_part(what, arguments, data, at, deadline);
+        hands.common.ops.get_mut(call).into_iter().for_each(|op| op.wishes = sent.wishes);
         self.calls.insert(call, sent);
         self.by_age.push_back((deadline, call));
         call
@@ -670,7 +852,7 @@ impl Resilient {
         if is_code && hands.servers[at].size(key).is_some_and(|bytes| bytes >= CODE_FROM) {
             return None;
         }
-        let sent = Sent { parent: Parent::Reader(name), to, round: None };
+        let sent = Sent { parent: Parent::Reader(name), to, round: None, wishes: false };
         let get = self.insert_part((Asked::Get, key), (Arguments::default(), Data::None), at, sent, hands);
         hands.servers[at].issue(hands.common, get);
         Some(get)
@@ -732,7 +914,7 @@ impl Resilient {
                 continue;
             };
             let message = Message::new(&frame, body);
-            let sent = Sent { parent: Parent::Agent(number), to, round: None };
+            let sent = Sent { parent: Parent::Agent(number), to, round: None, wishes: false };
             self.issue(&key, message, place.at, sent, hands);
         }
         is_busy

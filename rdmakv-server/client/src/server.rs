@@ -11,15 +11,19 @@ use super::common::Common;
 use super::end::End;
 use super::error::{About, Error, WayDown};
 use super::fabric::link::{Elsewhere, Link};
+use super::fabric::parts::Begun;
+use super::fragment_tags::Place;
 use super::ops::{Name, On, Op};
 use super::options::Options;
+use super::slots::Slot;
 use super::stream::{self, Lost, Stream};
-use super::tags::Tags;
+use super::tags::{CallTag, Tags};
 use super::value::Value;
 use super::ways::{Demand, Ways};
 use rdmakv_proto::item::HEADER;
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -113,6 +117,14 @@ impl Server {
     /// Notes the bytes of a key's value, of which no tag is known.
     pub(super) fn learn_size(&mut self, key: &[u8], bytes: usize) {
         self.tags.learn(key, None, Some(u32::try_from(HEADER + key.len() + bytes).unwrap_or(u32::MAX)));
+    }
+
+    /// Reads a fragment to its place in a slot, if the connection that its tag came by stands. The lease is not over.
+    pub(super) fn read_part(&mut self, tag: &CallTag, slot: &Arc<Slot>, to: &Place) -> Begun {
+        match (&mut self.link, self.tags.bound(tag)) {
+            (Some((_, link)), Some(leased)) => link.read_part(&leased, slot, to),
+            _ => Begun::Failed,
+        }
     }
 
     /// Begins an operation.

@@ -24,6 +24,26 @@ pub(super) struct Leased {
     pub(super) until: u64,
 }
 
+/// A tag that came with the reply to a call, and is kept elsewhere.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct CallTag {
+    leased: Leased,
+    /// The number of the connection that it is good for.
+    connection: u64,
+}
+
+impl CallTag {
+    /// Returns when the lease is over.
+    pub(super) fn until(&self) -> u64 {
+        self.leased.until
+    }
+
+    /// Returns the incarnation of the server.
+    pub(super) fn incarnation(&self) -> u32 {
+        self.leased.tag.incarnation
+    }
+}
+
 /// The knowledge of a key.
 #[derive(Debug)]
 struct Entry {
@@ -54,6 +74,8 @@ pub(super) struct Tags {
     /// Entries with reads that were not told, each once; of some they have gone elsewhere since.
     read: Vec<u32>,
     gone: Vec<(u64, u32, u32)>,
+    /// The number of the connection.
+    connection: u64,
 }
 
 impl Tags {
@@ -68,7 +90,18 @@ impl Tags {
             most,
             read: Vec::new(),
             gone: Vec::new(),
+            connection: 0,
         }
+    }
+
+    /// Binds a tag that is kept elsewhere to the connection that it came by.
+    pub(super) fn bind(&self, leased: Leased) -> CallTag {
+        CallTag { leased, connection: self.connection }
+    }
+
+    /// Returns a tag that is kept elsewhere, if its connection stands.
+    pub(super) fn bound(&self, tag: &CallTag) -> Option<Leased> {
+        (tag.connection == self.connection).then_some(tag.leased)
     }
 
     #[inline]
@@ -156,6 +189,7 @@ impl Tags {
         }
         self.read.clear();
         self.gone.clear();
+        self.connection += 1;
     }
 
     fn set(&mut self, at: u32, leased: Option<Leased>) {
@@ -306,6 +340,17 @@ mod tests {
         // Nothing is kept of an unknown key.
         tags.learn(b"b", None, None);
         assert!(!tags.knows(b"b"));
+    }
+
+    #[test]
+    fn a_tag_is_good_for_one_connection() {
+        let mut tags = Tags::new(3);
+        let bound = tags.bind(leased(1));
+        tags.forget(b"a");
+        tags.forget_tags();
+        assert_eq!(tags.bound(&bound), Some(leased(1)));
+        tags.forget_all();
+        assert_eq!(tags.bound(&bound), None);
     }
 
     #[test]

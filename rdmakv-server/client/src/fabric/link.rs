@@ -6,6 +6,7 @@
 
 use super::channel::Channel;
 use super::items;
+use super::parts::{Begun, Parts};
 use super::reads::{Got, Reads};
 use super::requests::{Asked, Landing, NotConnected, Requests};
 use super::table::Table;
@@ -13,13 +14,16 @@ use crate::answer::{self, Answer, Stored, is_store};
 use crate::common::Common;
 use crate::end::End;
 use crate::error::{Error, Operation};
+use crate::fragment_tags::Place;
 use crate::ops::{Name, On};
+use crate::slots::Slot;
 use crate::tags::{Leased, Tags};
 use crate::value::{Bytes, Source, Value};
 use frrwp::engine::Event;
 use rdmakv_proto::clock;
 use rdmakv_proto::item::HEADER;
 use rdmakv_proto::messages::{Assembly, Kind, Refusal, Reply, Request, Tag, VERSION};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A connection.
@@ -28,6 +32,7 @@ pub(crate) struct Link {
     channel: Channel,
     requests: Requests,
     reads: Reads,
+    parts: Parts,
     /// The message to send before anything else.
     login: Option<Vec<u8>>,
     greeted: bool,
@@ -61,6 +66,7 @@ impl Link {
             channel,
             requests: Requests::default(),
             reads: Reads::new(counts_reads),
+            parts: Parts::default(),
             login,
             greeted: false,
             greeted_at,
@@ -109,7 +115,7 @@ impl Link {
 
     /// Returns whether something is waited for.
     pub(crate) fn is_busy(&self) -> bool {
-        self.requests.is_busy() || self.reads.is_busy() || !self.greeted
+        self.requests.is_busy() || self.reads.is_busy() || !self.parts.is_empty() || !self.greeted
     }
 
     /// Returns how many bytes are registered here.
@@ -173,6 +179,11 @@ impl Link {
         self.reads.get_now(&mut self.channel, common, tags, (key, may_be_listed))
     }
 
+    /// Reads a fragment to its place in a slot, by a tag whose lease is not over.
+    pub(crate) fn read_part(&mut self, leased: &Leased, slot: &Arc<Slot>, to: &Place) -> Begun {
+        self.parts.read(&mut self.channel, leased, slot, to)
+    }
+
     // ---- Replies -------------------------------------------------------------------------------------
 
     /// Does what can be done now. Operations to be tried by another transport are put into `elsewhere`.
@@ -206,6 +217,7 @@ impl Link {
     ) -> Result<(), Broken> {
         match event {
             Event::Message => self.hear(common, tags, server, elsewhere),
+            Event::ReadCompleted { id, succeeded } if self.parts.ended(id, succeeded) => Ok(()),
             Event::ReadCompleted { id, succeeded } => {
                 let end = (id, succeeded);
                 if let Some(name) = self.reads.ended(&mut self.channel, common, tags, end) {
@@ -370,7 +382,9 @@ impl Link {
                 let Ok(Ok((answer, _))) = answer::take(operation, answer, self.channel.largest().max(16 << 20)) else {
                     return Err(nonsense(common, name, server, "what a command answered"));
                 };
-                if !op.key.is_empty() {
+                if op.wishes {
+                    op.tag = self.leased(tag, op.first_sent).map(|leased| tags.bind(leased));
+                } else if !op.key.is_empty() {
                     let known = match &answer {
                         Answer::Stored(Stored::Yes(_)) if !is_addition(operation) => {
                             Some((HEADER + op.key.len() + op.data.bytes().len()) as u32)
@@ -529,7 +543,6 @@ mod tests {
     use mrrc::cache::AcquireError;
     use rdmakv_proto::messages::RemoteSegment;
     use std::any::Any;
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     /// An end of which the server runs and reads its clock before the client runs on.

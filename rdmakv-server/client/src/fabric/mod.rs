@@ -5,6 +5,7 @@ mod choice;
 mod items;
 pub(super) mod link;
 mod outbox;
+pub(super) mod parts;
 mod reads;
 mod requests;
 mod table;

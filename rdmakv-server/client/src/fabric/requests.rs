@@ -185,7 +185,8 @@ impl Requests {
         let mut text = std::mem::take(&mut self.text);
         text.clear();
         line(op.operation, &op.key, &op.arguments, op.length(), &mut text);
-        let wish = common.one_sided && op.operation != Operation::Delete && tags.knows(&op.key);
+        let may = op.wishes || op.operation != Operation::Delete && tags.knows(&op.key);
+        let wish = common.one_sided && may;
         channel.message.clear();
         let end: &[u8] = if is_store(op.operation) { b"\r\n" } else { b"" };
         let kind = Request::run(&mut channel.message, wish, &op.key, &[&text, op.data.bytes(), op.piece.bytes(), end]);
