@@ -18,7 +18,8 @@
 //!   2 RUN     wish, key; then one command of the text or meta protocol, with its data
 //!   3 GET     wish, key
 //!   4 PUT     wish, key; then u32 length of the line, u32 number of segments, the segments (24 bytes each), the line of an `ms`
-//!             or `set` command without its data: they are read from the segments, in the client's memory
+//!             or `set` command without its data: they are read from the segments, in the client's memory. Or an `mx` line and the
+//!             bytes of the call, whose piece is read
 //!   5 SEEN    for each tag that was read by: u64 address, u32 key, u32 reads. Not answered
 //!
 //! server
