@@ -1049,7 +1049,7 @@ fn servers_read_large_pieces_out_of_the_client() {
         soon("a value over the fabric", || {
             let before = pulled();
             assert!(client.set("copies:first", vec![1; 200_000], ()).unwrap().is_stored());
-            pulled() - before == 3
+            pulled() >= before + 3
         });
         let mut before = pulled();
         for (at, length) in [65_537, 200_001, 400_000, 140_000, 131_071].into_iter().enumerate() {
@@ -1066,7 +1066,9 @@ fn servers_read_large_pieces_out_of_the_client() {
                 // A piece that fits into a message travels in it.
                 let is_pulled = prefix == "copies:" || length > 131_072;
                 let now = pulled();
-                assert_eq!(now - before, if is_pulled { 3 } else { 0 }, "{key} of {length}");
+                // A write that begins again has its pieces read again.
+                let is_right = if is_pulled { now >= before + 3 } else { now == before };
+                assert!(is_right, "{key} of {length}: {} pieces", now - before);
                 before = now;
             }
         }
