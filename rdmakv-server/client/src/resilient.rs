@@ -19,7 +19,7 @@ use super::horizon::Horizon;
 use super::membership::{Layout, Membership};
 use super::ops::{Name, On};
 use super::options::Options;
-use super::replication::{Arrived, Body, End, Found, Ids, Now, Operation, Own, Parcel, Work, refused};
+use super::replication::{Arrived, Body, CARRIED, End, Found, Ids, Now, Operation, Own, Parcel, Work, refused};
 use super::server::Server;
 use super::slots::Slot;
 use super::tags::CallTag;
@@ -401,10 +401,17 @@ impl Resilient {
         }
         let any = || self.by_age.iter().map(|&(_, call)| call).find(is_open);
         match own.or_else(any).and_then(|call| ops.get(call)).map(|op| (op.server, op.on)) {
-            Some((server, On::Fabric)) if name.is_some() => self.wait_awake(server, longest.min(MOMENT), hands),
+            Some((server, On::Fabric)) if name.is_some_and(|name| self.is_short(name)) => {
+                self.wait_awake(server, longest.min(MOMENT), hands);
+            }
             Some((server, on)) => hands.servers[server].wait(hands.common, on, longest.min(MOMENT)),
             None => self.membership.wait(self.layout.epoch(), longest),
         }
+    }
+
+    /// Returns whether an operation stores no bytes that are staged: to move those takes longer than to wake a thread.
+    fn is_short(&self, name: Name) -> bool {
+        self.running.get(&name).is_some_and(|running| running.own.bytes().len() <= CARRIED)
     }
 
     /// Waits for an answer to any call, awake at first if that pays. Then it sleeps until one comes from this server.
