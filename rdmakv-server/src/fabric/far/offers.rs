@@ -427,12 +427,11 @@ impl Offers {
     ///
     /// The connection is not attached to such a memory.
     pub fn map(&mut self, caller: &Caller, memory: u64, region: u32, epoch: u32) -> Result<(), Refused> {
-        if let Some(region) = self.memory(caller, memory)?.regions.get_mut(&region) {
-            if let Phase::Live { is_mapped, other } = &mut region.phase {
-                if region.epoch == epoch {
-                    (*is_mapped, *other) = (true, 0);
-                }
-            }
+        if let Some(region) = self.memory(caller, memory)?.regions.get_mut(&region)
+            && let Phase::Live { is_mapped, other } = &mut region.phase
+            && region.epoch == epoch
+        {
+            (*is_mapped, *other) = (true, 0);
         }
         Ok(())
     }
