@@ -1080,3 +1080,17 @@ fn servers_read_large_pieces_out_of_the_client() {
         assert!(client.set("copies:last", vec![3; 400_000], ()).unwrap().is_stored());
     }
 }
+
+#[test]
+fn calls_stay_on_a_fabric_that_takes_no_values() {
+    let policies = [("", Policy::Copies(3))];
+    let Some(cluster) = Cluster::over(Fabric::Shm, 3, &["--eager", "0"], &policies) else { return };
+    let pulled = || -> u64 { cluster.servers.iter().flatten().map(|server| server.stat("shm_sets_pulled")).sum() };
+    let mut client = cluster.client();
+    soon("a value over the fabric", || {
+        let before = pulled();
+        assert!(client.set("key", "value", ()).unwrap().is_stored());
+        pulled() >= before + 3
+    });
+    assert_eq!(client.get("key").unwrap().as_deref(), Some(&b"value"[..]));
+}

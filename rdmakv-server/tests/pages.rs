@@ -50,7 +50,7 @@ fn watched_gets_become_a_trace() {
     let trace = std::fs::read_to_string(folder.path().join("asked.trace")).unwrap();
     let lines: Vec<Vec<&str>> = trace.lines().map(|line| line.split(' ').collect()).collect();
     assert!(lines.iter().all(|line| line[0].parse::<f64>().is_ok_and(|seconds| seconds > 1e9)), "{trace}");
-    // A miss has no size, and the lookup of the SET is none. The key that was asked for first is number 1.
+    // A miss has no size, and a SET's own lookup does not count. The key that was asked for first is number 1.
     let asked: Vec<&[&str]> = lines.iter().map(|line| &line[1..]).collect();
     assert_eq!(asked, [["1", "6400"], ["2", "6400"], ["1", "6720"]]);
 }

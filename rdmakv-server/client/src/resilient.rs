@@ -644,7 +644,7 @@ impl Resilient {
         Some(FragmentRead { located, slot, outcomes, gives_up_at: self.now() + HEDGE })
     }
 
-    /// Returns the value of fragments that were read. If it is none, the servers are to be asked where it is.
+    /// Returns the value of fragments that were read. Without one, the servers are to be asked where it is.
     fn take_fragments(&mut self, read: FragmentRead, key: &[u8], hands: &mut Hands<'_>) -> Option<Value> {
         let value = read.value(key);
         match value {

@@ -22,7 +22,7 @@ pub(super) enum Announced {
     Memory(*mut u8, usize),
     /// There is no room for it, or no interest in it; the session has answered.
     Answered,
-    /// Its memory is none that a fabric may write.
+    /// No fabric may write its memory.
     NoMemory,
 }
 

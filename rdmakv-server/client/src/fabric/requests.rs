@@ -201,8 +201,8 @@ impl Requests {
         let is_call = op.operation == Operation::Call;
         let (first, bytes) = if is_call { (op.data.bytes(), op.piece.bytes()) } else { (&[][..], op.data.bytes()) };
         let is_lendable = if is_call { op.piece.is_lendable() } else { matches!(op.data, Data::Buffer(_)) };
-        // The rest of a call travels in the message.
-        if first.len() > channel.eager() || bytes.is_empty() {
+        // The rest of a call travels in the message, also where no values do.
+        if first.len() > channel.eager() + CALL || bytes.is_empty() {
             return Err(NotConnected);
         }
         let copy = if is_lendable {

@@ -315,7 +315,7 @@ impl Accesses {
         }
     }
 
-    /// Returns the number at which the oldest access began that is under way; the highest number if there is none.
+    /// Returns the number at which the oldest open access began, or the highest number without one.
     ///
     /// A change counts if its number is at most the oldest of all lanes.
     pub fn oldest(&self) -> u64 {
