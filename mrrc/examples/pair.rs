@@ -111,7 +111,9 @@ fn send(to: SocketAddrV4, messages: u32) -> Outcome<()> {
     let mut parameters: ib::rdma_conn_param = unsafe { zeroed() };
     (parameters.retry_count, parameters.rnr_retry_count) = (7, 7);
     // SAFETY: the id is open, and the parameters live through the call.
-    done("rdma_connect", unsafe { ib::rdma_connect(connection.id.0, &mut parameters) })?;
+    done("rdma_connect: does the other process listen?", unsafe {
+        ib::rdma_connect(connection.id.0, &mut parameters)
+    })?;
     connection.is_connected = true;
     for number in 0..messages {
         let buffer = &mut *buffers[number as usize % BUFFERS];
