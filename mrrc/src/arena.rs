@@ -1,6 +1,6 @@
 //! Memory that a cache owns, so that it can be acquired in safe code.
 //!
-//! [`Cache::acquire`] is unsafe because the memory may be freed, or referenced, while a device or a peer accesses it.
+//! [`Cache::acquire`](crate::Cache::acquire) is unsafe because the memory may be freed, or referenced, while a device or a peer accesses it.
 //! With an [`Arena`] neither can happen: it alone unmaps its memory, and gives out copies of bytes and pointers, never
 //! references. As no other code changes the mapping, no monitor is needed: hits and misses are exact, under every
 //! monitor.
