@@ -30,6 +30,7 @@
 pub fn limit(fabric: &str) -> usize {
     match fabric {
         "shm" | "iwarp" => 64 << 10,
+        "udp" => DATAGRAMS,
         _ => 8 << 10,
     }
 }
@@ -40,8 +41,11 @@ pub fn limit(fabric: &str) -> usize {
 /// assert!(rdmakv_proto::eager::transfers_from("iwarp") <= rdmakv_proto::eager::limit("iwarp"));
 /// ```
 pub fn transfers_from(fabric: &str) -> usize {
-    limit(fabric).min(8 << 10)
+    if fabric == "udp" { DATAGRAMS } else { limit(fabric).min(8 << 10) }
 }
 
 /// The largest that may be chosen: what a connection holds of one message is bounded by it.
 pub const MOST: usize = 64 << 10;
+
+/// The limit over datagrams, where there are no transfers: longer values take another way. `--eager` does not change it.
+pub const DATAGRAMS: usize = 1 << 20;

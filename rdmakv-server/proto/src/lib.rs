@@ -3,6 +3,7 @@
 //!
 //! * In memory: an [item], which one-sided readers check, and the [GET table](gets), in which clients on the same machine look keys up.
 //! * In bytes: memcached's [commands], and the [messages] of a fabric connection; values up to the [eager] limit travel in messages.
+//!   Over [datagrams] requests may come twice.
 //! * In time: how long a [lease] lasts, and the [clock] that both sides count it by.
 //! * In rings: the [batches](far::batch) of far memory.
 //! * In files: the keys and values of the [burst buffer](files).
@@ -13,6 +14,7 @@
 
 pub mod clock;
 pub mod commands;
+pub mod datagrams;
 pub mod eager;
 pub mod far;
 #[doc(hidden)]

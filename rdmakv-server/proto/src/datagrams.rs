@@ -1,0 +1,146 @@
+//! Requests in datagrams: which of them may be executed twice, and which key they are about.
+//!
+//! A message there is one [fragment](crate::messages::fragment): its start, then all of its bytes. HELLO, RUN, GET and SEEN go up; WELCOME,
+//! RAN, ITEM, LARGE, NONE and REFUSED come down. A server that lost the reply of a read executes the read again. It executes anything
+//! else at most once, so what is not known to be a read is none.
+
+use crate::messages::{self, Request};
+
+/// The part of a server that a request is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum About<'a> {
+    /// One key.
+    Key(&'a [u8]),
+    /// All keys, or none that can be told: it waits for all requests before it, and all behind it wait for it.
+    All,
+}
+
+/// The effect of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effect<'a> {
+    /// Whether executing it twice is the same as executing it once.
+    pub is_read: bool,
+    /// The part that it is about.
+    pub about: About<'a>,
+}
+
+/// Returns the effect of a message.
+///
+/// ```
+/// use rdmakv_proto::datagrams::{About, effect};
+/// use rdmakv_proto::messages::{Request, start};
+///
+/// let mut command = Vec::new();
+/// let kind = Request::run(&mut command, false, b"k", &[b"ma k\r\n"]);
+/// let mut message = Vec::new();
+/// start(&mut message, 1, kind, false);
+/// message.extend(command);
+/// assert_eq!((effect(&message).is_read, effect(&message).about), (false, About::Key(b"k")));
+/// ```
+pub fn effect(message: &[u8]) -> Effect<'_> {
+    let unknown = Effect { is_read: false, about: About::All };
+    let Ok((_, kind, false, bytes)) = messages::fragment(message) else { return unknown };
+    match Request::decode(kind, bytes) {
+        Ok(Request::Hello { .. }) => Effect { is_read: true, about: About::All },
+        Ok(Request::Get { key, .. }) => Effect { is_read: true, about: About::Key(key) },
+        Ok(Request::Run { key, command, .. }) => {
+            let about = if key.is_empty() { About::All } else { About::Key(key) };
+            Effect { is_read: is_read(command), about }
+        }
+        _ => unknown,
+    }
+}
+
+/// Returns whether a command of the text or meta protocol changes nothing.
+fn is_read(command: &[u8]) -> bool {
+    let line = command.split(|&byte| byte == b'\n').next().unwrap_or_default();
+    let mut words = line.split(|&byte| matches!(byte, b' ' | b'\r')).filter(|word| !word.is_empty());
+    match words.next() {
+        Some(b"get" | b"gets" | b"version" | b"mn" | b"me") => true,
+        // Other flags store, touch, or win the right to store.
+        Some(b"mg") => words.skip(1).all(|flag| b"bcfhklOqstv".contains(&flag[0])),
+        Some(b"stats") => !matches!(words.next(), Some(b"reset" | b"detail" | b"sizes_enable" | b"sizes_disable")),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::messages::Kind;
+    use proptest::prelude::*;
+
+    fn message(kind: Kind, bytes: &[u8]) -> Vec<u8> {
+        let mut message = Vec::new();
+        messages::start(&mut message, 7, kind, false);
+        message.extend_from_slice(bytes);
+        message
+    }
+
+    fn run(key: &[u8], command: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let kind = Request::run(&mut bytes, false, key, &[command]);
+        message(kind, &bytes)
+    }
+
+    fn is_repeatable(message: &[u8]) -> bool {
+        effect(message).is_read
+    }
+
+    #[test]
+    fn only_known_reads_may_be_repeated() {
+        for read in
+            ["get a b", "gets a", "mg k v f c", "mg k", "mg k v t h l k b q s O7", "stats", "stats items", "version"]
+        {
+            assert!(is_repeatable(&run(b"k", format!("{read}\r\n").as_bytes())), "{read}");
+        }
+        for other in [
+            "mg k v T30",
+            "mg k N30 v",
+            "mg k v R30",
+            "mg k E7",
+            "ms k 1 c",
+            "ma k",
+            "md k",
+            "mx k 1 0",
+            "set k 0 0 1",
+            "gat 0 k",
+            "gats 0 k",
+            "touch k 0",
+            "incr k 1",
+            "flush_all",
+            "stats reset",
+            "stats detail on",
+            "GET k",
+            "",
+            "\r\nget k",
+            "nonsense",
+        ] {
+            assert!(!is_repeatable(&run(b"k", format!("{other}\r\n").as_bytes())), "{other}");
+        }
+        let mut hello = Vec::new();
+        let kind = Request::hello(&mut hello, false);
+        assert!(is_repeatable(&message(kind, &hello)));
+        assert!(!is_repeatable(&message(Kind::Put, b"")) && !is_repeatable(b""));
+    }
+
+    #[test]
+    fn requests_tell_their_keys() {
+        let mut get = Vec::new();
+        let kind = Request::get(&mut get, true, b"key");
+        assert_eq!(effect(&message(kind, &get)), Effect { is_read: true, about: About::Key(b"key") });
+        assert_eq!(effect(&run(b"key", b"md key\r\n")), Effect { is_read: false, about: About::Key(b"key") });
+        assert_eq!(effect(&run(b"", b"flush_all\r\n")), Effect { is_read: false, about: About::All });
+        assert_eq!(effect(&run(b"", b"stats\r\n")), Effect { is_read: true, about: About::All });
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_have_an_effect(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+            // A message of which nothing is known is executed at most once.
+            if effect(&bytes).is_read {
+                prop_assert!(messages::fragment(&bytes).is_ok());
+            }
+        }
+    }
+}
