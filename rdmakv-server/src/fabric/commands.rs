@@ -45,6 +45,17 @@ impl<'f> Commands<'f> {
         Self { shared, seat, counts, session: Session::new(ProtocolMode::Ascii), out: Out::default(), turn: 0 }
     }
 
+    /// Begins another conversation: of a client that has logged in before, or of one that has not.
+    pub(super) fn begin(&mut self, has_logged_in: bool) {
+        self.give_up();
+        self.out.clear(&self.shared.shards);
+        let (_, _, cx) = self.parts();
+        self.session = match has_logged_in {
+            true => Session::of_known(ProtocolMode::Ascii, &cx),
+            false => Session::new(ProtocolMode::Ascii),
+        };
+    }
+
     pub(super) fn shared(&self) -> &'f Shared {
         self.shared
     }

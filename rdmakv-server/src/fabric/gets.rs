@@ -101,34 +101,8 @@ impl<'f> Gets<'f> {
         key: &[u8],
         transfer: Option<u64>,
     ) -> Found<'f> {
-        let cluster = match resilient(commands.shared(), key) {
-            Ok(cluster) => cluster,
-            Err(line) => return Found::Refused(line),
-        };
         let shards = &commands.shared().shards;
-        if let Some(cluster) = cluster {
-            let (shard, cx) = (shards.of(key), commands.context());
-            cx.counts.cmd_get += 1;
-            let shown = cluster.show(shards, key, cx.now, |store, handle| {
-                handle.map_or(Found::Nothing, |handle| self.give(state, (shards, shard, store), handle, transfer))
-            });
-            match shown {
-                Ok(Found::Nothing) => cx.counts.get_misses += 1,
-                Ok(_) => cx.counts.get_hits += 1,
-                Err(_) => {}
-            }
-            return shown.unwrap_or_else(Found::Refused);
-        }
-        let Some((shard, mut store)) = commands.recall(key) else { return Found::Busy };
-        let cx = commands.context();
-        cx.counts.cmd_get += 1;
-        let Some(view) = store.get(key, true, cx.now) else {
-            cx.counts.get_misses += 1;
-            return Found::Nothing;
-        };
-        cx.counts.get_hits += 1;
-        let handle = view.handle();
-        self.give(state, (shards, shard, &mut store), handle, transfer)
+        look(commands, key, |shard, store, handle| self.give(state, (shards, shard, store), handle, transfer))
     }
 
     /// Returns an item that was found.
@@ -178,6 +152,54 @@ impl<'f> Gets<'f> {
     pub(super) fn end(&mut self, transfer: Tag) -> bool {
         self.lent.remove(&transfer).is_some()
     }
+}
+
+/// Looks a key up, and counts that. An item that is there is given on, under its store's lock.
+fn look<'f>(
+    commands: &mut Commands<'f>,
+    key: &[u8],
+    give: impl FnOnce(usize, &mut Store, Handle) -> Found<'f>,
+) -> Found<'f> {
+    let cluster = match resilient(commands.shared(), key) {
+        Ok(cluster) => cluster,
+        Err(line) => return Found::Refused(line),
+    };
+    let shards = &commands.shared().shards;
+    if let Some(cluster) = cluster {
+        let (shard, cx) = (shards.of(key), commands.context());
+        cx.counts.cmd_get += 1;
+        let shown = cluster.show(shards, key, cx.now, |store, handle| {
+            handle.map_or(Found::Nothing, |handle| give(shard, store, handle))
+        });
+        match shown {
+            Ok(Found::Nothing) => cx.counts.get_misses += 1,
+            Ok(_) => cx.counts.get_hits += 1,
+            Err(_) => {}
+        }
+        return shown.unwrap_or_else(Found::Refused);
+    }
+    let Some((shard, mut store)) = commands.recall(key) else { return Found::Busy };
+    let cx = commands.context();
+    cx.counts.cmd_get += 1;
+    let Some(view) = store.get(key, true, cx.now) else {
+        cx.counts.get_misses += 1;
+        return Found::Nothing;
+    };
+    cx.counts.get_hits += 1;
+    let handle = view.handle();
+    give(shard, &mut store, handle)
+}
+
+/// Looks an item up, and appends its image, if its value has at most so many bytes.
+pub(super) fn read<'f>(commands: &mut Commands<'f>, key: &[u8], most: usize, into: &mut Vec<u8>) -> Found<'f> {
+    look(commands, key, |_, store, handle| {
+        let (value, size) = store.size(handle);
+        if value > most {
+            return Found::Long(size as u64);
+        }
+        store.image(handle, into);
+        Found::Image
+    })
 }
 
 /// Checks the length of a key.

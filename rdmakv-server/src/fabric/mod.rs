@@ -8,6 +8,8 @@
 //!
 //! Over shared memory it needs no tag: it looks the item up in the [GET table](rdmakv_proto::gets).
 //!
+//! Over `udp:` there are `datagrams` only: requests and replies, of any number of clients.
+//!
 //! One connection of one fabric carries three things, in one order: [*messages*](rdmakv_proto::messages), *transfers* of `frrwp`'s
 //! handshake, by which the server writes large values into the client's buffer, and *reads*: the client's of items, and the server's of
 //! values that the client wants stored.
@@ -18,6 +20,7 @@ mod bell;
 mod budget;
 mod commands;
 mod connection;
+mod datagrams;
 pub mod far;
 mod gets;
 mod grants;

@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use frrwp::fabric::datagram::{UdpAddress, UdpError, UdpPort};
 use frrwp::fabric::iwarp::{IwarpDomain, IwarpOptions};
+use frrwp::fabric::reliability::ServerLimits;
 use frrwp::fabric::shm::{Sharing, ShmAddress, ShmDomain, ShmError, ShmListener, ShmOptions};
 #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
 use frrwp::fabric::verbs::{self, VerbsAddress, VerbsDomain, VerbsOptions, WindowTrial};
@@ -18,6 +20,7 @@ use frrwp::fabric::{Connector, Listener};
 use mrrc::PAGE;
 
 use super::arenas::Arenas;
+use super::datagrams::{self, DatagramState};
 use super::grants::Exposed;
 use super::incarnation::{self, IncarnationFile};
 use super::listener::{self, Seats};
@@ -55,6 +58,8 @@ pub(crate) struct Opened {
     plan: Plan,
     /// The fabrics that it listens at.
     fabrics: Vec<Begin>,
+    /// The sockets for datagrams, of each address.
+    datagrams: Vec<Vec<UdpPort>>,
     /// The maker of memory for the stores, if it has to be a fabric's.
     memory: Option<ShmDomain>,
     /// The line of a server that offers RDMA devices, or follows one that did.
@@ -76,7 +81,7 @@ impl Opened {
     /// The fabric that could not be opened, why, and the remedy.
     pub(crate) fn open(plan: Plan, port: Option<u16>, plain: bool, keeps: Option<&str>) -> Result<Self, String> {
         let beside = port.filter(|_| plain);
-        let (mut shm, mut iwarp, mut said) = (None, None, Vec::new());
+        let (mut shm, mut iwarp, mut datagrams, mut said) = (None, None, Vec::new(), Vec::new());
         #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
         let mut verbs = Vec::new();
         for place in &plan.places {
@@ -124,6 +129,10 @@ impl Opened {
                     let listener = listen(&domain, address, reads, beside, &mut said)?;
                     verbs.push((domain, listener));
                 }
+                Place::Udp(address) => {
+                    let ports = open_udp(address, &plan, beside, &mut said);
+                    datagrams.push(ports.map_err(|error| format!("--fabric {address}: {error}"))?);
+                }
             }
         }
         let memory = shm.as_ref().map(|(domain, _): &(ShmDomain, _)| domain.clone());
@@ -168,7 +177,7 @@ impl Opened {
         };
         let incarnation =
             incarnation_file.as_ref().map_or_else(|| rand::random::<u32>().max(1), IncarnationFile::incarnation);
-        Ok(Self { plan, fabrics, memory, incarnation_file, incarnation, name, said })
+        Ok(Self { plan, fabrics, datagrams, memory, incarnation_file, incarnation, name, said })
     }
 
     /// Returns the name of this address's record, and what the server before left there, if there can be a record.
@@ -235,11 +244,13 @@ impl Opened {
     /// Begins to serve. `first` is the first free place for counts, and those behind it are free too. Returns what has begun, to be
     /// [ended](Running::end), and the resource that could not be had, if there is one, with the remedy.
     pub(crate) fn start(self, shared: &Arc<Shared>, first: usize) -> (Running, Result<(), String>) {
-        let Self { plan, fabrics, incarnation_file, incarnation, .. } = self;
+        let Self { plan, fabrics, datagrams, incarnation_file, incarnation, .. } = self;
         let incarnation_file = Arc::new(Mutex::new(incarnation_file));
         let mut running = Running { listeners: Vec::new(), reapers: Vec::new(), fabrics: Vec::new(), incarnation_file };
-        if fabrics.is_empty() {
-            return (running, Ok(()));
+        let threads = first + FABRICS + plan.connections;
+        let started = start_datagrams(datagrams, (&plan, incarnation), (shared, threads), &mut running);
+        if fabrics.is_empty() || started.is_err() {
+            return (running, started);
         }
         let arenas = Arc::new(Arenas::of(&shared.shards));
         let start = Start {
@@ -279,6 +290,61 @@ fn device(address: &VerbsAddress, plan: &Plan) -> Result<VerbsDomain, String> {
          that may be, or use iwarp:HOST:PORT"
     ))
 }
+
+/// The time for looking up the name of this machine's own address.
+const RESOLVE: Duration = Duration::from_secs(5);
+
+/// Opens the sockets of an address for datagrams.
+fn open_udp(
+    address: &UdpAddress,
+    plan: &Plan,
+    tcp: Option<u16>,
+    said: &mut Vec<String>,
+) -> Result<Vec<UdpPort>, UdpError> {
+    let mut error = None;
+    for at in address.resolve(RESOLVE)? {
+        match UdpPort::listen(at, plan.datagram_threads, ServerLimits::default().format.datagram) {
+            Ok(ports) => {
+                let at = ports[0].local_address()?;
+                let socket = tcp.map_or_else(String::new, |port| format!(",tcp:HOST:{port}"));
+                said.push(format!("listening on {}:{at}", datagrams::NAME));
+                said.push("clients there send datagrams, and read no memory".to_owned());
+                said.push(format!("clients reach it by -s {}:HOST:{}{socket}", datagrams::NAME, at.port()));
+                return Ok(ports);
+            }
+            Err(why) => error = Some(why),
+        }
+    }
+    Err(error.unwrap_or_else(|| UdpError::Address { text: address.to_string() }))
+}
+
+/// Starts the threads that serve datagrams; their counts have the places from `first` on. All threads of an address share its bounds.
+fn start_datagrams(
+    datagrams: Vec<Vec<UdpPort>>,
+    (plan, incarnation): (&Plan, u32),
+    (shared, first): (&Arc<Shared>, usize),
+    running: &mut Running,
+) -> Result<(), String> {
+    let (whole, threads) = (ServerLimits::default(), plan.datagram_threads);
+    let limits = ServerLimits {
+        clients: plan.datagram_clients.div_ceil(threads),
+        buffers: (whole.buffers / threads).max(LEAST_POOL),
+        replies: (whole.replies / threads).max(LEAST_POOL),
+        references: (whole.references / threads).max(LEAST_POOL),
+        ..whole
+    };
+    let terms = datagrams::Terms { incarnation, eager: plan.eager(datagrams::NAME), limits };
+    for (at, ports) in datagrams.into_iter().enumerate() {
+        let state = Arc::new(DatagramState::new(shared.clone(), terms));
+        running.fabrics.push(state.clone());
+        datagrams::start(&state, ports, first + at * threads, &mut running.listeners)
+            .map_err(|error| format!("--fabric {}: starting a thread: {error}", datagrams::NAME))?;
+    }
+    Ok(())
+}
+
+/// The least bytes of a thread's pool: an eighth of it is one client's, and has room for one message of the longest.
+const LEAST_POOL: usize = 10 << 20;
 
 /// The line on what clients can read if they are kept to their grants.
 const ONLY_ITEMS: &str = "each client there can read the items that it was told of, and no others";
@@ -480,6 +546,7 @@ fn record_name(plan: &Plan, port: Option<u16>, other: &str) -> String {
         Place::Iwarp(address) => address.to_string(),
         #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
         Place::Verbs(address) => address.to_string(),
+        Place::Udp(address) => address.to_string(),
     };
     let name = match port {
         Some(port) => port.to_string(),

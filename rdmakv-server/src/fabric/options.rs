@@ -4,7 +4,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
+use frrwp::fabric::datagram::UdpAddress;
 use frrwp::fabric::iwarp;
+use frrwp::fabric::reliability::ServerLimits;
 use frrwp::fabric::shm::ShmAddress;
 #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
 use frrwp::fabric::verbs::VerbsAddress;
@@ -23,8 +25,8 @@ const SHORTEST: Duration = Duration::from_millis(10);
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Clients over RDMA")]
 pub(crate) struct FabricFlags {
-    /// Listen on a fabric: shm:PATH or shm:@NAME for processes of this user, iwarp:HOST:PORT, verbs:HOST:PORT; may be
-    /// repeated. "none" turns them off (default: shm:@rdmakv-PORT beside the TCP port)
+    /// Listen on a fabric: shm:PATH or shm:@NAME for processes of this user, iwarp:HOST:PORT, verbs:HOST:PORT, udp:HOST:PORT
+    /// for datagrams; may be repeated. "none" turns them off (default: shm:@rdmakv-PORT beside the TCP port)
     #[arg(long = "fabric", value_name = "ADDR")]
     fabric: Vec<String>,
     /// "slab": clients over verbs: may read all registered memory, not only items that they were told of; needed for devices
@@ -53,6 +55,12 @@ pub(crate) struct FabricFlags {
     /// Connections over fabrics at most
     #[arg(long = "fabric-connections", value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..=16384))]
     fabric_connections: u16,
+    /// Clients over datagrams at most, at each udp: address; each takes about 240 bytes
+    #[arg(long = "datagram-clients", value_name = "N", default_value_t = ServerLimits::default().clients as u32, value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    datagram_clients: u32,
+    /// Threads at each udp: address; a client stays with its thread
+    #[arg(long = "datagram-threads", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    datagram_threads: u16,
 }
 
 fn policy(text: &str) -> Result<PolicyKind, String> {
@@ -97,13 +105,15 @@ pub(crate) enum Place {
     /// RDMA devices.
     #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
     Verbs(VerbsAddress),
+    /// Datagrams: nothing is registered there.
+    Udp(UdpAddress),
 }
 
 impl Place {
     /// Returns whether what is registered there is pinned in any case: there are RDMA devices.
     pub(super) fn pins(&self) -> bool {
         match self {
-            Self::Shm(_) | Self::ShmOfPort | Self::Iwarp(_) => false,
+            Self::Shm(_) | Self::ShmOfPort | Self::Iwarp(_) | Self::Udp(_) => false,
             #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
             Self::Verbs(_) => true,
         }
@@ -139,17 +149,26 @@ pub(crate) struct Plan {
     pub(crate) timeout: Duration,
     /// Connections at most.
     pub(crate) connections: usize,
+    /// Clients over datagrams at most, at each address.
+    pub(crate) datagram_clients: usize,
+    /// Threads at each address for datagrams.
+    pub(crate) datagram_threads: usize,
 }
 
 impl Plan {
     /// Bytes of a value that travels in a message at most, on the fabric of this name.
     pub(crate) fn eager(&self, fabric: &str) -> usize {
-        self.eager.unwrap_or_else(|| eager::limit(fabric)).min(self.longest)
+        self.eager_of(fabric, eager::limit(fabric))
+    }
+
+    /// Over datagrams there is no other way for a value, so nothing is to be said of it.
+    fn eager_of(&self, fabric: &str, limit: usize) -> usize {
+        self.eager.filter(|_| fabric != "udp").unwrap_or(limit).min(self.longest)
     }
 
     /// Longer values may go by transfers, if clients find these faster.
     pub(crate) fn transfers_from(&self, fabric: &str) -> usize {
-        self.eager.unwrap_or_else(|| eager::transfers_from(fabric)).min(self.longest)
+        self.eager_of(fabric, eager::transfers_from(fabric))
     }
 
     /// Returns a number, or each fabric's.
@@ -165,7 +184,17 @@ impl Plan {
 
     /// Returns whether clients or devices read the items' memory by themselves.
     pub(crate) fn shares_memory(&self) -> bool {
-        self.places.iter().any(|place| !matches!(place, Place::Iwarp(_)))
+        self.places.iter().any(|place| !matches!(place, Place::Iwarp(_) | Place::Udp(_)))
+    }
+
+    /// Returns how many threads serve datagrams.
+    fn threads(&self) -> usize {
+        self.places.iter().filter(|place| place.has_datagrams()).count() * self.datagram_threads
+    }
+
+    /// Returns how many places for counts are needed.
+    pub(crate) fn seats(&self) -> usize {
+        if self.places.is_empty() { 0 } else { FABRICS + self.connections + self.threads() }
     }
 
     /// Returns the lines of `stats settings`.
@@ -173,7 +202,7 @@ impl Plan {
         if self.places.is_empty() {
             return Vec::new();
         }
-        vec![
+        let mut lines = vec![
             ("registered_memory", self.registered.to_string()),
             ("registration_policy", self.policy.to_string()),
             ("registration_pins", if self.pin { "yes" } else { "no" }.to_owned()),
@@ -181,7 +210,12 @@ impl Plan {
             ("eager", self.eagers()),
             ("fabric_timeout_ms", self.timeout.as_millis().to_string()),
             ("fabric_connections", self.connections.to_string()),
-        ]
+        ];
+        if self.threads() > 0 {
+            lines.push(("datagram_clients", self.datagram_clients.to_string()));
+            lines.push(("datagram_threads", self.datagram_threads.to_string()));
+        }
+        lines
     }
 }
 
@@ -193,7 +227,13 @@ impl Place {
             Self::Iwarp(_) => "iwarp",
             #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
             Self::Verbs(_) => "verbs",
+            Self::Udp(_) => "udp",
         }
+    }
+
+    /// Returns whether clients come by datagrams, and not by connections.
+    fn has_datagrams(&self) -> bool {
+        matches!(self, Self::Udp(_))
     }
 }
 
@@ -221,8 +261,9 @@ fn place(text: &str) -> Result<Place, String> {
         "verbs" => VerbsAddress::from_str(text).map(Place::Verbs).map_err(|error| wrong(&error)),
         #[cfg(not(any(feature = "verbs", feature = "verbs-linked")))]
         "verbs" => Err(wrong(&"this server was built without RDMA devices; build it with --features verbs")),
+        "udp" => UdpAddress::from_str(text).map(Place::Udp).map_err(|error| wrong(&error)),
         "none" => Err(wrong(&"there are others besides; leave one of them out")),
-        _ => Err(wrong(&"one of shm:PATH, shm:@NAME, iwarp:HOST:PORT, verbs:HOST:PORT, none")),
+        _ => Err(wrong(&"one of shm:PATH, shm:@NAME, iwarp:HOST:PORT, verbs:HOST:PORT, udp:HOST:PORT, none")),
     }
 }
 
@@ -251,7 +292,8 @@ impl FabricFlags {
         }
         // Half of it is for what clients were told of, half for what is under way; of each fabric.
         let largest = (server.item + 8192) as u64;
-        let fabrics = places.len().max(1) as u64;
+        let registering = places.iter().filter(|place| !place.has_datagrams()).count();
+        let fabrics = registering.max(1) as u64;
         let least = (4 * largest * fabrics).next_multiple_of(1 << 20);
         let registered = match self.registered {
             Some(megabytes) => megabytes.saturating_mul(1 << 20),
@@ -259,7 +301,7 @@ impl FabricFlags {
             None if self.pin || places.iter().any(Place::pins) => (server.memory / 4).max(least),
             None => server.memory.max(least),
         };
-        if registered < least && !places.is_empty() {
+        if registered < least && registering > 0 {
             return Err(format!(
                 "--registered-memory: with items of up to {} bytes (-I) on {fabrics} fabric(s) it takes {} MB at least",
                 server.item,
@@ -278,6 +320,8 @@ impl FabricFlags {
             longest: server.item.saturating_sub(HEADER + KEY_MAX),
             timeout: self.timeout,
             connections: usize::from(self.fabric_connections),
+            datagram_clients: self.datagram_clients as usize,
+            datagram_threads: usize::from(self.datagram_threads),
         })
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt::{Display, Write as _};
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::metrics::{Asked, FabricGauges, Measured, Transferred, below_micros, by_name};
+use crate::metrics::{Asked, FabricGauges, Measured, Report, Transferred, below_micros, by_name};
 use crate::session::{Shared, Snapshot, VERSION, is_accepting, measured};
 
 /// Powers of two of microseconds at which the histogram of latencies is cut: 1 µs to 2 s.
@@ -352,11 +352,38 @@ fn fabrics(text: &mut Text, now: &Snapshot, shared: &Shared) {
             family.one(&format!("fabric=\"{}\"", fabric.name), of(&fabric.gauges));
         }
     }
+    datagrams(text, &fabrics);
     let help = "What happened on the fabric's connections, by the names of `stats`.";
     let mut family = text.family("counter", "fabric_events_total", help);
     for fabric in &fabrics {
         for (name, value) in &fabric.counts {
             family.one(&format!("fabric=\"{}\",event=\"{name}\"", fabric.name), value);
+        }
+    }
+}
+
+fn datagrams(text: &mut Text, fabrics: &[Report]) {
+    if fabrics.iter().all(|fabric| fabric.datagrams.is_empty()) {
+        return;
+    }
+    let families = [
+        ("datagrams_total", "direction", "Datagrams of clients that have no connection."),
+        (
+            "datagram_events_total",
+            "event",
+            "What became of datagrams, and of requests in them, by the names of `stats`.",
+        ),
+    ];
+    for (family, label, help) in families {
+        let mut family = text.family("counter", family, help);
+        for fabric in fabrics {
+            for (name, value) in &fabric.datagrams {
+                let name = name.strip_prefix("datagrams_").or(name.strip_prefix("datagram_")).unwrap_or(name);
+                let is_direction = matches!(name, "received" | "sent");
+                if is_direction == (label == "direction") {
+                    family.one(&format!("fabric=\"{}\",{label}=\"{name}\"", fabric.name), value);
+                }
+            }
         }
     }
 }

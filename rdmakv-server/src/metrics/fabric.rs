@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::Latencies;
+use super::{DatagramCounts, Latencies};
 
 counters! {
     shared
@@ -79,10 +79,14 @@ counters! {
 
 /// A fabric, as reports see it.
 pub trait Reported: Send + Sync + std::fmt::Debug {
-    /// Its name: shm, iwarp, verbs.
+    /// Its name: shm, iwarp, verbs, udp.
     fn name(&self) -> &'static str;
     /// Returns the counters.
     fn counts(&self) -> &FabricCounts;
+    /// Returns the counters of datagrams, if it has some.
+    fn datagrams(&self) -> Option<&DatagramCounts> {
+        None
+    }
     /// Returns the gauges.
     fn gauges(&self) -> FabricGauges;
     /// How long answers to requests took, of the few that were measured. One-sided reads are not among them.
@@ -96,12 +100,14 @@ pub fn by_name(fabrics: &[Arc<dyn Reported>]) -> Vec<Report> {
     let mut reports: Vec<Report> = Vec::new();
     for fabric in fabrics {
         let (gauges, counts) = (fabric.gauges(), fabric.counts().list());
+        let datagrams = fabric.datagrams().map_or_else(Vec::new, DatagramCounts::list);
         match reports.iter_mut().find(|report| report.name == fabric.name()) {
             Some(report) => {
                 report.gauges.add(&gauges);
                 report.counts.iter_mut().zip(counts).for_each(|((_, sum), (_, more))| *sum += more);
+                report.datagrams.iter_mut().zip(datagrams).for_each(|((_, sum), (_, more))| *sum += more);
             }
-            None => reports.push(Report { name: fabric.name(), gauges, counts }),
+            None => reports.push(Report { name: fabric.name(), gauges, counts, datagrams }),
         }
     }
     reports
@@ -116,6 +122,8 @@ pub struct Report {
     pub gauges: FabricGauges,
     /// The counters.
     pub counts: Vec<(&'static str, u64)>,
+    /// The counters of datagrams; none over other fabrics.
+    pub datagrams: Vec<(&'static str, u64)>,
 }
 
 /// One more.

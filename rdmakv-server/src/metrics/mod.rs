@@ -6,6 +6,7 @@
 #[macro_use]
 mod define;
 mod cluster;
+mod datagrams;
 mod fabric;
 mod flash;
 mod kernel;
@@ -14,6 +15,7 @@ mod session;
 mod store;
 
 pub use cluster::{ClusterCounts, ClusterGauges};
+pub use datagrams::DatagramCounts;
 pub use fabric::{FabricCounts, FabricGauges, Report, Reported, by_name};
 pub(crate) use fabric::{add, count};
 pub use flash::{FlashCounts, FlashGauges};

@@ -112,6 +112,11 @@ impl Session {
         Self { peer: Some(peer), ..Self::new(protocol) }
     }
 
+    /// The same, of a client that has logged in before.
+    pub(crate) fn of_known(protocol: ProtocolMode, cx: &Context<'_>) -> Self {
+        Self { login: Login::shown(cx), ..Self::new(protocol) }
+    }
+
     /// Carries out what can be carried out of the input, up to `turns` requests; returns how much of it is done with.
     pub fn advance(&mut self, input: &[u8], turns: &mut usize, cx: &mut Context<'_>, out: &mut Out) -> (usize, Pause) {
         let mut at = 0;

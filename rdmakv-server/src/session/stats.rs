@@ -52,7 +52,10 @@ pub(super) fn run(what: &[u8], cx: &mut Context<'_>, emit: &mut Emit<'_>) -> Res
             cx.shared.total_connections.store(0, Relaxed);
             cx.shared.rejected_connections.store(0, Relaxed);
             cx.shared.listen_disabled.store(0, Relaxed);
-            cx.shared.fabrics.get().into_iter().flatten().for_each(|fabric| fabric.counts().reset());
+            cx.shared.fabrics.get().into_iter().flatten().for_each(|fabric| {
+                fabric.counts().reset();
+                fabric.datagrams().inspect(|counts| counts.reset());
+            });
             cx.shared.kernel.get().into_iter().for_each(|kernel| kernel.reset());
             cx.shared.shards.each(crate::store::Store::reset_counters);
             return Ok("RESET");
@@ -193,7 +196,7 @@ fn general(cx: &Context<'_>, emit: &mut Emit<'_>) {
         put("leased_dead_chunks", now.leased_dead);
         put("leased_dead_bytes", now.leased_dead_bytes);
         for fabric in by_name(fabrics) {
-            for (name, value) in fabric.gauges.list().into_iter().chain(fabric.counts) {
+            for (name, value) in fabric.gauges.list().into_iter().chain(fabric.counts).chain(fabric.datagrams) {
                 put(&format!("{}_{name}", fabric.name), value);
             }
         }

@@ -362,7 +362,7 @@ impl Flags {
                 memory_file: self.memory_file.clone(),
                 tls: Vec::new(),
                 fabrics: fabrics.list(),
-                seats: if fabrics.places.is_empty() { 0 } else { fabrics.connections + options::FABRICS },
+                seats: fabrics.seats(),
             },
             store: Config {
                 memory,

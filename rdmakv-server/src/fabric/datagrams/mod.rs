@@ -1,0 +1,111 @@
+//! Clients over datagrams: many clients, few threads, and no connection.
+//!
+//! A client is a record of a hundred bytes in a table of one thread, and has no memory of its own between its requests. The state machine
+//! of [`frrwp::fabric::reliability`] delivers each request whole, and executes a mutation at most once. Requests and replies are
+//! [messages](rdmakv_proto::messages) in one fragment. There are no tags, transfers or PUTs.
+//!
+//! | part     | file         | owns                                                          |
+//! |----------|--------------|---------------------------------------------------------------|
+//! | Thread   | `thread.rs`  | a socket and the records of its clients                       |
+//! | Executor | `execute.rs` | the session and counts of the request that is carried out     |
+
+mod execute;
+mod thread;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread::{Builder, JoinHandle};
+
+use frrwp::fabric::datagram::UdpPort;
+use frrwp::fabric::reliability::ServerLimits;
+
+use crate::metrics::{DatagramCounts, FabricCounts, FabricGauges, Latencies, Reported};
+use crate::session::Shared;
+
+/// The name in addresses.
+pub(super) const NAME: &str = "udp";
+/// A thread's stack. Messages are elsewhere.
+const STACK: usize = 256 << 10;
+
+/// The terms for clients.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    /// Which incarnation of the server it is.
+    pub(super) incarnation: u32,
+    /// Bytes of a value that travels in a message at most.
+    pub(super) eager: usize,
+    /// The bounds of one thread.
+    pub(super) limits: ServerLimits,
+}
+
+/// The common state of the threads at one address.
+#[derive(Debug)]
+pub(super) struct DatagramState {
+    shared: Arc<Shared>,
+    terms: Terms,
+    counts: FabricCounts,
+    datagrams: DatagramCounts,
+    latencies: Latencies,
+    /// Clients of all threads at present.
+    clients: AtomicU64,
+}
+
+impl DatagramState {
+    /// Returns the state before any client has come.
+    pub(super) fn new(shared: Arc<Shared>, terms: Terms) -> Self {
+        Self {
+            shared,
+            terms,
+            counts: FabricCounts::default(),
+            datagrams: DatagramCounts::default(),
+            latencies: Latencies::default(),
+            clients: AtomicU64::new(0),
+        }
+    }
+}
+
+/// Starts a thread for each socket. Its counts have the place `first` and those behind it. They end when the server stops, or when it
+/// finishes and no client says anything.
+///
+/// # Errors
+///
+/// No thread.
+pub(super) fn start(
+    state: &Arc<DatagramState>,
+    ports: Vec<UdpPort>,
+    first: usize,
+    threads: &mut Vec<JoinHandle<()>>,
+) -> io::Result<()> {
+    for (number, port) in ports.into_iter().enumerate() {
+        let state = state.clone();
+        let work = move || thread::run(&state, port, number, first + number);
+        threads.push(Builder::new().name(format!("udp-{number}")).stack_size(STACK).spawn(work)?);
+    }
+    Ok(())
+}
+
+impl Reported for DatagramState {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn counts(&self) -> &FabricCounts {
+        &self.counts
+    }
+
+    fn datagrams(&self) -> Option<&DatagramCounts> {
+        Some(&self.datagrams)
+    }
+
+    fn latencies(&self) -> &Latencies {
+        &self.latencies
+    }
+
+    fn gauges(&self) -> FabricGauges {
+        FabricGauges { connections: self.clients.load(Relaxed), ..FabricGauges::default() }
+    }
+
+    /// Its threads end when the server stops.
+    fn end(&self) {}
+}

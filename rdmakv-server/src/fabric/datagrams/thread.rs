@@ -1,0 +1,191 @@
+//! One thread: datagrams come, requests are carried out one after the other, replies go.
+//!
+//! A fault of the server's own while a request is carried out ends all records of the thread, and nothing else. Its clients are told so
+//! and begin anew. No mutation is executed twice by that: its outcome is unknown.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use frrwp::fabric::DatagramPort;
+use frrwp::fabric::datagram::UdpPort;
+use frrwp::fabric::reliability::{RequestKind, Secret, Server, ServerCounters};
+
+use super::DatagramState;
+use super::execute::Executor;
+use crate::log;
+use crate::metrics::{add, count};
+use crate::session::{is_accepting, is_stopping};
+use rdmakv_proto::datagrams::effect;
+
+/// Datagrams that are taken before replies leave.
+const TURN: usize = 64;
+/// The longest sleep, in nanoseconds: then the thread looks whether the server ends, and drops what time ends.
+const LOOK: u64 = 100_000_000;
+/// How long clients have to be silent before the thread ends when the server finishes, in nanoseconds.
+const SILENCE: u64 = 1_000_000_000;
+/// Bytes of a reply from which on it is kept as it is, and not copied, in case it is lost.
+const LONG: usize = 1024;
+/// Memory that is kept from one message to the next.
+const KEPT: usize = 16 << 10;
+
+/// Returns whether a request may be executed twice.
+fn classify(message: &[u8]) -> RequestKind {
+    if effect(message).is_read { RequestKind::Read } else { RequestKind::Mutation }
+}
+
+/// Serves until the server ends.
+pub(super) fn run(state: &Arc<DatagramState>, mut port: UdpPort, number: usize, seat: usize) {
+    loop {
+        // With another secret, so that no datagram of before makes a record that existed again.
+        let mut thread = Thread::new(state, number, seat);
+        let served = catch_unwind(AssertUnwindSafe(|| thread.serve(&mut port)));
+        thread.end();
+        match served {
+            Ok(()) => return,
+            Err(_) => {
+                count(&state.counts.faults);
+                log::print(format_args!(
+                    "{}: a fault of the server's made the clients of a thread begin anew; please report it",
+                    super::NAME
+                ));
+            }
+        }
+    }
+}
+
+/// The records of a thread's clients.
+struct Thread<'f> {
+    state: &'f DatagramState,
+    server: Server<Vec<u8>>,
+    executor: Executor<'f>,
+    message: Vec<u8>,
+    reply: Vec<u8>,
+    /// The counts that were published.
+    published: ServerCounters,
+    clients: u64,
+    /// Datagrams that were sent.
+    sent: u64,
+    /// When something last came.
+    heard: u64,
+}
+
+impl<'f> Thread<'f> {
+    fn new(state: &'f DatagramState, number: usize, seat: usize) -> Self {
+        let thread = u8::try_from(number).unwrap_or(u8::MAX);
+        let server = Server::new(state.terms.limits, Secret::new(rand::random()), rand::random(), thread, classify);
+        Self {
+            state,
+            server,
+            executor: Executor::new(state, seat),
+            message: Vec::new(),
+            reply: Vec::new(),
+            published: ServerCounters::default(),
+            clients: 0,
+            sent: 0,
+            heard: 0,
+        }
+    }
+
+    fn serve(&mut self, port: &mut UdpPort) {
+        self.heard = port.now();
+        loop {
+            let mut came = 0;
+            while came < TURN && self.take(port) {
+                came += 1;
+            }
+            self.server.set_pressed(port.is_pressed());
+            self.send(port);
+            let now = port.now();
+            if came > 0 {
+                self.heard = now;
+            } else {
+                self.server.sweep(now);
+            }
+            self.publish();
+            let shared = &self.state.shared;
+            if is_stopping(shared) || !is_accepting(shared) && now > self.heard + SILENCE {
+                return;
+            }
+            port.wait(Some(now + LOOK));
+            self.executor.wake();
+        }
+    }
+
+    /// Takes a datagram, and carries out the request that it makes whole. Returns whether there was one.
+    fn take(&mut self, port: &mut UdpPort) -> bool {
+        let now = port.now();
+        let Some((from, bytes)) = port.poll() else { return false };
+        let Some(request) = self.server.receive(now, from, bytes) else { return true };
+        self.message.clear();
+        self.message.extend_from_slice(request.message);
+        let work = request.work;
+        let before = self.server.note(&work);
+        let after = self.executor.execute(&self.message, before, &mut self.reply);
+        if after != before {
+            self.server.set_note(&work, after);
+        }
+        let now = port.now();
+        if self.reply.len() > LONG {
+            self.reply.shrink_to_fit();
+            self.server.complete(now, work, b"", Some(std::mem::take(&mut self.reply)));
+        } else {
+            self.server.complete(now, work, &self.reply, None);
+        }
+        if self.message.capacity() > KEPT {
+            self.message = Vec::new();
+        }
+        true
+    }
+
+    fn send(&mut self, port: &mut UdpPort) {
+        let mut failed = None;
+        for (to, bytes) in self.server.outbox().iter() {
+            self.sent += 1;
+            if let Err(error) = port.send(to, bytes) {
+                failed = Some(error);
+            }
+        }
+        self.server.outbox().clear();
+        if let Some(error) = failed {
+            self.state.shared.log.warn(format_args!("{}: sending datagrams: {error}", super::NAME));
+        }
+    }
+
+    fn publish(&mut self) {
+        let (now, before) = (self.server.counters(), self.published);
+        let clients = self.server.clients() as u64;
+        if now == before && clients == self.clients {
+            return;
+        }
+        let counts = &self.state.datagrams;
+        for (counter, now, before) in [
+            (&counts.received, now.received, before.received),
+            (&counts.malformed, now.malformed, before.malformed),
+            (&counts.executed, now.executed, before.executed),
+            (&counts.duplicate, now.duplicate, before.duplicate),
+            (&counts.stale, now.stale, before.stale),
+            (&counts.reset, now.reset, before.reset),
+            (&counts.retry, now.retry, before.retry),
+            (&counts.bad_cookie, now.bad_cookie, before.bad_cookie),
+            (&counts.busy, now.busy, before.busy),
+            (&counts.reply_gone, now.reply_gone, before.reply_gone),
+            (&counts.full, now.full, before.full),
+            (&counts.unsent, now.unsent, before.unsent),
+        ] {
+            add(counter, now - before);
+        }
+        add(&counts.sent, std::mem::take(&mut self.sent));
+        self.published = now;
+        let more = clients.wrapping_sub(self.clients);
+        self.state.clients.fetch_add(more, Relaxed);
+        self.clients = clients;
+        self.executor.publish();
+    }
+
+    /// The clients of the thread have gone.
+    fn end(&mut self) {
+        self.state.clients.fetch_sub(self.clients, Relaxed);
+        self.clients = 0;
+    }
+}
