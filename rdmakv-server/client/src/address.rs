@@ -4,9 +4,9 @@
 //! ADDRESS[,ADDRESS...][,weight=N][,name=HOST[:PORT]]
 //! ```
 //!
-//! with addresses `shm:PATH`, `shm:@NAME`, `iwarp:HOST:PORT`, `verbs:HOST:PORT`, `unix:PATH`, `tcp:HOST:PORT`, or as memcached's
-//! clients have them `HOST`, `HOST:PORT`, `/PATH`. Those of fabrics are for one-sided reads and are used while they stand; those of
-//! sockets are what reads fall back to.
+//! with addresses `shm:PATH`, `shm:@NAME`, `iwarp:HOST:PORT`, `verbs:HOST:PORT`, `udp:HOST:PORT`, `unix:PATH`, `tcp:HOST:PORT`, or as
+//! memcached's clients have them `HOST`, `HOST:PORT`, `/PATH`. Those of fabrics are for one-sided reads and are used while they stand; those
+//! of sockets are what reads fall back to. `udp:` counts as a fabric: the server has no connection there, and nothing is read one-sidedly.
 
 use super::error::Error;
 use rdmakv_proto::placement::Name;
@@ -48,6 +48,8 @@ pub enum Fabric {
     Iwarp(String),
     /// RDMA devices.
     Verbs(String),
+    /// Datagrams.
+    Udp(String),
 }
 
 /// A way over a socket.
@@ -75,7 +77,7 @@ impl Fabric {
 impl fmt::Display for Fabric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Shm(text) | Self::Iwarp(text) | Self::Verbs(text) => f.write_str(text),
+            Self::Shm(text) | Self::Iwarp(text) | Self::Verbs(text) | Self::Udp(text) => f.write_str(text),
         }
     }
 }
@@ -152,7 +154,8 @@ impl FromStr for ServerAddress {
         if server.fabrics.is_empty() && server.sockets.is_empty() {
             return Err(wrong(
                 text,
-                "there is no address in it: write tcp:HOST:PORT, unix:PATH, shm:PATH, iwarp:HOST:PORT or verbs:HOST:PORT",
+                "there is no address in it: write tcp:HOST:PORT, unix:PATH, shm:PATH, iwarp:HOST:PORT, verbs:HOST:PORT or \
+                 udp:HOST:PORT",
             ));
         }
         Ok(server)
@@ -161,8 +164,7 @@ impl FromStr for ServerAddress {
 
 impl ServerAddress {
     fn take(&mut self, part: &str) -> Result<(), &'static str> {
-        let bad_fabric =
-            |_| "it is no address of that fabric: write shm:PATH, shm:@NAME, iwarp:HOST:PORT or verbs:HOST:PORT";
+        let bad_fabric = || "it is no address of that fabric: write shm:PATH, shm:@NAME, iwarp:HOST:PORT, verbs:HOST:PORT or udp:HOST:PORT";
         if let Some(weight) = part.strip_prefix("weight=") {
             self.weight =
                 weight.parse().ok().filter(|weight| (1..=65_536).contains(weight)).ok_or("a weight is 1 to 65536")?;
@@ -176,11 +178,14 @@ impl ServerAddress {
                 .map_err(|_| "it is no address of that fabric: write shm:PATH or shm:@NAME")?;
             self.fabrics.push(Fabric::Shm(part.to_owned()));
         } else if part.starts_with("iwarp:") {
-            part.parse::<frrwp::fabric::iwarp::IwarpAddress>().map_err(bad_fabric)?;
+            part.parse::<frrwp::fabric::iwarp::IwarpAddress>().map_err(|_| bad_fabric())?;
             self.fabrics.push(Fabric::Iwarp(part.to_owned()));
         } else if let Some(rest) = part.strip_prefix("verbs:") {
             place(rest)?;
             self.fabrics.push(Fabric::Verbs(part.to_owned()));
+        } else if part.starts_with("udp:") {
+            part.parse::<frrwp::fabric::datagram::UdpAddress>().map_err(|_| bad_fabric())?;
+            self.fabrics.push(Fabric::Udp(part.to_owned()));
         } else if let Some(path) = part.strip_prefix("unix:").or(part.starts_with('/').then_some(part)) {
             if path.is_empty() {
                 return Err("the path is missing: unix:PATH");
@@ -190,8 +195,8 @@ impl ServerAddress {
             return Err("an address is empty: write no comma without one");
         } else if is_of_an_unknown_way(part) {
             return Err(
-                "there is no such way to a server: write tcp:HOST:PORT, unix:PATH, shm:@NAME, shm:PATH, iwarp:HOST:PORT \
-                        or verbs:HOST:PORT",
+                "there is no such way to a server: write tcp:HOST:PORT, unix:PATH, shm:@NAME, shm:PATH, iwarp:HOST:PORT, \
+                        verbs:HOST:PORT or udp:HOST:PORT",
             );
         } else {
             let (host, port) = place(part.strip_prefix("tcp:").unwrap_or(part))?;
@@ -243,6 +248,7 @@ mod tests {
             ("/run/kv.sock", "unix:/run/kv.sock"),
             ("shm:@x, 127.0.0.1:3", "shm:@x,tcp:127.0.0.1:3"),
             ("10.0.0.1,iwarp:10.0.0.1:7471,weight=3", "iwarp:10.0.0.1:7471,tcp:10.0.0.1:11211,weight=3"),
+            ("udp:[::1]:4,10.0.0.1", "udp:[::1]:4,tcp:10.0.0.1:11211"),
             ("verbs:10.0.0.1:1,name=a:5", "verbs:10.0.0.1:1,name=a:5"),
         ] {
             let server: ServerAddress = text.parse().unwrap();
@@ -262,6 +268,7 @@ mod tests {
             "::1:5",
             "shm:",
             "iwarp:h",
+            "udp:h",
             "unix:",
             "a,weight=0",
             "weight=2",

@@ -3,6 +3,7 @@
 //! All is made when it is first needed. Everything that is registered is memory of the client's own, which stays mapped as long as its
 //! caches live; so no monitor watches it.
 
+use super::datagrams::Datagrams;
 use super::end::{End, RECEIVES, end};
 use crate::address::Fabric;
 use crate::error::Error;
@@ -31,6 +32,8 @@ pub(crate) struct Fabrics {
     slots: Option<Slots>,
     value_memory: usize,
     transfer_memory: usize,
+    /// How long an operation may take.
+    timeout: Duration,
 }
 
 /// A domain that connections share, and the cache of its registrations.
@@ -78,8 +81,16 @@ fn cache<R: Registrar>(registrar: R) -> Result<Arc<Cache<R>>, String> {
 
 impl Fabrics {
     pub(crate) fn new(options: &Options) -> Self {
-        let Options { value_memory, transfer_memory, .. } = *options;
-        Self { shm: Shared(None), iwarp: Shared(None), memory: None, slots: None, value_memory, transfer_memory }
+        let Options { value_memory, transfer_memory, timeout, .. } = *options;
+        Self {
+            shm: Shared(None),
+            iwarp: Shared(None),
+            memory: None,
+            slots: None,
+            value_memory,
+            transfer_memory,
+            timeout,
+        }
     }
 
     /// In a child of a fork: what was made before is the parent's, and its threads are not here. It is left as it is.
@@ -130,6 +141,14 @@ impl Fabrics {
                 let options = IwarpOptions { set_up: within, checksums: false, ..IwarpOptions::default() };
                 IwarpDomain::new(options).map_err(|error| format!("{text}: {error}"))
             }),
+            Fabric::Udp(text) => {
+                // The operation ends first, and all that is open with it.
+                let (text, call_time) = (text.clone(), self.timeout.saturating_mul(2));
+                Ok(Box::new(move || {
+                    let end = Datagrams::open(&text, within, call_time)?;
+                    Ok(Box::new(end) as Box<dyn End>)
+                }))
+            }
             // A device that has gone takes its domain along, so each connection has its own.
             #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
             Fabric::Verbs(text) => Ok(attempt(text, within, move |text| {

@@ -64,6 +64,11 @@ pub(crate) trait End: Send {
 
     /// Bytes that are registered.
     fn registered(&self) -> u64;
+
+    /// Returns why it is of no use any more, where no event tells that.
+    fn broken(&self) -> Option<&str> {
+        None
+    }
 }
 
 /// Returns the fabric's name of a segment in a message.

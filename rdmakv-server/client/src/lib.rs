@@ -116,6 +116,7 @@ mod buffer;
 mod command;
 mod common;
 mod counters;
+mod datagrams;
 mod domains;
 mod duties;
 mod end;

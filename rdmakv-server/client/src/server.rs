@@ -443,7 +443,8 @@ impl Server {
     /// The fabric has no room for it, or cannot do it.
     fn not_by_fabric(&mut self, common: &mut Common, name: Name) {
         if self.sockets.is_empty() {
-            let what = "its data is larger than what Options::transfer_memory leaves free".to_owned();
+            let what =
+                "its data is larger than what Options::transfer_memory leaves free, or than datagrams carry".to_owned();
             common.end(name, Err(Error::Memory { why: what }));
         } else if let Some(op) = common.ops.unanswered(name) {
             (op.on, op.only_stream) = (On::Queue, true);

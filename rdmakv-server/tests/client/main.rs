@@ -4,6 +4,7 @@ mod by_hand;
 #[path = "../common/mod.rs"]
 mod common;
 mod cost;
+mod datagrams;
 mod fabric_faults;
 mod faults;
 mod futures;

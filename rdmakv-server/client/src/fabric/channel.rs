@@ -59,6 +59,13 @@ impl Channel {
         self.broken.get_or_insert_with(why);
     }
 
+    /// Notes that this side's end is of no use any more, if so.
+    pub(super) fn look_at_end(&mut self) {
+        if let Some(why) = self.end.broken().filter(|_| self.broken.is_none()) {
+            self.broken = Some(why.to_owned());
+        }
+    }
+
     /// Returns why the connection is of no use any more, if it is not.
     pub(super) fn broken(&self) -> Option<&str> {
         self.broken.as_deref()

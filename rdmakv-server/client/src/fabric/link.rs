@@ -202,6 +202,7 @@ impl Link {
                 self.channel.give_up(|| broken);
             }
         }
+        self.channel.look_at_end();
         if heard {
             self.heard_at = std::time::Instant::now();
         }

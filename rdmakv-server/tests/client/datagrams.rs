@@ -1,0 +1,311 @@
+//! Clients over datagrams: `udp:`, alone and before a socket.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use frrwp::fabric::reliability::wire::{Body, Datagram, Part};
+use rdmakv_client::{Client, Options, Stored};
+
+use super::common::{Server, soon};
+use super::{client, patient};
+
+const UDP: [&str; 2] = ["--fabric", "udp:127.0.0.1:0"];
+
+fn server(more: &[&str]) -> Server {
+    Server::on_a_free_port(&[&UDP, more].concat())
+}
+
+fn bytes(length: usize) -> Vec<u8> {
+    (0..length as u32).map(|at| ((at * 7) >> 3) as u8).collect()
+}
+
+#[test]
+fn operations_go_by_datagrams() {
+    let server = server(&[]);
+    let mut client = client([server.fabric("udp")]);
+    for length in [0, 1, 100, 1400, 20_000, 300_000, 1 << 20] {
+        let value = bytes(length);
+        // With its header and key the longest item has 1 MiB (-I).
+        let length = length.min((1 << 20) - 1024);
+        assert!(client.set("k", &value[..length], ()).unwrap().is_stored(), "{length}");
+        assert!(client.get("k").unwrap().unwrap()[..] == value[..length], "{length}");
+    }
+    assert!(client.get("none").unwrap().is_none());
+    assert!(client.set("n", b"5", ()).unwrap().is_stored());
+    assert_eq!(client.incr("n", 2).unwrap(), Some(7));
+    assert!(matches!(client.add("n", b"1", ()).unwrap(), Stored::NotStored));
+    assert!(client.delete("n").unwrap());
+    assert!(client.get("n").unwrap().is_none());
+    assert_eq!(server.stat("udp_connections"), 1);
+    assert_eq!(server.stat("get_one_sided"), 0);
+    assert!(server.stat("udp_gets_by_message") >= 7);
+    assert!(server.stat("udp_datagrams_received") > 100);
+}
+
+#[test]
+fn values_beyond_datagrams_take_the_socket() {
+    let server = server(&["-I", "4m"]);
+    let value = bytes(3 << 20);
+    let mut both = client([format!("{},tcp:{}", server.fabric("udp"), server.address("tcp"))]);
+    assert!(both.set("k", &value, ()).unwrap().is_stored());
+    assert!(both.get("k").unwrap().unwrap()[..] == value[..]);
+    assert!(both.set("small", b"1", ()).unwrap().is_stored());
+    assert_eq!(server.stat("udp_connections"), 1);
+    let mut alone = client([server.fabric("udp")]);
+    assert!(alone.set("k", &value, ()).is_err());
+    assert!(alone.get("k").is_err());
+    assert!(alone.get("small").unwrap().is_some(), "it goes on");
+}
+
+#[test]
+fn clients_log_in_over_datagrams() {
+    let folder = tempfile::tempdir().unwrap();
+    let users = folder.path().join("users");
+    std::fs::write(&users, "me:secret\n").unwrap();
+    let server = server(&["-Y", users.to_str().unwrap()]);
+    let udp = server.fabric("udp");
+    let options = |password: &str| Options { login: Some(("me".into(), password.into())), ..patient() };
+    let mut known = Client::with_options([&udp], options("secret")).unwrap();
+    assert!(known.set("k", b"1", ()).unwrap().is_stored());
+    assert_eq!(&known.get("k").unwrap().unwrap()[..], b"1");
+    let quick = |options| Options { timeout: Duration::from_secs(2), ..options };
+    for options in [quick(options("wrong")), quick(patient())] {
+        assert!(Client::with_options([&udp], options).unwrap().get("k").is_err());
+    }
+}
+
+#[test]
+fn clients_meet_the_next_server() {
+    let mut first = server(&[]);
+    let udp = first.fabric("udp");
+    let mut client = client([&udp]);
+    assert!(client.set("k", b"1", ()).unwrap().is_stored());
+    first.process.kill().unwrap();
+    first.process.wait().unwrap();
+    let _second = Server::on_a_free_port(&["--fabric", &udp]);
+    assert!(client.get("k").unwrap().is_none());
+    assert!(client.set("k", b"2", ()).unwrap().is_stored());
+}
+
+#[test]
+fn silent_datagrams_leave_the_socket() {
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let server = server(&[]);
+    let address = format!("udp:{},tcp:{}", silent.local_addr().unwrap(), server.address("tcp"));
+    let mut client = client([address]);
+    assert!(client.set("k", b"1", ()).unwrap().is_stored());
+    assert_eq!(&client.get("k").unwrap().unwrap()[..], b"1");
+}
+
+/// Passes datagrams between one client and a server. Of both directions it drops each fifth, sends each seventh twice, and holds each
+/// third back behind the next.
+struct Lossy {
+    address: SocketAddr,
+    ends: Arc<AtomicBool>,
+    lost: Arc<AtomicU64>,
+    threads: Vec<std::thread::JoinHandle<()>>,
+}
+
+impl Lossy {
+    fn to(server: SocketAddr) -> Self {
+        let (front, back) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+        back.connect(server).unwrap();
+        let (ends, lost) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let address = front.local_addr().unwrap();
+        let client = Arc::new(std::sync::Mutex::new(None));
+        let threads = [true, false].map(|is_up| {
+            let (from, to) = if is_up { (&front, &back) } else { (&back, &front) };
+            let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+            let (client, ends, lost) = (client.clone(), ends.clone(), lost.clone());
+            from.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+            std::thread::spawn(move || {
+                let send = |bytes: &[u8]| {
+                    let _ = match (is_up, *client.lock().unwrap()) {
+                        (true, _) => to.send(bytes),
+                        (false, Some(client)) => to.send_to(bytes, client),
+                        (false, None) => Ok(0),
+                    };
+                };
+                let (mut buffer, mut held, mut count) = (vec![0; 2000], None::<Vec<u8>>, 0_u64);
+                while !ends.load(Relaxed) {
+                    let Ok((read, sender)) = from.recv_from(&mut buffer) else {
+                        held.take().inspect(|held| send(held));
+                        continue;
+                    };
+                    if is_up {
+                        *client.lock().unwrap() = Some(sender);
+                    }
+                    count += 1;
+                    let bytes = &buffer[..read];
+                    match count {
+                        _ if count % 5 == 0 => drop(lost.fetch_add(1, Relaxed)),
+                        _ if count % 3 == 0 && held.is_none() => held = Some(bytes.to_vec()),
+                        _ => {
+                            send(bytes);
+                            if count % 7 == 0 {
+                                send(bytes);
+                            }
+                            held.take().inspect(|held| send(held));
+                        }
+                    }
+                }
+            })
+        });
+        Self { address, ends, lost, threads: threads.into() }
+    }
+}
+
+impl Drop for Lossy {
+    fn drop(&mut self) {
+        self.ends.store(true, Relaxed);
+        self.threads.drain(..).for_each(|thread| drop(thread.join()));
+    }
+}
+
+fn at(udp: &str) -> SocketAddr {
+    udp.strip_prefix("udp:").unwrap().parse().unwrap()
+}
+
+#[test]
+fn lost_datagrams_count_no_increment_twice() {
+    let server = server(&[]);
+    let lossy = Lossy::to(at(&server.fabric("udp")));
+    let mut client = client([format!("udp:{}", lossy.address)]);
+    assert!(client.set("n", b"0", ()).unwrap().is_stored());
+    let value = bytes(30_000);
+    for count in 1..=150 {
+        assert_eq!(client.incr("n", 1).unwrap(), Some(count));
+        if count % 30 == 0 {
+            assert!(client.set("v", &value, ()).unwrap().is_stored());
+            assert!(client.get("v").unwrap().unwrap()[..] == value[..]);
+        }
+    }
+    assert!(lossy.lost.load(Relaxed) > 50);
+    assert!(server.stat("udp_datagrams_duplicate") > 0, "mutations came again");
+    assert_eq!(server.stat("incr_hits"), 150);
+}
+
+fn encode(client: u64, request: u64, body: Body<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    Datagram { client, request, floor: 0, flags: 0, clock: 1, echo: 0, body }.encode(&[], true, &mut bytes);
+    bytes
+}
+
+#[test]
+fn a_flood_of_strangers_costs_nothing() {
+    let server = server(&[]);
+    let udp = server.fabric("udp");
+    let mut client = client([&udp]);
+    assert!(client.set("k", b"1", ()).unwrap().is_stored());
+    let before = resident(&server);
+    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+    stranger.connect(at(&udp)).unwrap();
+    let part = Part { execution: 0, part: 0, parts: 1, length: 8, bytes: b"flush_al" };
+    let forged = [
+        encode(0, 7, Body::Hello(Default::default())),
+        encode(12_345, 1, Body::Part(part)),
+        encode(12_345, 1, Body::Ping),
+        bytes(700),
+        Vec::new(),
+    ];
+    let mut sent = 0;
+    for number in 0..100_000_usize {
+        sent += u64::from(stranger.send(&forged[number % forged.len()]).is_ok());
+        if number % 1000 == 0 {
+            // In between the client is served.
+            assert_eq!(&client.get("k").unwrap().unwrap()[..], b"1");
+        }
+    }
+    assert!(sent > 50_000);
+    assert_eq!(client.incr("k", 1).unwrap(), Some(2));
+    assert_eq!(server.stat("udp_connections"), 1, "no stranger has a record");
+    assert!(server.stat("udp_datagrams_malformed") > 0 && server.stat("udp_datagrams_retry") > 0);
+    let grown = resident(&server).saturating_sub(before);
+    println!("{sent} datagrams of strangers: {grown} KiB more");
+    assert!(grown < 8 << 10, "{grown} KiB");
+}
+
+/// Returns the memory of a server's process, in KiB.
+fn resident(server: &Server) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", server.process.id())).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:")).unwrap();
+    line.trim().split(' ').next().unwrap().parse().unwrap()
+}
+
+/// Admits a client by hand, and has it set a key.
+fn come(socket: &UdpSocket, server: SocketAddr, nonce: u64) -> bool {
+    let (mut cookie, mut id, mut buffer) = (Default::default(), 0, [0; 2000]);
+    let mut ask = |bytes: &[u8]| {
+        socket.send_to(bytes, server).unwrap();
+        socket.recv_from(&mut buffer).ok().map(|(read, _)| buffer[..read].to_vec())
+    };
+    for _ in 0..20 {
+        let Some(answer) = ask(&encode(0, nonce, Body::Hello(cookie))) else { continue };
+        match Datagram::decode(&answer, true) {
+            Some(Datagram { body: Body::Retry(new), .. }) => cookie = new,
+            Some(Datagram { body: Body::Admit { .. }, client, .. }) => {
+                id = client;
+                break;
+            }
+            _ => {}
+        }
+    }
+    // Its first request, and the word that the reply has come.
+    let mut hello = vec![1, 0, 0, 0, 1, 0, 0, 0];
+    hello.extend([1, 0, 0, 0, 0, 0, 0, 0]);
+    let part = Part { execution: 0, part: 0, parts: 1, length: hello.len() as u32, bytes: &hello };
+    let greeted = (0..20).find_map(|_| ask(&encode(id, 1, Body::Part(part))));
+    let told = (0..20).find_map(|_| ask(&encode(id, 2, Body::Ping)));
+    greeted.is_some() && told.is_some()
+}
+
+#[test]
+fn four_thousand_clients_take_four_mebibytes() {
+    const CLIENTS: u64 = 4096;
+    let server = server(&[]);
+    let udp = at(&server.fabric("udp"));
+    let before = resident(&server);
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    // Many clients of one address, as threads of one host would be behind one translator.
+    let came = (0..CLIENTS).filter(|nonce| come(&socket, udp, 1 + nonce)).count() as u64;
+    assert_eq!(came, CLIENTS);
+    soon("that all clients are counted", || server.stat("udp_connections") == CLIENTS);
+    let grown = resident(&server).saturating_sub(before);
+    println!("{CLIENTS} clients: {grown} KiB more, {} bytes each", grown * 1024 / CLIENTS);
+    assert!(grown <= 4 << 10, "{grown} KiB");
+}
+
+#[test]
+fn clients_beyond_the_bound_are_refused() {
+    // One host gets little of the second half.
+    let server = server(&["--datagram-clients", "4"]);
+    let udp = server.fabric("udp");
+    let mut clients: Vec<Client> = (0..3).map(|_| client([&udp])).collect();
+    let served = |client: &mut Client| client.set("k", b"1", ()).is_ok();
+    assert!(clients.iter_mut().all(served));
+    let quick = Options { timeout: Duration::from_secs(2), connect_timeout: Duration::from_secs(1), ..patient() };
+    assert!(!served(&mut Client::with_options([&udp], quick).unwrap()));
+    assert!(server.stat("udp_datagrams_full") > 0);
+    assert!(clients.iter_mut().all(served), "the others go on");
+    let both = format!("{udp},tcp:{}", server.address("tcp"));
+    assert!(served(&mut client([both])), "a socket does");
+}
+
+#[test]
+fn several_threads_serve_datagrams() {
+    let server = server(&["--datagram-threads", "3", "--fabric", "iwarp:127.0.0.1:0"]);
+    let udp = server.fabric("udp");
+    let mut clients: Vec<Client> = (0..16).map(|_| client([&udp])).collect();
+    for (number, client) in clients.iter_mut().enumerate() {
+        assert!(client.set(format!("k{number}"), b"1", ()).unwrap().is_stored());
+    }
+    for number in 0..16 {
+        assert!(clients[15 - number].get(format!("k{number}")).unwrap().is_some());
+    }
+    assert_eq!(server.stat("udp_connections"), 16);
+    drop(clients);
+    server.signal("-TERM");
+}
