@@ -487,6 +487,11 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
         event
     }
 
+    /// Returns whether [`Engine::next_event`] has something to tell.
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// Does what can be done now. If the fabric carries out writes at once, it posts only some of those that wait, so that
     /// the application can send something in between. [`Engine::wait`] does not sleep then.
     pub fn progress(&mut self) {

@@ -127,7 +127,6 @@ pub mod far;
 mod fragment_tags;
 pub mod future;
 mod gathering;
-mod horizon;
 mod membership;
 mod memory;
 mod ops;

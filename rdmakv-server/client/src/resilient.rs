@@ -15,7 +15,6 @@ use super::error::{About, Error, Operation as Asked};
 use super::fabric::parts::{Begun, Outcome};
 use super::fragment_tags::{FragmentTags, Located};
 use super::gathering::HEDGE;
-use super::horizon::Horizon;
 use super::membership::{Layout, Membership};
 use super::ops::{Name, On};
 use super::options::Options;
@@ -29,6 +28,7 @@ use rdmakv_cluster::config::{Incarnation, Policy, ServerId};
 use rdmakv_cluster::messages::{Call, Condition, Refusal, Verdict, Version};
 use rdmakv_cluster::wire::{Arguments as Computation, Attributes, ReplyFrame, RequestFrame};
 use rdmakv_proto::clock;
+use rdmakv_proto::horizon::Horizon;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
@@ -416,18 +416,14 @@ impl Resilient {
 
     /// Waits for an answer to any call, awake at first if that pays. Then it sleeps until one comes from this server.
     fn wait_awake(&mut self, server: usize, longest: Duration, hands: &mut Hands<'_>) {
-        let (begun, awake) = (Instant::now(), self.horizon.get().min(longest));
-        let mut came = false;
-        while !came && begun.elapsed() < awake {
-            std::hint::spin_loop();
+        let came = self.horizon.wait(longest, || {
             let busy = hands.servers.iter_mut().filter(|server| server.busy() > 0);
             busy.for_each(|server| server.progress(hands.common));
-            came = hands.common.ops.has_ended_parts();
-        }
+            hands.common.ops.has_ended_parts()
+        });
         if !came {
             hands.servers[server].wait(hands.common, On::Fabric, longest);
         }
-        self.horizon.learn(came);
     }
 
     fn now(&self) -> u64 {

@@ -21,6 +21,7 @@ pub mod far;
 pub mod faults;
 pub mod files;
 pub mod gets;
+pub mod horizon;
 pub mod item;
 pub mod lease;
 pub mod messages;

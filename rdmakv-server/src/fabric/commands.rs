@@ -4,7 +4,7 @@ use std::sync::MutexGuard;
 use std::time::Duration;
 
 use crate::metrics::Counts;
-use crate::session::{Context, Doing, Out, Pause, ProtocolMode, Recalled, Rest, Session, Shared, is_stopping};
+use crate::session::{Context, Doing, Follows, Out, Pause, ProtocolMode, Recalled, Rest, Session, Shared, is_stopping};
 use crate::store::Store;
 use rdmakv_proto::clock;
 use rdmakv_proto::messages::Malformed;
@@ -220,6 +220,11 @@ impl<'f> Commands<'f> {
     /// Returns whether more of the answer comes than waits.
     pub(super) fn has_more(&self) -> bool {
         self.session.has_more()
+    }
+
+    /// Takes the call that may follow the last one at once.
+    pub(super) fn take_follows(&mut self) -> Option<Follows> {
+        self.session.take_follows()
     }
 
     /// Returns whether nothing of the answer is left.

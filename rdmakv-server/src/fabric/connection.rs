@@ -26,15 +26,16 @@ use super::commands::{Announced, Commands};
 use super::gets::{Found, Get, Gets, check_key};
 use super::grants::Reader;
 use super::messages::{Inbox, Outbox, Sent, Then};
-use super::pinned::End;
+use super::pinned::{End, ROUND};
 use super::providers::{Fabric, Offer};
 use super::puts::{Pulled, Put, Puts, length_of, line_of};
 use super::state::FabricState;
 use super::turns::Turns;
 use crate::log;
 use crate::metrics::{add, count};
-use crate::session::{is_accepting, is_stopping};
+use crate::session::{Follows, is_accepting, is_stopping};
 use rdmakv_proto::clock;
+use rdmakv_proto::horizon::Horizon;
 use rdmakv_proto::messages::{Kind, Malformed, Refusal, Reply, Request, Segments, Table, VERSION, Welcome, Whole};
 
 /// Receives that are posted: messages of a client that may wait.
@@ -67,6 +68,9 @@ pub(super) struct Connection<'f, F: Fabric> {
     asked: VecDeque<Asked>,
     turns: Turns,
     activity: Activity,
+    /// Whether the publication of a write is waited for awake, and the next write.
+    publication: Horizon,
+    write: Horizon,
     /// Whether the client sent HELLO.
     greeted: bool,
     closed: bool,
@@ -107,6 +111,8 @@ impl<'f, F: Fabric> Connection<'f, F> {
             asked: VecDeque::new(),
             turns: Turns::new(state.counts.total_connections.load(Relaxed) as u32),
             activity: Activity { began: Instant::now(), last_event: clock::now(), stopped: None },
+            publication: Horizon::default(),
+            write: Horizon::default(),
             greeted: false,
             closed: false,
         }
@@ -129,9 +135,24 @@ impl<'f, F: Fabric> Connection<'f, F> {
             if self.closed || self.is_over() {
                 return;
             }
-            self.engine.wait();
+            self.wait();
             self.turns.wake();
         }
+    }
+
+    /// Sleeps until something comes. Between the steps of a write it stays awake at first.
+    fn wait(&mut self) {
+        let horizon = match self.commands.take_follows() {
+            Some(Follows::Publication) => &mut self.publication,
+            Some(Follows::Write) => &mut self.write,
+            None => return self.engine.wait(),
+        };
+        let engine = &mut self.engine;
+        horizon.wait(ROUND, || {
+            engine.progress();
+            engine.has_events()
+        });
+        self.engine.wait();
     }
 
     fn on_event(&mut self, event: Event) {

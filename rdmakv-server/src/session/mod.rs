@@ -43,7 +43,7 @@ pub use flash::{Bell, Reads, Waits};
 pub use out::{Out, SLICES};
 pub use peer::{Address, Doing, Peer, Peers};
 pub use prefixes::Prefixes;
-pub(crate) use replicate::resilient;
+pub(crate) use replicate::{Follows, resilient};
 pub use settings::{ProtocolMode, RESERVED, Settings};
 pub use shards::Shards;
 pub(crate) use shared::stuck_worker;
@@ -99,6 +99,8 @@ pub struct Session {
     peer: Option<Arc<Peer>>,
     /// How far the request has come that waits for flash.
     stopped: Stopped,
+    /// The call of a cluster that may follow the last one at once.
+    follows: Option<Follows>,
 }
 
 impl Session {
@@ -261,7 +263,9 @@ impl Session {
             Done::Login { bytes, request: LoginRequest::Set { quiet }, good } => {
                 self.login.authenticate(&bytes, good, quiet, cx, out);
             }
-            Done::Call { key, call, writer, shard } => replicate::finish(&key, &call, (writer, shard), cx, out),
+            Done::Call { key, call, writer, shard } => {
+                self.follows = replicate::finish(&key, &call, (writer, shard), cx, out);
+            }
             Done::Login { bytes, request: LoginRequest::Sasl { header }, .. } => {
                 self.login.finish_sasl(&header, &bytes, cx, out);
             }
@@ -309,6 +313,11 @@ impl Session {
             State::Watching(watch) => watch.is_ready(),
             _ => false,
         }
+    }
+
+    /// Takes the call that may follow the last one at once, if that was a call.
+    pub(crate) fn take_follows(&mut self) -> Option<Follows> {
+        self.follows.take()
     }
 
     /// Returns whether it watches.

@@ -10,6 +10,7 @@ use super::room::Room;
 use super::state::State;
 use super::{Context, Out, Shared};
 use crate::metrics::count;
+use rdmakv_cluster::messages::Answer;
 use rdmakv_cluster::wire::MAX_CALL;
 use rdmakv_proto::commands::binary::Op;
 use rdmakv_proto::commands::replicate::Request as Announced;
@@ -53,13 +54,33 @@ pub(super) fn begin(request: &Announced, state: &mut State, cx: &Context<'_>, ou
     *state = State::skip(request.len + 2);
 }
 
-/// Answers a call whose body is complete.
-pub(super) fn finish(key: &[u8], call: &[u8], (room, shard): (Room, usize), cx: &Context<'_>, out: &mut Out) {
-    let Some(cluster) = &cx.shared.cluster else { return room.abandon(&cx.shared.shards, shard) };
+/// The call that a client makes next, if it goes on at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Follows {
+    /// The one that publishes the write that was ordered.
+    Publication,
+    /// One of another write.
+    Write,
+}
+
+/// Answers a call whose body is complete. Returns which one follows.
+pub(super) fn finish(
+    key: &[u8],
+    call: &[u8],
+    (room, shard): (Room, usize),
+    cx: &Context<'_>,
+    out: &mut Out,
+) -> Option<Follows> {
+    let Some(cluster) = &cx.shared.cluster else {
+        room.abandon(&cx.shared.shards, shard);
+        return None;
+    };
     let bytes = &mut out.bytes;
+    let mut follows = None;
     let done = cluster.call(&cx.shared.shards, (key, cx.now), (call, room), |reply, piece| {
         let mut encoded = Vec::new();
         reply.encode(&mut encoded);
+        follows = Some(follows_on(&reply.reply.answer));
         bytes.extend_from_slice(b"MX ");
         put_number(bytes, encoded.len() + piece.len());
         bytes.push(b' ');
@@ -72,6 +93,11 @@ pub(super) fn finish(key: &[u8], call: &[u8], (room, shard): (Room, usize), cx: 
     if let Err(line) = done {
         put_line(line, out);
     }
+    follows
+}
+
+fn follows_on(answer: &Answer) -> Follows {
+    if matches!(answer, Answer::Ordered { .. }) { Follows::Publication } else { Follows::Write }
 }
 
 /// Answers `mp`.

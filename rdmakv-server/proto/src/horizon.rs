@@ -1,18 +1,19 @@
-//! Whether an answer is waited for awake, before the thread sleeps.
+//! Whether a message is waited for awake, before the thread sleeps.
 //!
-//! To wake a sleeping thread takes tens of microseconds, about as long as a server's answer. So a write at several servers, which waits for
-//! several answers one after the other, is waited for awake, as long as that pays. It does not where servers need this thread's processor.
+//! To wake a sleeping thread takes tens of microseconds, about as long as a server's answer. A write at several servers takes several
+//! messages, one after the other. So clients and servers wait for these awake, as long as that pays. It does not where others need the
+//! processor.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// The time for which an answer is waited for awake: twice that which it takes to wake a thread. On 16 cores 100 µs were not faster.
+/// The time for which a message is waited for awake: twice that which it takes to wake a thread. On 16 cores 100 µs were not faster.
 const AWAKE: Duration = Duration::from_micros(50);
 /// The waits at most that are not awake after one that was in vain.
 const REST: u32 = 1024;
 
 /// Decides about the next wait by those before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Horizon {
+pub struct Horizon {
     /// Waits left that are not awake.
     rest: u32,
     /// How many there will be after the next wait in vain.
@@ -26,13 +27,26 @@ impl Default for Horizon {
 }
 
 impl Horizon {
-    /// Returns for how long the next answer is waited for awake.
-    pub(super) fn get(self) -> Duration {
+    /// Returns for how long the next message is waited for awake.
+    pub fn get(self) -> Duration {
         if self.rest == 0 { AWAKE } else { Duration::ZERO }
     }
 
-    /// Learns whether the answer came while the thread was awake. After each wait in vain twice as many are not.
-    pub(super) fn learn(&mut self, came: bool) {
+    /// Waits awake: looks again and again whether the message has come. Returns whether it came.
+    pub fn wait(&mut self, longest: Duration, mut has_come: impl FnMut() -> bool) -> bool {
+        let (begun, awake) = (Instant::now(), self.get().min(longest));
+        let mut came = false;
+        while !came && begun.elapsed() < awake {
+            // Where another thread needs this processor, giving it up would cost more than sleeping: whole turns of the scheduler.
+            std::hint::spin_loop();
+            came = has_come();
+        }
+        self.learn(came);
+        came
+    }
+
+    /// Learns whether the message came while the thread was awake. After each wait in vain twice as many are not.
+    fn learn(&mut self, came: bool) {
         if came {
             self.next_rest = 1;
         } else if self.rest > 0 {
