@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use frrwp::fabric::reliability::wire::{Body, Datagram, Part};
-use rdmakv_client::{Client, Options, Stored};
+use rdmakv_client::{Client, Fabric, Options, Stored};
 
 use super::common::{Server, soon};
 use super::{client, patient};
@@ -308,4 +308,34 @@ fn several_threads_serve_datagrams() {
     assert_eq!(server.stat("udp_connections"), 16);
     drop(clients);
     server.signal("-TERM");
+}
+
+fn is_by_iwarp(client: &Client) -> bool {
+    client.fabric(0).is_some_and(|fabric| matches!(fabric, Fabric::Iwarp(_)))
+}
+
+#[test]
+fn clients_without_a_connection_go_by_datagrams() {
+    let server = server(&["--fabric", "iwarp:127.0.0.1:0", "--fabric-connections", "1"]);
+    let both = format!("{},{}", server.fabric("iwarp"), server.fabric("udp"));
+    let mut first = client([&both]);
+    assert!(first.set("n", b"0", ()).unwrap().is_stored());
+    soon("that the first client has the connection", || {
+        first.get("n").unwrap();
+        server.stat("iwarp_connections") == 1 && is_by_iwarp(&first)
+    });
+    let mut second = client([&both]);
+    for count in 1..=20 {
+        assert_eq!(second.incr("n", 1).unwrap(), Some(count));
+    }
+    assert!(server.stat("udp_connections") >= 1);
+    drop(first);
+    // The connection is free: the second client takes it, and no increment is lost or counted twice.
+    let mut count = 20;
+    soon("that the second client has the connection", || {
+        count += 1;
+        assert_eq!(second.incr("n", 1).unwrap(), Some(count));
+        is_by_iwarp(&second)
+    });
+    assert_eq!(second.incr("n", 1).unwrap(), Some(count + 1));
 }
