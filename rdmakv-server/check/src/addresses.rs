@@ -2,8 +2,9 @@
 //! one was, and their memory of the old one is put to the test.
 
 use std::io;
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 
+use crate::loss::Relay;
 use crate::record::Transport;
 
 #[derive(Debug)]
@@ -12,6 +13,8 @@ pub(crate) struct Addresses {
     shm: Option<String>,
     iwarp: Option<String>,
     udp: bool,
+    /// The server's address for datagrams of our client library, and the relay that loses some.
+    datagrams: Option<(String, Option<Relay>)>,
     /// The interface where the kernel answers, and the path of the clients' namespace.
     kernel: Option<Kernel>,
 }
@@ -28,24 +31,37 @@ pub(crate) struct Kernel {
 
 impl Addresses {
     /// Chooses addresses that were free a moment ago; with `at`, that of a server that runs already.
-    pub(crate) fn choose(transports: &[Transport], at: Option<&str>, kernel: Option<Kernel>) -> io::Result<Self> {
+    /// This share of the datagrams of our client library is lost.
+    pub(crate) fn choose(
+        transports: &[Transport],
+        at: Option<&str>,
+        kernel: Option<Kernel>,
+        loss: f64,
+    ) -> io::Result<Self> {
         let uses = |transport| transports.contains(&transport);
         if let Some(at) = at {
-            if uses(Transport::Shm) || uses(Transport::Iwarp) {
+            if uses(Transport::Shm) || uses(Transport::Iwarp) || uses(Transport::Datagrams) {
                 return Err(io::Error::other(
-                    "--at names a server's TCP port: leave shm and iwarp out of --transports",
+                    "--at names a server's TCP port: leave shm, iwarp and datagrams out of --transports",
                 ));
             }
-            return Ok(Self { tcp: at.to_owned(), shm: None, iwarp: None, udp: uses(Transport::Udp), kernel });
+            let udp = uses(Transport::Udp);
+            return Ok(Self { tcp: at.to_owned(), shm: None, iwarp: None, udp, datagrams: None, kernel });
         }
         let host = kernel.as_ref().map_or("127.0.0.1", |kernel| &kernel.host);
         let (tcp, iwarp) = (TcpListener::bind((host, 0))?, TcpListener::bind((host, 0))?);
         let (tcp, iwarp) = (tcp.local_addr()?, iwarp.local_addr()?);
+        let datagrams = uses(Transport::Datagrams).then(|| {
+            let server = UdpSocket::bind((host, 0))?.local_addr()?;
+            let relay = if loss > 0.0 { Some(Relay::start(server, loss)?) } else { None };
+            io::Result::Ok((server.to_string(), relay))
+        });
         Ok(Self {
             tcp: tcp.to_string(),
             shm: uses(Transport::Shm).then(|| format!("@rdmakv-check-{}-{}", std::process::id(), tcp.port())),
             iwarp: uses(Transport::Iwarp).then(|| iwarp.to_string()),
             udp: uses(Transport::Udp),
+            datagrams: datagrams.transpose()?,
             kernel,
         })
     }
@@ -61,7 +77,14 @@ impl Addresses {
         for (transport, address) in self.fabrics() {
             all.extend(["--fabric".into(), format!("{}:{address}", transport.name())]);
         }
-        let last = if self.fabrics().next().is_some() { ["--tag-lease", tag_lease] } else { ["--fabric", "none"] };
+        if let Some((server, _)) = &self.datagrams {
+            all.extend(["--fabric".into(), format!("udp:{server}")]);
+        }
+        let last = if self.fabrics().next().is_some() || self.datagrams.is_some() {
+            ["--tag-lease", tag_lease]
+        } else {
+            ["--fabric", "none"]
+        };
         all.extend(last.map(str::to_owned));
         all
     }
@@ -71,12 +94,21 @@ impl Addresses {
         both.into_iter().filter_map(|(transport, address)| Some((transport, address.as_ref()?)))
     }
 
+    /// Returns how many datagrams of our client library were lost on purpose.
+    pub(crate) fn lost_datagrams(&self) -> u64 {
+        self.datagrams.iter().filter_map(|(_, relay)| relay.as_ref()).map(Relay::lost).sum()
+    }
+
     /// Every transport and where it is.
     pub(crate) fn all(&self) -> Vec<(&'static str, String)> {
         let fabrics = self.fabrics().map(|(transport, address)| (transport.name(), address.clone()));
         let udp = self.udp.then(|| (Transport::Udp.name(), self.tcp.clone()));
+        let datagrams = self.datagrams.iter().map(|(server, relay)| {
+            let address = relay.as_ref().map_or_else(|| server.clone(), |relay| relay.address().to_string());
+            (Transport::Datagrams.name(), address)
+        });
         let namespace = self.kernel.iter().map(|kernel| ("namespace", kernel.namespace.clone()));
         let tcp = std::iter::once((Transport::Tcp.name(), self.tcp.clone()));
-        tcp.chain(fabrics).chain(udp).chain(namespace).collect()
+        tcp.chain(fabrics).chain(udp).chain(datagrams).chain(namespace).collect()
     }
 }

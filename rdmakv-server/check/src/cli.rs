@@ -30,6 +30,7 @@ const EXAMPLES: &str = "Examples:
   rdmakv-check --operations 10000000                 ten million
   rdmakv-check --kill-server-every 2 --seed 7        many restarts, other random numbers
   rdmakv-check --transports tcp,shm,iwarp            over fabrics too, on the same keys
+  rdmakv-check --transports datagrams,tcp --loss 1   datagrams, of which some are lost, late or doubled
   rdmakv-check --flash 64 --large --cold 150         more than memory holds: some values come from flash
   rdmakv-check --kernel --transports udp,tcp         GETs in the kernel, as root
   rdmakv-check cluster -n 100000                     servers with copies, over a real etcd
@@ -50,6 +51,8 @@ enum Command {
     /// though the item ended meanwhile.
     ///
     /// Of GETs in the kernel, with the feature bpf: programs that look once only, and a flush that they learn of late.
+    ///
+    /// Of datagrams: mutations that are executed again.
     ///
     /// Runs without any fault are between them. To be called in the repository: it runs cargo.
     Faults(Faults),

@@ -49,6 +49,8 @@ struct Case {
 }
 
 const ORDER: &[&str] = &["came back", "out of turn", "no order"];
+/// An ADD that was carried out twice reports that there is a value: its own.
+const REPEATED: &[&str] = &["came back", "out of turn", "no order", "never written"];
 /// Every way, on the same keys.
 const FABRICS: &[&str] = &["--transports=shm,tcp,iwarp,shm", "--kill-server-every=0", "--kill-client-every=0"];
 /// Large values that change often, so that what is read is being written.
@@ -73,6 +75,29 @@ const RESTARTS: &[&str] = &[
     "--warm-changes=1",
     "--tag-lease=2s",
     "--kill-server-every=0.7",
+    "--kill-client-every=0",
+];
+
+/// Datagrams of which some are lost, late or doubled.
+const DATAGRAMS: &[&str] = &[
+    "--transports=datagrams",
+    "--loss=10",
+    "--small",
+    "--gets=20",
+    "--counters=8",
+    "--kill-server-every=0",
+    "--kill-client-every=0",
+];
+/// Long values, whose parts are lost while they change.
+const PARTS: &[&str] = &[
+    "--transports=datagrams",
+    "--loss=10",
+    "--large",
+    "--memory=64",
+    "--hot=4",
+    "--warm=4",
+    "--warm-changes=300",
+    "--kill-server-every=0",
     "--kill-client-every=0",
 ];
 
@@ -140,6 +165,9 @@ const CASES: &[Case] = &[
     Case { server: Some("flash-kept-at-overwrite"), client: None, rule: None, finds: ORDER, arguments: FLASH },
     Case { server: Some("flash-kept-at-end"), client: None, rule: None, finds: ORDER, arguments: FLASH },
     Case { server: Some("flash-load-not-orphaned"), client: None, rule: None, finds: ORDER, arguments: FLASH },
+    Case { server: None, client: None, rule: None, finds: &[], arguments: DATAGRAMS },
+    Case { server: None, client: None, rule: None, finds: &[], arguments: PARTS },
+    Case { server: Some("no-replies"), client: None, rule: None, finds: REPEATED, arguments: DATAGRAMS },
 ];
 
 impl Case {

@@ -27,6 +27,7 @@ pub mod journal;
 pub mod judge;
 pub mod keys;
 pub mod lifetimes;
+mod loss;
 pub mod place;
 mod progress;
 pub mod record;

@@ -15,11 +15,13 @@ pub enum Transport {
     Iwarp,
     /// GETs in datagrams, and the rest over TCP.
     Udp,
+    /// Our client library, by datagrams.
+    Datagrams,
 }
 
 impl Transport {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Tcp, Self::Socket, Self::Shm, Self::Iwarp, Self::Udp];
+    pub const ALL: [Self; 6] = [Self::Tcp, Self::Socket, Self::Shm, Self::Iwarp, Self::Udp, Self::Datagrams];
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
@@ -29,6 +31,7 @@ impl Transport {
             Self::Shm => "shm",
             Self::Iwarp => "iwarp",
             Self::Udp => "udp",
+            Self::Datagrams => "datagrams",
         }
     }
 }
@@ -38,7 +41,8 @@ impl std::str::FromStr for Transport {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let transport = Self::ALL.into_iter().find(|transport| transport.name() == text);
-        transport.ok_or_else(|| format!("{text}: no such transport; there are udp, tcp, socket, shm and iwarp"))
+        transport
+            .ok_or_else(|| format!("{text}: no such transport; there are udp, tcp, socket, shm, iwarp and datagrams"))
     }
 }
 

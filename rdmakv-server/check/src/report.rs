@@ -84,6 +84,7 @@ fn table(run: &Run, text: &mut String) {
         "shm",
         "iwarp",
         "udp",
+        "datagrams",
         "one-sided",
         "done",
         "absent",
@@ -114,6 +115,9 @@ fn table(run: &Run, text: &mut String) {
         run.evicted,
         run.expired
     );
+    if run.lost_datagrams > 0 {
+        let _ = writeln!(text, "{} datagrams were lost on purpose", run.lost_datagrams);
+    }
     if run.from_flash > 0 {
         let _ =
             writeln!(text, "{} values came back from flash, {} were moved there, likewise", run.from_flash, run.moved);

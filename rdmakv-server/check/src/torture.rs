@@ -47,6 +47,9 @@ pub struct Plan {
     /// Paths that clients take; each thread of a process takes the next one
     #[arg(long, value_delimiter = ',', default_value = "tcp", value_name = "TRANSPORT")]
     pub transports: Vec<Transport>,
+    /// Datagrams of the transport "datagrams" that are lost in each direction, in percent; as many come late, and as many twice
+    #[arg(long, default_value_t = 0.0, value_name = "PERCENT", value_parser = percent)]
+    pub loss: f64,
     /// Run the server where the kernel answers GETs in datagrams (--xdp), at one of two interfaces in namespaces of their own. Takes
     /// root, and a build with --features bpf
     #[arg(long, conflicts_with = "at")]
@@ -144,6 +147,11 @@ pub enum Every {
     Operations(u64),
 }
 
+fn percent(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (0.0..=50.0).contains(share));
+    share.ok_or_else(|| "a percentage is needed, 0 to 50".into())
+}
+
 fn every(text: &str) -> Result<Every, String> {
     if let Some(number) = text.strip_suffix("op") {
         let operations = number.parse().ok().filter(|operations| (1..1_000_000_000).contains(operations));
@@ -195,6 +203,8 @@ pub struct Run {
     pub expired: u64,
     /// Values that came back from flash, likewise.
     pub from_flash: u64,
+    /// Datagrams that were lost on purpose.
+    pub lost_datagrams: u64,
     /// Values that reclaim moved on flash, likewise.
     pub moved: u64,
     /// GETs that the kernel answered, likewise.
@@ -241,6 +251,7 @@ fn run_at(plan: &Plan, kernel: Option<Kernel>) -> io::Result<Run> {
     let mut torture = Torture::start(plan, place.clone(), kernel)?;
     torture.until_done()?;
     let (worked, threads) = (torture.began.elapsed(), torture.next_thread);
+    let lost_datagrams = torture.addresses.lost_datagrams();
     let Torture { restarts, killed, evicted, expired, from_flash, moved, in_kernel, .. } = torture;
     let judging = Instant::now();
     let evidence = Evidence::gather(&place, 0..threads, plan.habits.keys, restarts.clone())?;
@@ -259,6 +270,7 @@ fn run_at(plan: &Plan, kernel: Option<Kernel>) -> io::Result<Run> {
         evicted,
         expired,
         from_flash,
+        lost_datagrams,
         moved,
         in_kernel,
         worked,
@@ -306,7 +318,7 @@ impl<'a> Torture<'a> {
         let mut torture = Self {
             plan,
             place,
-            addresses: Addresses::choose(&plan.transports, plan.at.as_deref(), kernel)?,
+            addresses: Addresses::choose(&plan.transports, plan.at.as_deref(), kernel, plan.loss / 100.0)?,
             server: None,
             clients: Vec::new(),
             lines_before: 0,

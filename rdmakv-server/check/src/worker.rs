@@ -259,6 +259,8 @@ fn connect(transport: Transport, place: &Place) -> io::Result<Box<dyn Client + S
     match transport {
         Transport::Tcp => Ok(Box::new(Text::new(place.clone()))),
         Transport::Udp => Ok(Box::new(Datagrams::new(place.clone()))),
-        Transport::Socket | Transport::Shm | Transport::Iwarp => Ok(Box::new(Library::new(place.clone(), transport))),
+        Transport::Socket | Transport::Shm | Transport::Iwarp | Transport::Datagrams => {
+            Ok(Box::new(Library::new(place.clone(), transport)))
+        }
     }
 }

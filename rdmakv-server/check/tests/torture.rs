@@ -41,6 +41,15 @@ fn keys_stay_linearizable_across_transports() {
 }
 
 #[test]
+fn keys_stay_linearizable_over_lossy_datagrams() {
+    let transports = ["--transports", "datagrams,datagrams,tcp,iwarp", "--loss", "3", "--kill-server-every", "4000op"];
+    let text = survives(&[&["-n", "9000"], &transports[..]].concat());
+    assert!(cell(&text, "GET", "datagrams") > 500 && cell(&text, "SET", "datagrams") > 100, "{text}");
+    let line = text.lines().find(|line| line.ends_with("datagrams were lost on purpose")).unwrap();
+    assert!(line.split(' ').next().unwrap().parse::<u64>().unwrap() > 100, "{line}");
+}
+
+#[test]
 fn nothing_old_is_back_after_kills_and_stops() {
     let folder = tempfile::tempdir().unwrap();
     let (items, log) = (folder.path().join("items"), folder.path().join("log"));

@@ -33,6 +33,8 @@ pub enum Fault {
     FlashMovesTheDead,
     /// `flushed-late`: the kernel's program learns of a flush only with the next one.
     FlushedLate,
+    /// `no-replies`: the server forgets which mutations in datagrams it executed.
+    NoReplies,
 }
 
 /// Returns whether this fault was chosen.
@@ -66,10 +68,11 @@ pub fn injected(fault: Fault) -> bool {
             "flash-load-not-orphaned" => Fault::FlashLoadNotOrphaned,
             "flash-moves-the-dead" => Fault::FlashMovesTheDead,
             "flushed-late" => Fault::FlushedLate,
+            "no-replies" => Fault::NoReplies,
             other => panic!(
                 "RDMAKV_FAULT={other}: one of index-before-dead, reuse-early, no-crc, dead-after-reply, no-restart-wait, \
                  believes-the-dead, flash-damage, flash-no-crc, flash-kept-at-overwrite, flash-kept-at-end, \
-                 flash-load-not-orphaned, flash-moves-the-dead, flushed-late"
+                 flash-load-not-orphaned, flash-moves-the-dead, flushed-late, no-replies"
             ),
         })
     });

@@ -45,6 +45,10 @@ impl Library {
         let tcp = self.place.last_address("tcp")?;
         match self.transport {
             Transport::Tcp | Transport::Udp | Transport::Socket => Some(format!("tcp:{tcp}")),
+            Transport::Datagrams => {
+                let udp = self.place.last_address(self.transport.name())?;
+                Some(format!("udp:{udp},tcp:{tcp}"))
+            }
             Transport::Shm | Transport::Iwarp => {
                 let fabric = self.place.last_address(self.transport.name())?;
                 Some(format!("{}:{fabric},tcp:{tcp}", self.transport.name()))

@@ -54,6 +54,21 @@ pub(super) fn run(state: &Arc<DatagramState>, mut port: UdpPort, number: usize, 
     }
 }
 
+/// Puts the fault in that was chosen.
+#[cfg(rdmakv_fault_injection)]
+fn with_fault(mut server: Server<Vec<u8>>) -> Server<Vec<u8>> {
+    use rdmakv_proto::faults::{Fault, injected};
+    if injected(Fault::NoReplies) {
+        server.inject(frrwp::fabric::reliability::ServerFault::NoReplies);
+    }
+    server
+}
+
+#[cfg(not(rdmakv_fault_injection))]
+fn with_fault(server: Server<Vec<u8>>) -> Server<Vec<u8>> {
+    server
+}
+
 /// The records of a thread's clients.
 struct Thread<'f> {
     state: &'f DatagramState,
@@ -73,7 +88,8 @@ struct Thread<'f> {
 impl<'f> Thread<'f> {
     fn new(state: &'f DatagramState, number: usize, seat: usize) -> Self {
         let thread = u8::try_from(number).unwrap_or(u8::MAX);
-        let server = Server::new(state.terms.limits, Secret::new(rand::random()), rand::random(), thread, classify);
+        let server =
+            with_fault(Server::new(state.terms.limits, Secret::new(rand::random()), rand::random(), thread, classify));
         Self {
             state,
             server,

@@ -1,0 +1,142 @@
+//! Loses datagrams between clients and the server: a relay on this machine.
+//!
+//! Each client that sends has a socket to the server of its own, and a thread for the way back. Of the
+//! datagrams some are lost, some come twice, and some come late, behind up to four others.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use rand::RngExt;
+
+/// Clients at most; later ones get nothing through.
+const CLIENTS: usize = 4096;
+/// How long a way back waits for a datagram before it looks whether the relay ends.
+const LOOK: Duration = Duration::from_millis(20);
+/// Silence after which a way back ends, in rounds of [`LOOK`].
+const SILENCE: u32 = 1500;
+/// Bytes of a datagram at most.
+const DATAGRAM: usize = 1 << 16;
+
+/// The relay. It ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Relay {
+    address: SocketAddr,
+    ends: Arc<AtomicBool>,
+    lost: Arc<AtomicU64>,
+}
+
+impl Relay {
+    /// Starts one to a server's address, which loses this share of the datagrams in each direction.
+    pub(crate) fn start(server: SocketAddr, share: f64) -> io::Result<Self> {
+        let front = Arc::new(UdpSocket::bind(("127.0.0.1", 0))?);
+        let (ends, lost) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let relay = Self { address: front.local_addr()?, ends: ends.clone(), lost: lost.clone() };
+        front.set_read_timeout(Some(LOOK))?;
+        std::thread::Builder::new().name("loss".to_owned()).spawn(move || {
+            let mut ways: HashMap<SocketAddr, Arc<UdpSocket>> = HashMap::new();
+            let (mut bytes, mut fate) = (vec![0; DATAGRAM], Fate::new(share, lost.clone()));
+            while !ends.load(Relaxed) {
+                let Ok((read, client)) = front.recv_from(&mut bytes) else { continue };
+                // A way that has ended by silence is made again.
+                ways.retain(|_, way| Arc::strong_count(way) > 1);
+                let way = match ways.get(&client) {
+                    Some(way) => way.clone(),
+                    None if ways.len() >= CLIENTS => continue,
+                    None => match way_back(&front, client, server, (share, &ends, &lost)) {
+                        Ok(way) => ways.entry(client).or_insert(way).clone(),
+                        Err(_) => continue,
+                    },
+                };
+                fate.pass(&bytes[..read], |bytes| drop(way.send(bytes)));
+            }
+        })?;
+        Ok(relay)
+    }
+
+    /// Returns the address for clients.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Returns how many datagrams it lost.
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost.load(Relaxed)
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.ends.store(true, Relaxed);
+    }
+}
+
+/// Makes a client's socket to the server, and a thread that brings what comes there to the client.
+fn way_back(
+    front: &Arc<UdpSocket>,
+    client: SocketAddr,
+    server: SocketAddr,
+    (share, ends, lost): (f64, &Arc<AtomicBool>, &Arc<AtomicU64>),
+) -> io::Result<Arc<UdpSocket>> {
+    let way = Arc::new(UdpSocket::bind(("127.0.0.1", 0))?);
+    way.connect(server)?;
+    way.set_read_timeout(Some(LOOK))?;
+    let (front, ends, own) = (front.clone(), ends.clone(), way.clone());
+    let mut fate = Fate::new(share, lost.clone());
+    std::thread::Builder::new().name("loss-back".to_owned()).stack_size(128 << 10).spawn(move || {
+        let (mut bytes, mut silent) = (vec![0; DATAGRAM], 0);
+        while !ends.load(Relaxed) && silent < SILENCE {
+            match own.recv(&mut bytes) {
+                Ok(read) => {
+                    silent = 0;
+                    fate.pass(&bytes[..read], |bytes| drop(front.send_to(bytes, client)));
+                }
+                // Nothing came, or the server is not there now.
+                Err(error) => {
+                    silent += 1;
+                    if error.kind() == io::ErrorKind::ConnectionRefused {
+                        std::thread::sleep(LOOK);
+                    }
+                }
+            }
+        }
+    })?;
+    Ok(way)
+}
+
+/// Decides what becomes of each datagram of a direction.
+struct Fate {
+    share: f64,
+    lost: Arc<AtomicU64>,
+    /// A late datagram, and how many others go before it.
+    held: Option<(Vec<u8>, u32)>,
+}
+
+impl Fate {
+    fn new(share: f64, lost: Arc<AtomicU64>) -> Self {
+        Self { share, lost, held: None }
+    }
+
+    fn pass(&mut self, datagram: &[u8], send: impl Fn(&[u8])) {
+        let mut random = rand::rng();
+        if random.random_bool(self.share) {
+            self.lost.fetch_add(1, Relaxed);
+        } else if self.held.is_none() && random.random_bool(self.share) {
+            self.held = Some((datagram.to_vec(), random.random_range(1..=4)));
+        } else {
+            send(datagram);
+            if random.random_bool(self.share) {
+                send(datagram);
+            }
+            if let Some((_, others)) = &mut self.held {
+                *others -= 1;
+            }
+            if let Some((held, _)) = self.held.take_if(|(_, others)| *others == 0) {
+                send(&held);
+            }
+        }
+    }
+}
