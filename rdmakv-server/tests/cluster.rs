@@ -904,6 +904,30 @@ fn small_values_of_a_code_are_read_without_servers() {
 }
 
 #[test]
+fn ends_of_resilient_values_change() {
+    let policies = [("", Policy::Code { data: 2, parity: 1 })];
+    let Some(cluster) = Cluster::over(Fabric::Shm, 3, &["--tag-lease", "300ms"], &policies) else { return };
+    let (mut client, mut other) = (cluster.client(), cluster.client());
+    let past = rdmakv_client::Expire::At(std::time::UNIX_EPOCH + Duration::from_secs(1));
+    // Copies, fragments, and fragments that are staged.
+    for length in [3, 5000, 200_000] {
+        let (key, value) = (format!("key-{length}"), vec![b'v'; length]);
+        assert!(!client.touch(&key, PATIENCE).unwrap() && client.gat(&key, PATIENCE).unwrap().is_none());
+        assert!(client.set(&key, &value, Terms { flags: 7, expire: PATIENCE.into() }).unwrap().is_stored());
+        reads_by_itself(&mut other, &key);
+        assert!(client.touch(&key, PATIENCE).unwrap());
+        let touched = client.gat(&key, past).unwrap().unwrap();
+        assert!(touched[..] == value[..] && touched.flags() == 7, "{length}");
+        assert!(client.get(&key).unwrap().is_none() && !client.touch(&key, PATIENCE).unwrap());
+        assert!(other.get(&key).unwrap().is_none(), "a value of {length} bytes outlives its end");
+        assert!(client.add(&key, "new", ()).unwrap().is_stored());
+        let version = client.gat(&key, PATIENCE).unwrap().unwrap().version();
+        assert_eq!(other.gets(&key).unwrap().unwrap().version(), version);
+    }
+    assert_eq!(client.counters().errors + other.counters().errors, 0);
+}
+
+#[test]
 fn fragments_are_read_without_servers() {
     for fabric in [Fabric::Shm, Fabric::Iwarp] {
         let (more, policies) = (["--tag-lease", "300ms"], [("", Policy::Code { data: 2, parity: 2 })]);

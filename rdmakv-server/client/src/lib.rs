@@ -108,7 +108,6 @@
 //! A client is of one thread at a time, and can be sent to another. Several threads have a client each; values go anywhere. In a child of a
 //! fork it connects anew; its parent's connections go on, and what was under way there has an unknown outcome here.
 
-mod addition;
 mod address;
 mod agent;
 mod answer;
@@ -135,6 +134,7 @@ mod replication;
 #[cfg(test)]
 mod replication_tests;
 mod resilient;
+mod revision;
 mod server;
 mod slots;
 mod stream;

@@ -4,7 +4,6 @@
 //! each finds the effect of those begun before it.
 
 use super::ServerAddress;
-use super::addition::{ATTEMPTS, Addition, Next};
 use super::answer::{Answer, Stored};
 use super::buffer::{Buffer, Data, Part};
 use super::command::Arguments;
@@ -19,6 +18,7 @@ use super::membership::{Layout, Membership};
 use super::ops::{Name, On};
 use super::options::Options;
 use super::replication::{Arrived, Body, CARRIED, End, Found, Ids, Now, Operation, Own, Parcel, Work, refused};
+use super::revision::{ATTEMPTS, Change, Next, Revision};
 use super::server::Server;
 use super::slots::Slot;
 use super::tags::CallTag;
@@ -138,8 +138,8 @@ struct Running {
     call: Option<Name>,
     /// The fragments that it stores, once they were computed.
     fragments: Option<Fragments>,
-    /// The primary could not add to its value, so the client does.
-    addition: Option<Addition>,
+    /// The change of the value that the client carries out, because the primary could not.
+    revision: Option<Revision>,
     /// The one-sided read of its fragments that comes first.
     reads: Option<FragmentRead>,
     /// The last tag that came from each server.
@@ -312,9 +312,12 @@ impl Resilient {
             Work::Read | Work::Delete | Work::Compute(_) => Own::default(),
         };
         let key = op.key.clone();
-        let is_queued = work != Work::Read || self.queues.contains_key(&key);
+        let revision = matches!(op.operation, Asked::Touch | Asked::Gat)
+            .then(|| Revision::new(Change::End(terms.expire.unix_seconds())));
+        let is_write = work != Work::Read || revision.is_some();
+        let is_queued = is_write || self.queues.contains_key(&key);
         let mut reads = None;
-        if work != Work::Read {
+        if is_write {
             self.fragment_tags.forget(&key);
         } else if !is_queued {
             reads = self.read_fragments(&key, hands);
@@ -348,7 +351,7 @@ impl Resilient {
             wakes_at: None,
             call,
             fragments: None,
-            addition: None,
+            revision,
             reads,
             tags: Vec::new(),
         };
@@ -583,26 +586,32 @@ impl Resilient {
         self.settle(name, hands);
     }
 
-    /// Takes the end of an operation. An addition goes on after those of its parts.
+    /// Takes the end of an operation. A revision goes on after those of its parts.
     fn take_end(&mut self, name: Name, hands: &mut Hands<'_>) -> Option<Result<End, u32>> {
         let time = self.now();
         let running = self.running.get_mut(&name)?;
         let end = running.operation.take_end()?;
-        let Some(op) = hands.common.ops.get(name).filter(|op| matches!(op.operation, Asked::Append | Asked::Prepend))
-        else {
-            return Some(Ok(end));
+        let asked = hands.common.ops.get(name).map(|op| op.operation);
+        let change = match asked {
+            Some(Asked::Append) => Some(Change::Append),
+            Some(Asked::Prepend) => Some(Change::Prepend),
+            _ => None,
         };
-        let next = match &mut running.addition {
-            Some(addition) => addition.next(end, running.own.bytes()),
-            None => {
-                running.addition = Addition::after(&end, op.operation == Asked::Prepend);
-                if running.addition.is_some() { Next::Read } else { Next::End(end) }
+        let next = match (&mut running.revision, change) {
+            (Some(revision), _) => revision.next(end, running.own.bytes()),
+            (None, Some(change)) => {
+                running.revision = Revision::after(&end, change);
+                if running.revision.is_some() { Next::Read } else { Next::End(end) }
             }
+            (None, None) => Next::End(end),
         };
-        let added = running.addition.as_ref().map(|addition| addition.value().bytes()).unwrap_or_default();
+        let new = running.revision.as_ref().map(|revision| revision.value().bytes()).unwrap_or_default();
         let (work, own) = match next {
             Next::Read => (Work::Read, Own::default()),
-            Next::Write(version, attributes) => (Work::Put(Condition::Version(version)), Own::of(added, attributes)),
+            Next::Write(version, attributes) => (Work::Put(Condition::Version(version)), Own::of(new, attributes)),
+            Next::End(End::Done(verdict)) if asked == Some(Asked::Gat) => {
+                return Some(Ok(End::Value(running.revision.as_ref().and_then(|revision| revision.found(verdict)))));
+            }
             Next::End(end) => return Some(Ok(end)),
             Next::Contended => return Some(Err(ATTEMPTS)),
         };
@@ -777,7 +786,7 @@ impl Resilient {
                 continue;
             };
             let Some(running) = self.running.get_mut(&parent) else { return };
-            let own = running.addition.as_ref().map_or(&running.own, Addition::value);
+            let own = running.revision.as_ref().map_or(&running.own, Revision::value);
             let piece = match body {
                 Body::None => Part::default(),
                 Body::Own => Part::whole(own),
@@ -990,7 +999,8 @@ fn shared(name: Name, common: &mut Common) -> Arc<Data> {
 fn work(operation: Asked, arguments: &Arguments) -> Result<Work, &'static str> {
     let &Arguments { version, number: by, .. } = arguments;
     Ok(match operation {
-        Asked::Get => Work::Read,
+        // The end of a value is changed by a revision, which reads first.
+        Asked::Get | Asked::Touch | Asked::Gat => Work::Read,
         Asked::Set => Work::Put(Condition::Always),
         Asked::Add => Work::Put(Condition::Absent),
         Asked::Replace => Work::Put(Condition::Present),
@@ -1000,7 +1010,7 @@ fn work(operation: Asked, arguments: &Arguments) -> Result<Work, &'static str> {
         Asked::Prepend => Work::Compute(Computation::Prepend),
         Asked::Incr => Work::Compute(Computation::Increment { by, initial: None }),
         Asked::Decr => Work::Compute(Computation::Decrement { by, initial: None }),
-        _ => return Err("the end of a value with copies cannot be changed yet: store the value again"),
+        _ => return Err("it is of no key with copies"),
     })
 }
 
@@ -1012,7 +1022,7 @@ fn done(operation: Asked, verdict: Verdict) -> Result<Answer, &'static str> {
         return Err(said);
     }
     Ok(match (operation, verdict) {
-        (Asked::Delete, verdict) => Answer::Yes(matches!(verdict, Verdict::Stored(_))),
+        (Asked::Delete | Asked::Touch, verdict) => Answer::Yes(matches!(verdict, Verdict::Stored(_))),
         (Asked::Incr | Asked::Decr, _) => Answer::Number(None),
         (_, Verdict::Stored(version)) => Answer::Stored(Stored::Yes(version.0)),
         (_, Verdict::Declined(Refusal::Exists)) => Answer::Stored(Stored::Exists),
