@@ -28,36 +28,14 @@
 //! Links in `.rdmakv/data` stay while the inode is in memory. So two names that change in any order destroy no bytes, and evicted chunks are
 //! read from there.
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 
 use rdmakv_proto::files::{Bucket, Entry, Generation, Ino, Inode, Key, Kind, Ranges, Standing, State, bucket_of};
+pub use rdmakv_proto::files::{Draining, Finals, Part, Places};
 
 use crate::faults::is_planted;
 use crate::inode::{Edit, InodeEdit};
 use crate::store::{Answer, Change, Decision, Progress, Refusal, Request, Update};
-
-/// The generations that a server froze: chunks of them never change there.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Finals(BTreeSet<(Ino, Generation)>);
-
-impl Finals {
-    /// Freezes a generation.
-    pub fn freeze(&mut self, ino: Ino, generation: Generation) {
-        self.0.insert((ino, generation));
-    }
-
-    /// Forgets a generation whose chunks are gone.
-    pub fn forget(&mut self, ino: Ino, generation: Generation) {
-        self.0.remove(&(ino, generation));
-    }
-
-    /// Returns whether a write of a key is accepted.
-    pub fn accepts(&self, key: &Key) -> bool {
-        let Key::Chunk(ino, generation, _) = key else { return true };
-        !self.0.contains(&(*ino, *generation)) || is_planted("frozen-changed")
-    }
-}
 
 /// An agent's wait for the answers to FREEZE.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -97,103 +75,6 @@ impl Freezing {
     /// Returns whether all servers answered.
     pub fn is_done(&self) -> bool {
         self.waiting.is_empty()
-    }
-}
-
-/// A server's part of a chunk.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Part {
-    /// All of it.
-    Whole,
-    /// A data fragment: its index, and the bytes of each fragment.
-    Fragment(u8, u64),
-}
-
-/// Returns the bytes of a file that a server writes for a part of a chunk, and those that it may state as covered.
-///
-/// A chunk of fewer bytes than its place in the file ends with zeros. They are a hole of the file on the backing. The part with
-/// the chunk's last byte covers them, and of an empty chunk the first part.
-pub fn slice(inode: &Inode, index: u32, length: u64, part: Part) -> (Range<u64>, Range<u64>) {
-    let start = u64::from(index) << inode.chunk_bits;
-    let end = inode.size.min(start + inode.chunk_size());
-    let length = length.min(end.saturating_sub(start));
-    let (from, to) = match part {
-        Part::Whole => (0, length),
-        Part::Fragment(fragment, bytes) => {
-            let from = bytes.saturating_mul(u64::from(fragment));
-            (from.min(length), from.saturating_add(bytes).min(length))
-        }
-    };
-    let is_last = to == length && (from < to || from == 0);
-    let written = start + from..start + to;
-    let covered = written.start..if is_last { end.max(written.end) } else { written.end };
-    (written, covered)
-}
-
-/// A server's draining of one generation.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Draining {
-    /// To be written.
-    left: Ranges,
-    /// Written, but a sync has not begun since.
-    written: Ranges,
-    /// Written before the sync that is under way.
-    syncing: Ranges,
-    synced: Ranges,
-}
-
-impl Draining {
-    /// Begins with the ranges of the server's own `p/INO/GEN/SERVER`, if there is one.
-    pub fn new(synced: Ranges) -> Self {
-        Self { synced, ..Self::default() }
-    }
-
-    /// Adds the bytes of a part that the server has. What it wrote before is not written again.
-    pub fn add(&mut self, covered: Range<u64>) {
-        let mut known = self.synced.clone();
-        known.union(&self.written);
-        known.union(&self.syncing);
-        known.gaps(covered).into_iter().for_each(|gap| self.left.insert(gap));
-    }
-
-    /// Returns the next range to be written.
-    pub fn next(&self) -> Option<Range<u64>> {
-        self.left.iter().next()
-    }
-
-    /// Takes a range that was written.
-    pub fn wrote(&mut self, range: Range<u64>) {
-        self.left.remove(range.clone());
-        self.written.insert(range);
-    }
-
-    /// A sync begins. Returns whether one is needed, and none is under way.
-    pub fn begin_sync(&mut self) -> bool {
-        let begins = self.syncing.is_empty() && !self.written.is_empty();
-        if begins {
-            self.syncing = std::mem::take(&mut self.written);
-        }
-        begins
-    }
-
-    /// Takes the end of a sync. After a failed one all is written again that was not synced: the system may have dropped it.
-    pub fn end_sync(&mut self, succeeded: bool) {
-        let syncing = std::mem::take(&mut self.syncing);
-        if succeeded {
-            self.synced.union(&syncing);
-        } else {
-            self.left.union(&syncing);
-            self.left.union(&std::mem::take(&mut self.written));
-        }
-    }
-
-    /// Returns the value of `p/INO/GEN/SERVER`.
-    pub fn value(&self) -> Ranges {
-        let mut ranges = self.synced.clone();
-        if is_planted("p-before-fsync") {
-            ranges.union(&self.written);
-        }
-        ranges
     }
 }
 
@@ -569,7 +450,6 @@ impl Staging {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
     use rdmakv_proto::files::{Run, Time};
 
     fn file(size: u64, chunks: u32) -> Inode {
@@ -595,46 +475,6 @@ mod tests {
             target: Vec::new(),
             map: vec![run],
         }
-    }
-
-    proptest! {
-        /// Fragments of all data holders cover a chunk, whatever its length, and write each of its bytes once.
-        #[test]
-        fn slices_of_a_chunk_cover_it(length in 0..=65_536_u64, more in 0..70_000_u64, k in 1..9_u64, index in 0..3_u32) {
-            let start = u64::from(index) << 16;
-            let inode = file((start + length + more).max(1), index + 1);
-            let bytes = length.div_ceil(k).next_multiple_of(64);
-            let (mut written, mut covered, mut sum) = (Ranges::default(), Ranges::default(), 0);
-            for fragment in 0..k {
-                let (bytes, place) = slice(&inode, index, length, Part::Fragment(fragment as u8, bytes));
-                sum += bytes.end - bytes.start;
-                prop_assert!(place.start == bytes.start && place.end >= bytes.end);
-                written.insert(bytes);
-                covered.insert(place);
-            }
-            let end = inode.size.min(start + 65_536);
-            prop_assert!(written.covers(start..start + length) && sum == length);
-            prop_assert!(covered.covers(start..end));
-            let whole = slice(&inode, index, length, Part::Whole);
-            prop_assert_eq!(whole, (start..start + length, start..end));
-        }
-    }
-
-    #[test]
-    fn ranges_count_once_they_are_synced() {
-        let mut draining = Draining::new(Ranges::of(0..10));
-        draining.add(0..30);
-        assert_eq!(draining.next(), Some(10..30));
-        draining.wrote(10..20);
-        assert!(draining.begin_sync() && !draining.begin_sync());
-        // Written after the sync began, so another one is needed.
-        draining.wrote(20..30);
-        assert_eq!(draining.value(), Ranges::of(0..10));
-        draining.end_sync(true);
-        assert_eq!((draining.value(), draining.next()), (Ranges::of(0..20), None));
-        assert!(draining.begin_sync());
-        draining.end_sync(false);
-        assert_eq!((draining.value(), draining.next()), (Ranges::of(0..20), Some(20..30)));
     }
 
     #[test]

@@ -22,8 +22,9 @@ use rdmakv_proto::files::{
     bucket_of,
 };
 
+use crate::faults::is_planted;
 use crate::finish::{
-    Disk, DiskAnswer, Draining, Finals, Freezing, Need, Outcome, Part, Publication, Staging, Told, slice,
+    Disk, DiskAnswer, Draining, Finals, Freezing, Need, Outcome, Part, Places, Publication, Staging, Told,
 };
 use crate::inode::{Edit, InodeEdit, Written, is_garbage, may_evict};
 use crate::names::{Acquire, Acquired, Held, Lookup, Sequence, Step, look_up};
@@ -183,6 +184,15 @@ fn new_inode(name: usize) -> Inode {
 fn written(generation: Generation) -> Written {
     let map = vec![Run { first: 0, count: 2, generation }];
     Written { size: 2 * CHUNK, map, modified: Time::default() }
+}
+
+/// Returns the bytes that a server states to have on disk.
+fn stated(draining: &Draining) -> Ranges {
+    let mut ranges = draining.value();
+    if is_planted("p-before-fsync") {
+        ranges.union(draining.unsynced());
+    }
+    ranges
 }
 
 impl World {
@@ -349,7 +359,7 @@ impl World {
             let stored = self.keys.get(&Key::Persisted(file.0, file.1, at)).map(|(_, value)| value.as_slice());
             let is_frozen =
                 self.inode(file.0).is_some_and(|inode| (inode.generation, inode.state) == (file.1, State::Frozen));
-            if is_frozen && stored.unwrap_or(&Ranges::default().encode()) != draining.value().encode() {
+            if is_frozen && stored.unwrap_or(&Ranges::default().encode()) != stated(draining).encode() {
                 actions.push(Action::DrainState(at, file));
             }
         }
@@ -409,7 +419,7 @@ impl World {
                 }
             }
             Action::DrainState(server, file) => {
-                let value = self.servers[usize::from(server)].drains[&file].value().encode();
+                let value = stated(&self.servers[usize::from(server)].drains[&file]).encode();
                 self.write(Key::Persisted(file.0, file.1, server), Some(value));
             }
             Action::Evict(key) => self.write(key, None),
@@ -449,7 +459,7 @@ impl World {
     fn put(&mut self, key: Key, bytes: u8) -> bool {
         let Key::Chunk(_, _, index) = key else { return false };
         let primary = self.primary(self.epoch(), index);
-        let accepts = self.servers[usize::from(primary)].finals.accepts(&key);
+        let accepts = self.servers[usize::from(primary)].finals.accepts(&key) || is_planted("frozen-changed");
         if accepts {
             self.write(key, Some(vec![bytes]));
         }
@@ -660,7 +670,7 @@ impl World {
         let server = &mut self.servers[usize::from(server)];
         server.finals.freeze(ino, inode.generation);
         let draining = server.drains.entry((ino, inode.generation)).or_insert_with(|| Draining::new(stored));
-        own.into_iter().for_each(|index| draining.add(slice(inode, index, CHUNK, Part::Whole).1));
+        own.into_iter().for_each(|index| draining.add(Places::from(inode).slice(index, CHUNK, Part::Whole).1));
     }
 
     fn drain(&mut self, server: u8, file: File) {

@@ -17,6 +17,7 @@
 //! A change of a layout is a new [`VERSION`]: one mount of another version could lose what it does not understand.
 
 mod directory;
+mod drain;
 mod fields;
 mod inode;
 mod keys;
@@ -25,6 +26,7 @@ mod names;
 mod ranges;
 
 pub use directory::{Directory, Rename};
+pub use drain::{Draining, Finals, Part, Places};
 pub use inode::{Inode, MAX_RUNS, MAX_TARGET, Run, State, Time};
 pub use keys::Key;
 pub use mount::{MAX_HOST, Mount};
