@@ -14,6 +14,7 @@ const CLOCK_SKEW: u64 = 1_000_000_000;
 
 /// The flags.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Keys that survive their servers")]
 pub(super) struct ClusterFlags {
     /// Join a cluster: keys with a policy (rdmakv cluster policy) survive their servers. The servers of etcd, with commas: http://HOST[:PORT].
     /// Without it there is RDMAKV_ETCD, which may have http://USER:PASSWORD@HOST: a command line is public
