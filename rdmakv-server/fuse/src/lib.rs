@@ -1,7 +1,7 @@
-//! The burst buffer's decisions: files in the memory of a resilient cluster, drained to a directory.
+//! A burst buffer: files in the memory of a resilient cluster, drained to a directory.
 //!
-//! **Nothing uses this crate yet.** It decides, and does no input or output: it has no sockets, clock or threads. The keys and values
-//! are [`rdmakv_proto::files`].
+//! [`Files`] is the file system as a library (feature `library`, which is on by default). **Nothing drains its files yet.** Under it are
+//! state machines that decide, without sockets, clock or threads. Keys and values are [`rdmakv_proto::files`].
 //!
 //! * [`store`]: changes of one key by `cas`, which may be repeated.
 //! * [`inode`]: the states of a file and its generations: open, closed, frozen, persisted; what a mount's death does.
@@ -51,11 +51,19 @@
 //! * Files that others put on the backing are replaced by a publication. The page's `RENAME_EXCHANGE` belongs into its driver.
 //! * Open files are not drained, and a file that is written again and again without a pause is not persisted.
 
+#[cfg(feature = "library")]
+mod backing;
+#[cfg(feature = "library")]
+mod cluster;
 #[cfg(test)]
 mod dice;
+#[cfg(feature = "library")]
+mod error;
 mod faults;
 pub mod finish;
 pub mod inode;
+#[cfg(feature = "library")]
+mod library;
 pub mod map;
 #[cfg(test)]
 mod model;
@@ -64,5 +72,16 @@ mod model_tests;
 pub mod names;
 #[cfg(test)]
 mod names_tests;
+#[cfg(feature = "library")]
+mod node;
 pub mod ranges;
 pub mod store;
+#[cfg(feature = "library")]
+mod volume;
+
+#[cfg(feature = "library")]
+pub use error::{Error, Result};
+#[cfg(feature = "library")]
+pub use library::{File, Files, How, Settings};
+#[cfg(feature = "library")]
+pub use volume::Listed;

@@ -65,6 +65,11 @@ impl Map {
         self.cut(chunks, u32::MAX);
     }
 
+    /// Makes a hole of a chunk.
+    pub fn remove(&mut self, chunk: u32) {
+        self.cut(chunk, chunk.saturating_add(1));
+    }
+
     /// Makes holes of the chunks in a range.
     fn cut(&mut self, start: u32, end: u32) {
         let first = self.0.partition_point(|run| run.end() <= start);
@@ -87,7 +92,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_map_holds_the_chunks_of_a_plain_vector(
-            steps in proptest::collection::vec((0..CHUNKS, 0..10_u32, 0..4_u64), 0..40),
+            steps in proptest::collection::vec((0..CHUNKS, 0..10_u32, 0..5_u64), 0..40),
         ) {
             let (mut map, mut plain) = (Map::default(), vec![None; CHUNKS as usize]);
             for (first, count, generation) in steps {
@@ -95,6 +100,9 @@ mod tests {
                 if generation == 0 {
                     map.truncate(first);
                     plain[first as usize..].fill(None);
+                } else if generation == 4 {
+                    map.remove(first);
+                    plain[first as usize] = None;
                 } else {
                     let generation = Generation(generation);
                     map.set(Run { first, count, generation });

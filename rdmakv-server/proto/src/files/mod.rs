@@ -1,6 +1,6 @@
 //! The keys and values of a file system on top of a resilient cluster: the burst buffer.
 //!
-//! Nothing uses them yet. Mounts and agents of `rdmakv-fuse` will read and write them all, and the server's drain writes [`Ranges`].
+//! `rdmakv-fuse` reads and writes them.
 //!
 //! | key | value |
 //! | --- | --- |

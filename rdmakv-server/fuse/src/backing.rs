@@ -1,0 +1,276 @@
+//! The backing directory: files that are only there, bytes of persisted generations, and the folder `.rdmakv`.
+//!
+//! ```text
+//! .rdmakv/id             the cluster that this directory belongs to: 32 hexadecimal digits
+//! .rdmakv/data/INO.GEN   a generation's bytes, while the inode is in memory; hexadecimal
+//! .rdmakv/new/           staging folders of agents
+//! ```
+//!
+//! Directories are opened name by name, and no symbolic link is followed on the way.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use rdmakv_proto::files::{Generation, Ino, Key, Kind, Time, is_name};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, Stat, linkat, openat, readlinkat, statat, unlinkat};
+use rustix::io::Errno;
+
+use crate::error::{Error, Result};
+
+/// The folder of the file system's own, which no program sees.
+pub(crate) const FOLDER: &[u8] = b".rdmakv";
+
+/// The way to a directory from the backing's root, name by name.
+pub(crate) type Names = Vec<Vec<u8>>;
+
+/// A file, directory or link on the backing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Found {
+    pub(crate) kind: Kind,
+    pub(crate) mode: u16,
+    pub(crate) owner: u32,
+    pub(crate) group: u32,
+    pub(crate) size: u64,
+    pub(crate) modified: Time,
+    pub(crate) changed: Time,
+    pub(crate) number: u64,
+    /// Target of a symbolic link.
+    pub(crate) target: Vec<u8>,
+}
+
+/// A backing directory.
+#[derive(Debug)]
+pub(crate) struct Backing {
+    path: PathBuf,
+    root: OwnedFd,
+    data: OwnedFd,
+}
+
+const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
+
+impl Backing {
+    /// Opens a directory for the cluster with this number, and makes its folder.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be opened or written, or belongs to another cluster.
+    pub(crate) fn open(path: &Path, cluster: u128) -> Result<Self> {
+        let failed = |operation: &str| {
+            let path = path.display().to_string();
+            let operation = operation.to_owned();
+            move |error: std::io::Error| {
+                let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+                Error::new(errno, format!("{operation} {path}: {error}: choose a directory that this user may write"))
+            }
+        };
+        let folder = path.join(".rdmakv");
+        for name in ["data", "new"] {
+            std::fs::create_dir_all(folder.join(name)).map_err(failed("make folder in"))?;
+        }
+        let (id, text) = (folder.join("id"), format!("{cluster:032x}"));
+        match std::fs::File::options().write(true).create_new(true).open(&id) {
+            Ok(mut file) => {
+                file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed("write to"))?;
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                // Another process may be about to write it.
+                let read = || std::fs::read_to_string(&id).map_err(failed("read"));
+                let mut found = read()?;
+                if found.is_empty() {
+                    std::thread::sleep(std::time::Duration::from_millis(200));
+                    found = read()?;
+                }
+                if found.trim() != text {
+                    let why = format!(
+                        "open {}: it belongs to cluster {}, not to {text}: use the cluster's own directory",
+                        path.display(),
+                        found.trim().escape_debug()
+                    );
+                    return Err(Error::new(Errno::EXIST, why));
+                }
+            }
+            Err(error) => return Err(failed("write to")(error)),
+        }
+        let open = |path: &Path| {
+            let opened = openat(CWD, path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+            opened.map_err(|errno| Error::of_backing(errno, "open", path.display()))
+        };
+        let (root, data) = (open(path)?, open(&folder.join("data"))?);
+        Ok(Self { path: path.to_owned(), root, data })
+    }
+
+    /// Opens a directory; None if it is not there, or is none.
+    ///
+    /// # Errors
+    ///
+    /// The backing fails.
+    pub(crate) fn directory(&self, names: &[Vec<u8>]) -> Result<Option<OwnedFd>> {
+        let failed = |errno| Error::of_backing(errno, "open directory in", self.path.display());
+        let mut at = self.root.try_clone().map_err(|_| failed(Errno::MFILE))?;
+        for name in names {
+            at = match openat(&at, name.as_slice(), DIRECTORY, Mode::empty()) {
+                Ok(next) => next,
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
+                Err(errno) => return Err(failed(errno)),
+            };
+        }
+        Ok(Some(at))
+    }
+
+    /// Looks a name up; None if it is not there, or of a kind that the file system does not have.
+    ///
+    /// # Errors
+    ///
+    /// The backing fails.
+    pub(crate) fn find(&self, directory: &[Vec<u8>], name: &[u8]) -> Result<Option<Found>> {
+        if directory.is_empty() && name == FOLDER || !is_name(name) {
+            return Ok(None);
+        }
+        let Some(folder) = self.directory(directory)? else { return Ok(None) };
+        match statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => {
+                let Some(kind) = kind_of(FileType::from_raw_mode(stat.st_mode)) else { return Ok(None) };
+                let target = match kind {
+                    Kind::Link => match readlinkat(&folder, name, Vec::new()) {
+                        Ok(target) => target.into_bytes(),
+                        Err(Errno::NOENT | Errno::INVAL) => return Ok(None),
+                        Err(errno) => return Err(Error::of_backing(errno, "read link", name.escape_ascii())),
+                    },
+                    _ => Vec::new(),
+                };
+                Ok(Some(found(&stat, kind, target)))
+            }
+            Err(Errno::NOENT | Errno::NAMETOOLONG) => Ok(None),
+            Err(errno) => Err(Error::of_backing(errno, "look up", name.escape_ascii())),
+        }
+    }
+
+    /// Returns the root directory as it is.
+    ///
+    /// # Errors
+    ///
+    /// The backing fails.
+    pub(crate) fn root(&self) -> Result<Found> {
+        let stat = rustix::fs::fstat(&self.root);
+        let stat = stat.map_err(|errno| Error::of_backing(errno, "look up", self.path.display()))?;
+        Ok(found(&stat, Kind::Directory, Vec::new()))
+    }
+
+    /// Returns the names of a directory with their kinds, but for those of kinds that the file system does not have.
+    ///
+    /// # Errors
+    ///
+    /// The backing fails.
+    pub(crate) fn list(&self, directory: &[Vec<u8>]) -> Result<Vec<(Vec<u8>, Kind)>> {
+        let Some(folder) = self.directory(directory)? else { return Ok(Vec::new()) };
+        let mut names = Vec::new();
+        let mut buffer = Vec::with_capacity(32 << 10);
+        let mut entries = RawDir::new(&folder, buffer.spare_capacity_mut());
+        while let Some(entry) = entries.next() {
+            let entry = entry.map_err(|errno| Error::of_backing(errno, "list", self.path.display()))?;
+            let name = entry.file_name().to_bytes();
+            if !is_name(name) || directory.is_empty() && name == FOLDER {
+                continue;
+            }
+            let kind = match entry.file_type() {
+                FileType::Unknown => match statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+                    Ok(stat) => FileType::from_raw_mode(stat.st_mode),
+                    Err(_) => continue,
+                },
+                kind => kind,
+            };
+            names.extend(kind_of(kind).map(|kind| (name.to_vec(), kind)));
+        }
+        Ok(names)
+    }
+
+    /// Links a file's bytes into the folder of data files, as those of generation 0.
+    ///
+    /// # Errors
+    ///
+    /// The backing fails, or the file is gone.
+    pub(crate) fn keep(&self, directory: &[Vec<u8>], name: &[u8], ino: Ino) -> Result<()> {
+        let failed = |errno| Error::of_backing(errno, "keep the bytes of", name.escape_ascii());
+        let folder = self.directory(directory)?.ok_or_else(|| failed(Errno::NOENT))?;
+        linkat(&folder, name, &self.data, data_name(ino, Generation(0)), AtFlags::empty()).map_err(failed)
+    }
+
+    /// Reads bytes of a generation, as many as there are; None if it has no data file.
+    ///
+    /// # Errors
+    ///
+    /// The backing fails.
+    pub(crate) fn read(&self, ino: Ino, generation: Generation, offset: u64, length: u64) -> Result<Option<Vec<u8>>> {
+        let name = data_name(ino, generation);
+        let failed = |errno| Error::of_backing(errno, "read data file", name.to_string_lossy());
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = match openat(&self.data, &name, flags, Mode::empty()) {
+            Ok(file) => std::fs::File::from(file),
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(failed(errno)),
+        };
+        let mut bytes = vec![0; length as usize];
+        let mut at = 0;
+        while at < bytes.len() {
+            match file.read_at(&mut bytes[at..], offset + at as u64) {
+                Ok(0) => break,
+                Ok(read) => at += read,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(failed(Errno::from_io_error(&error).unwrap_or(Errno::IO))),
+            }
+        }
+        bytes.truncate(at);
+        Ok(Some(bytes))
+    }
+
+    /// Removes the data files of an inode that has had these generations. Those that stay take space, and do no other harm.
+    ///
+    /// # Errors
+    ///
+    /// The backing fails.
+    pub(crate) fn drop_data(&self, ino: Ino, generations: Range<u64>) -> Result<()> {
+        // Each publication removes earlier ones, so there are few.
+        let recent = generations.start.max(generations.end.saturating_sub(64))..generations.end;
+        for generation in recent.chain((generations.start == 0).then_some(0)) {
+            match unlinkat(&self.data, data_name(ino, Generation(generation)), AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(errno) => return Err(Error::of_backing(errno, "remove data file of", Key::Inode(ino))),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the name of a data file.
+pub(crate) fn data_name(ino: Ino, generation: Generation) -> OsString {
+    OsString::from_vec(format!("{:x}.{:x}", ino.0, generation.0).into_bytes())
+}
+
+fn kind_of(kind: FileType) -> Option<Kind> {
+    match kind {
+        FileType::RegularFile => Some(Kind::File),
+        FileType::Directory => Some(Kind::Directory),
+        FileType::Symlink => Some(Kind::Link),
+        _ => None,
+    }
+}
+
+fn found(stat: &Stat, kind: Kind, target: Vec<u8>) -> Found {
+    let time = |seconds, nanos: u64| Time { seconds, nanos: nanos as u32 };
+    Found {
+        kind,
+        mode: (stat.st_mode & 0o7777) as u16,
+        owner: stat.st_uid,
+        group: stat.st_gid,
+        size: stat.st_size as u64,
+        modified: time(stat.st_mtime, stat.st_mtime_nsec),
+        changed: time(stat.st_ctime, stat.st_ctime_nsec),
+        number: stat.st_ino,
+        target,
+    }
+}

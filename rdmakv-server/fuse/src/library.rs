@@ -1,0 +1,570 @@
+//! Files in the memory of a resilient cluster, by path, without a kernel.
+//!
+//! [`Files`] is one mount: a process, or several threads of it, that shares open files. Its operations answer as those of a file
+//! system do, with the errno of [`Error::errno`].
+//!
+//! ```no_run
+//! use rdmakv_client::Cluster;
+//! use rdmakv_fuse::{Files, How, Settings};
+//!
+//! let files = Files::mount(&Cluster::new("http://10.0.0.1:2379"), "/lustre/run7".as_ref(), Settings::default())?;
+//! let mut file = files.open("checkpoint", How::new().write().create())?;
+//! file.write_at(0, b"state")?;
+//! file.close()?; // the bytes survive lost servers from here on
+//! files.settle(std::time::Duration::from_secs(600))?; // and the loss of all from here on
+//! # Ok::<(), rdmakv_fuse::Error>(())
+//! ```
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rdmakv_client::{Cluster as Address, Options};
+use rdmakv_cluster::config::Config;
+use rdmakv_cluster::etcd::{Endpoint, Etcd, Store};
+use rdmakv_proto::files::{Ino, Inode, Key, Kind, Mount, MountId};
+use rustix::io::Errno;
+
+use crate::backing::Backing;
+use crate::cluster::Cluster;
+use crate::error::{Error, Result};
+use crate::node::Stores;
+use crate::volume::{Change, Listed, New, Volume, random};
+
+/// How long a mount's key lives after it was touched.
+const LIFE: Duration = Duration::from_secs(30);
+
+/// How often it is touched.
+const TOUCH_EVERY: Duration = Duration::from_secs(5);
+
+/// A mount that could not touch its key for so long changes nothing more.
+const SILENCE: Duration = Duration::from_secs(15);
+
+/// How often files are looked at that are to be stored or frozen.
+const TICK: Duration = Duration::from_millis(200);
+
+/// How long an operation waits for a directory that another mount holds.
+const BUSY: Duration = Duration::from_secs(5);
+
+/// How long a write waits while the cluster is full.
+const FULL: Duration = Duration::from_secs(30);
+
+/// Pauses of an operation that waits, at first and at most.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
+
+/// How long etcd has for an answer.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// How a mount behaves.
+///
+/// Fields may be added in a minor release: name those that you set, and write `..Default::default()` for the others.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Settings {
+    /// Bytes of a chunk of new files, a power of two from 64 KiB to 8 MiB: 512 KiB. Servers need a larger `-I` for more than 1 MiB.
+    pub chunk: u64,
+    /// How long after its last close a file is frozen: 1 s. Reopened before, it needs no new generation.
+    pub settle: Duration,
+    /// Bytes that each open file has in buffers at most: 64 MiB.
+    pub buffered: u64,
+    /// The bounds of the client.
+    pub client: Options,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let client = Options { transfer_memory: 128 << 20, value_memory: 128 << 20, ..Options::default() };
+        Self { chunk: 512 << 10, settle: Duration::from_secs(1), buffered: 64 << 20, client }
+    }
+}
+
+/// A file system in the memory of a cluster, drained to a directory.
+///
+/// It may be cloned and used by several threads. The last clone gives up its directories when it is dropped; call [`Files::settle`]
+/// before, to have all bytes in the backing directory.
+#[derive(Clone, Debug)]
+pub struct Files(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    volume: Mutex<Volume>,
+    life: Arc<Life>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// Whether the mount's key lives.
+#[derive(Debug)]
+struct Life {
+    touched: Mutex<Instant>,
+    is_dead: AtomicBool,
+    ends: Mutex<bool>,
+    end: Condvar,
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct How {
+    writes: bool,
+    creates: bool,
+    is_new: bool,
+    truncates: bool,
+    mode: Option<u16>,
+}
+
+impl How {
+    /// Opens an existing file for reading.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// For writing, too.
+    pub fn write(self) -> Self {
+        Self { writes: true, ..self }
+    }
+
+    /// Makes the file if there is none.
+    pub fn create(self) -> Self {
+        Self { creates: true, ..self }
+    }
+
+    /// Makes the file; `EEXIST` if there is one.
+    pub fn create_new(self) -> Self {
+        Self { creates: true, is_new: true, ..self }
+    }
+
+    /// Drops the file's bytes.
+    pub fn truncate(self) -> Self {
+        Self { truncates: true, ..self }
+    }
+
+    /// Permissions of a new file: 0644, unless set.
+    pub fn mode(self, mode: u16) -> Self {
+        Self { mode: Some(mode & 0o7777), ..self }
+    }
+}
+
+impl Files {
+    /// Mounts the file system of a cluster, with its backing directory. The first mount makes it.
+    ///
+    /// # Errors
+    ///
+    /// Etcd or the cluster does not answer, its policies would lose bytes, or the directory belongs to another cluster.
+    pub fn mount(cluster: &Address, backing: &Path, settings: Settings) -> Result<Self> {
+        let is_chunk = settings.chunk.is_power_of_two() && (1 << 16..=1 << 23).contains(&settings.chunk);
+        if !is_chunk {
+            let why = format!("use chunks of {} bytes: use a power of two from 65536 to 8388608", settings.chunk);
+            return Err(Error::new(Errno::INVAL, why));
+        }
+        let config = read_config(cluster)?;
+        check_policies(&config)?;
+        let backing = Backing::open(backing, config.uuid())?;
+        let mount = MountId(random());
+        let mut keeper = Cluster::open(cluster, settings.client.clone())?;
+        let host = rustix::system::uname().nodename().to_bytes().iter().copied().take(255).collect();
+        let value = Mount { process: std::process::id(), host }.encode();
+        let version = keeper.touch(&Key::Mount(mount), &value, None, LIFE)?;
+        let Some(version) = version else {
+            return Err(Error::new(Errno::EXIST, format!("make {}: it is taken: mount again", Key::Mount(mount))));
+        };
+        let life = Arc::new(Life {
+            touched: Mutex::new(Instant::now()),
+            is_dead: AtomicBool::new(false),
+            ends: Mutex::new(false),
+            end: Condvar::new(),
+        });
+        let opened = Cluster::open(cluster, settings.client)?;
+        let stores = Stores { cluster: opened, backing, mount, buffered: settings.buffered };
+        let volume = Volume::open(stores, settings.chunk.trailing_zeros() as u8, settings.settle)?;
+        let shared =
+            Arc::new(Shared { volume: Mutex::new(volume), life: Arc::clone(&life), threads: Mutex::new(Vec::new()) });
+        let (weak, other) = (Arc::downgrade(&shared), Arc::clone(&life));
+        // Storing may wait for lost servers. The mount's key is touched meanwhile.
+        let tick = move || while other.waits(TICK) && weak.upgrade().is_some_and(|shared| shared.tick()) {};
+        let touch = move || life.keep(&mut keeper, (mount, value, version));
+        let begin = |name: &str, run: Box<dyn FnOnce() + Send>| {
+            let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+            thread.map_err(|error| Error::new(Errno::AGAIN, format!("start thread: {error}: allow more threads")))
+        };
+        let this = Self(shared);
+        let tick = begin("rdmakv-files", Box::new(tick))?;
+        lock(&this.0.threads).push(tick);
+        let touch = begin("rdmakv-life", Box::new(touch))?;
+        lock(&this.0.threads).push(touch);
+        Ok(this)
+    }
+
+    /// Opens a file.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`, `EEXIST`, `EISDIR`, `ENOTDIR`; `EBUSY`: another mount writes it, or holds its directory.
+    pub fn open(&self, path: impl AsRef<[u8]>, how: How) -> Result<File> {
+        let (directory, name) = self.parent(path.as_ref())?;
+        let new = New { mode: how.mode.unwrap_or(0o644), ..new(Kind::File, &[]) };
+        let handle = self.0.run(|volume| {
+            let ino = match volume.look_up(directory, &name) {
+                Ok((_, _)) if how.is_new => {
+                    let why = format!("make {}: the name is taken", name.escape_ascii());
+                    return Err(Error::new(Errno::EXIST, why));
+                }
+                Ok((ino, inode)) => {
+                    check_file(&inode, &name)?;
+                    ino
+                }
+                Err(error) if error.errno() == Errno::NOENT && how.creates => {
+                    volume.create(directory, &name, &new, how.writes)?.0
+                }
+                Err(error) => return Err(error),
+            };
+            if how.truncates {
+                volume.set_attributes(ino, &Change { size: Some(0), ..Change::default() })?;
+            }
+            volume.open_file(ino, how.writes)
+        })?;
+        Ok(File { files: self.clone(), handle: Some(handle) })
+    }
+
+    /// Returns the inode of a path.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`, `ENOTDIR`.
+    pub fn look_up(&self, path: impl AsRef<[u8]>) -> Result<(Ino, Inode)> {
+        let mut at = (Ino::ROOT, None);
+        for name in names(path.as_ref()) {
+            let (ino, inode) = self.0.run(|volume| volume.look_up(at.0, name))?;
+            at = (ino, Some(inode));
+        }
+        match at.1 {
+            Some(inode) => Ok((at.0, inode)),
+            None => Ok((at.0, self.0.run(|volume| volume.attributes(Ino::ROOT))?)),
+        }
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    ///
+    /// `EEXIST`, `ENOENT`, `EBUSY`.
+    pub fn mkdir(&self, path: impl AsRef<[u8]>) -> Result<()> {
+        let (directory, name) = self.parent(path.as_ref())?;
+        let new = New { mode: 0o755, ..new(Kind::Directory, &[]) };
+        self.0.run(|volume| volume.create(directory, &name, &new, false)).map(|_| ())
+    }
+
+    /// Makes a symbolic link. Operations of the library follow none.
+    ///
+    /// # Errors
+    ///
+    /// As [`Files::mkdir`].
+    pub fn symlink(&self, target: impl AsRef<[u8]>, path: impl AsRef<[u8]>) -> Result<()> {
+        let (directory, name) = self.parent(path.as_ref())?;
+        let new = New { mode: 0o777, ..new(Kind::Link, target.as_ref()) };
+        self.0.run(|volume| volume.create(directory, &name, &new, false)).map(|_| ())
+    }
+
+    /// Removes the name of a file or a link. Programs of this mount that have it open may go on.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`, `EISDIR`, `EBUSY`.
+    pub fn unlink(&self, path: impl AsRef<[u8]>) -> Result<()> {
+        let (directory, name) = self.parent(path.as_ref())?;
+        self.0.run(|volume| volume.unlink(directory, &name))
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`, `EBUSY`.
+    pub fn rmdir(&self, path: impl AsRef<[u8]>) -> Result<()> {
+        let (directory, name) = self.parent(path.as_ref())?;
+        self.0.run(|volume| volume.remove_directory(directory, &name))
+    }
+
+    /// Renames a file or a link within its directory, in place of another if there is one.
+    ///
+    /// # Errors
+    ///
+    /// `EXDEV`: to another directory, or a directory. `ENOENT`, `EISDIR`, `EBUSY`.
+    pub fn rename(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Result<()> {
+        let (source, target) = (self.parent(from.as_ref())?, self.parent(to.as_ref())?);
+        self.0.run(|volume| volume.rename((source.0, &source.1), (target.0, &target.1), true))
+    }
+
+    /// Returns the names of a directory, in no order.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`, `ENOTDIR`.
+    pub fn list(&self, path: impl AsRef<[u8]>) -> Result<Vec<Listed>> {
+        let (ino, _) = self.look_up(path)?;
+        self.0.run(|volume| volume.list(ino))
+    }
+
+    /// Freezes closed files, and waits until agents have shown all in the backing directory.
+    ///
+    /// # Errors
+    ///
+    /// `ETIMEDOUT`: it names a file that is not there yet. Files that are open are waited for, too.
+    pub fn settle(&self, longest: Duration) -> Result<()> {
+        let until = Instant::now() + longest;
+        loop {
+            self.0.run(Volume::settle_all)?;
+            let Some(left) = self.0.run(|volume| volume.unsettled(Ino::ROOT))? else { return Ok(()) };
+            if Instant::now() >= until {
+                let left = left.escape_ascii();
+                let why = format!(
+                    "settle: the backing does not show {left} yet: close it, and see whether an agent runs for each server"
+                );
+                return Err(Error::new(Errno::TIMEDOUT, why));
+            }
+            std::thread::sleep(PAUSE.1);
+        }
+    }
+
+    /// Returns the directory of a path, and the last name.
+    fn parent(&self, path: &[u8]) -> Result<(Ino, Vec<u8>)> {
+        let mut all: Vec<&[u8]> = names(path).collect();
+        let Some(name) = all.pop() else {
+            return Err(Error::new(Errno::ISDIR, "use path: it is the root directory: name a file in it"));
+        };
+        let mut at = Ino::ROOT;
+        for name in all {
+            let (ino, inode) = self.0.run(|volume| volume.look_up(at, name))?;
+            if inode.kind != Kind::Directory {
+                let why = format!("use path: {} is no directory", name.escape_ascii());
+                return Err(Error::new(Errno::NOTDIR, why));
+            }
+            at = ino;
+        }
+        Ok((at, name.to_vec()))
+    }
+}
+
+impl Shared {
+    /// Runs an operation, again while what hinders it may pass.
+    fn run<T>(&self, mut operation: impl FnMut(&mut Volume) -> Result<T>) -> Result<T> {
+        let begun = Instant::now();
+        let mut pause = PAUSE.0;
+        loop {
+            self.life.check()?;
+            let outcome = operation(&mut lock(&self.volume));
+            match outcome {
+                Err(error) if error.may_pass() => {
+                    let longest = if error.errno() == Errno::BUSY { BUSY } else { FULL };
+                    if begun.elapsed() >= longest {
+                        return Err(error);
+                    }
+                }
+                outcome => return outcome,
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(PAUSE.1);
+        }
+    }
+
+    /// Does what is due. Returns whether the mount goes on.
+    fn tick(&self) -> bool {
+        if self.life.check().is_ok() {
+            // A failure is that of the file's next sync, or is tried again.
+            let _ = lock(&self.volume).tick();
+        }
+        true
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if self.life.check().is_ok() {
+            let volume = self.volume.get_mut().unwrap_or_else(PoisonError::into_inner);
+            let _ = volume.settle_all().and_then(|()| volume.release_all());
+        }
+        *lock(&self.life.ends) = true;
+        self.life.end.notify_all();
+        for thread in self.threads.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            // The thread itself may have had the last clone for a moment.
+            if thread.thread().id() != std::thread::current().id() {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+impl Life {
+    /// Fails once the mount may seem dead to others.
+    fn check(&self) -> Result<()> {
+        if self.is_dead.load(Ordering::Relaxed) || lock(&self.touched).elapsed() > SILENCE {
+            let why = "use mount: its key could not be touched for 15 s, so others may take its files: mount again";
+            return Err(Error::new(Errno::IO, why));
+        }
+        Ok(())
+    }
+
+    /// Waits for so long. Returns whether the mount goes on.
+    fn waits(&self, longest: Duration) -> bool {
+        let waited = self.end.wait_timeout_while(lock(&self.ends), longest, |ends| !*ends);
+        !*waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Touches the mount's key until the mount ends, then removes it.
+    fn keep(&self, cluster: &mut Cluster, (mount, value, version): (MountId, Vec<u8>, u64)) {
+        let (key, mut version) = (Key::Mount(mount), version);
+        while self.waits(TICK) && !self.is_dead.load(Ordering::Relaxed) {
+            let begun = Instant::now();
+            if lock(&self.touched).elapsed() < TOUCH_EVERY {
+                continue;
+            }
+            match cluster.touch(&key, &value, Some(version), LIFE) {
+                Ok(Some(next)) => {
+                    version = next;
+                    *lock(&self.touched) = begun;
+                }
+                // It expired, or was changed by an earlier touch whose answer was lost.
+                Ok(None) => match cluster.many(&[key]).map(|mut values| values.pop().flatten()) {
+                    Ok(Some(found)) => version = found.version(),
+                    Ok(None) => self.is_dead.store(true, Ordering::Relaxed),
+                    Err(_) => {}
+                },
+                Err(_) => {}
+            }
+        }
+        let _ = cluster.touch(&key, b"", Some(version), Duration::from_secs(1));
+    }
+}
+
+/// An open file. A dropped one is closed, and errors of that are lost: call [`File::close`].
+#[derive(Debug)]
+pub struct File {
+    files: Files,
+    handle: Option<u64>,
+}
+
+impl File {
+    /// Returns bytes at an offset, fewer at the file's end.
+    ///
+    /// # Errors
+    ///
+    /// `EIO`: bytes are lost. `ESTALE`: another mount replaced or removed the file.
+    pub fn read_at(&self, offset: u64, length: u64) -> Result<Vec<u8>> {
+        let handle = self.handle()?;
+        self.files.0.run(|volume| volume.read(handle, offset, length))
+    }
+
+    /// Writes bytes at an offset. They survive lost servers after [`File::sync`] or [`File::close`].
+    ///
+    /// # Errors
+    ///
+    /// `ENOSPC`: the cluster was full for 30 s. `EFBIG`, `EBADF`, `EIO`.
+    pub fn write_at(&mut self, offset: u64, data: &[u8]) -> Result<()> {
+        let handle = self.handle()?;
+        self.files.0.run(|volume| volume.write(handle, Some(offset), data)).map(|_| ())
+    }
+
+    /// Writes bytes at the file's end. Returns where they are.
+    ///
+    /// # Errors
+    ///
+    /// As [`File::write_at`].
+    pub fn append(&mut self, data: &[u8]) -> Result<u64> {
+        let handle = self.handle()?;
+        self.files.0.run(|volume| volume.write(handle, None, data))
+    }
+
+    /// Sets the file's size. A longer one ends with a hole.
+    ///
+    /// # Errors
+    ///
+    /// As [`File::write_at`].
+    pub fn truncate(&mut self, size: u64) -> Result<()> {
+        let handle = self.handle()?;
+        self.files.0.run(|volume| volume.set_size(handle, size))
+    }
+
+    /// Stores what was written, so that it survives lost servers.
+    ///
+    /// # Errors
+    ///
+    /// As [`File::write_at`]. The bytes are kept: the next sync may succeed, but for `EIO` after an unknown outcome.
+    pub fn sync(&mut self) -> Result<()> {
+        let handle = self.handle()?;
+        self.files.0.run(|volume| volume.sync(handle, false))
+    }
+
+    /// Closes the file. What was written survives lost servers.
+    ///
+    /// # Errors
+    ///
+    /// As [`File::sync`]; the file is closed nevertheless.
+    pub fn close(mut self) -> Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<()> {
+        let Some(handle) = self.handle.take() else { return Ok(()) };
+        let closed = self.files.0.run(|volume| volume.close(handle));
+        if closed.is_err() {
+            lock(&self.files.0.volume).abandon(handle);
+        }
+        closed
+    }
+
+    fn handle(&self) -> Result<u64> {
+        self.handle.ok_or_else(|| Error::new(Errno::BADF, "use file: it is closed"))
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = self.end();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What a panic left half done is in the cluster, which each operation reads.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn names(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".")
+}
+
+fn new(kind: Kind, target: &[u8]) -> New<'_> {
+    let (owner, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    New { kind, mode: 0, owner, group, target }
+}
+
+fn check_file(inode: &Inode, name: &[u8]) -> Result<()> {
+    let (errno, what) = match inode.kind {
+        Kind::File => return Ok(()),
+        Kind::Directory => (Errno::ISDIR, "it is a directory"),
+        Kind::Link => (Errno::LOOP, "it is a symbolic link"),
+    };
+    Err(Error::new(errno, format!("open {}: {what}", name.escape_ascii())))
+}
+
+/// Reads the configuration of a cluster.
+pub(crate) fn read_config(cluster: &Address) -> Result<Config> {
+    let failed = |why: String| Error::new(Errno::IO, why);
+    let endpoints = Endpoint::list(&cluster.etcd).map_err(|error| failed(error.to_string()))?;
+    let store = Store::new(Etcd::new(endpoints, ANSWER), &cluster.name);
+    let view = store.map_err(|error| failed(error.to_string()))?.read().map_err(|error| failed(error.to_string()))?;
+    let none = || failed(format!("read cluster {}: there is none: make it by `rdmakv cluster init`", cluster.name));
+    view.config().cloned().ok_or_else(none)
+}
+
+/// Checks that no key of the file system is lost with one server.
+fn check_policies(config: &Config) -> Result<()> {
+    for prefix in ["c/", "d/", "i/", "m/", "n/", "p/"] {
+        // The shortest key of each.
+        if config.policy(format!("{prefix}1").as_bytes()).may_lose() == 0 {
+            let why = format!(
+                "use cluster: keys {prefix}… are on one server each: run `rdmakv cluster policy {prefix} copies:2`"
+            );
+            return Err(Error::new(Errno::INVAL, why));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,735 @@
+//! A file that a mount has open: its chunks in buffers, and its next generation on the way to the cluster.
+//!
+//! A writer's bytes go to chunks of its reserved generation. Until the first sync the file has its earlier generation, so others see
+//! whole bytes only. The sync copies the chunks that were not written, and waits until all are stored. Only then it begins the
+//! generation, by one change of the inode. Later syncs store what changed since.
+//!
+//! A chunk that is full goes out at once, and up to sixteen are under way. The client copies each into memory that is registered once.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use rdmakv_client::{Error as ClientError, Stored, Ticket};
+use rdmakv_proto::files::{Generation, Ino, Inode, Key, MAX_CHUNKS, MountId, Ranges, Run, State, Time};
+use rustix::io::Errno;
+
+use crate::backing::Backing;
+use crate::cluster::{Cluster, gone};
+use crate::error::{Error, Result};
+use crate::inode::{Edit, Written};
+use crate::map::Map;
+use crate::names::Step;
+use crate::ranges::{Buffered, Flush};
+
+/// Chunks under way at most, of one file.
+const WINDOW: usize = 16;
+
+/// Chunks that a sequential reader gets at once.
+const READ_AHEAD: u32 = 8;
+
+/// The cluster and the backing, which all files share, and how much a file may have in buffers.
+#[derive(Debug)]
+pub(crate) struct Stores {
+    pub(crate) cluster: Cluster,
+    pub(crate) backing: Backing,
+    pub(crate) mount: MountId,
+    /// Bytes of chunks in buffers, for each open file.
+    pub(crate) buffered: u64,
+}
+
+/// An open file.
+#[derive(Debug)]
+pub(crate) struct Node {
+    ino: Ino,
+    inode: Inode,
+    handles: u32,
+    writers: u32,
+    writing: Option<Writing>,
+    chunks: BTreeMap<u32, Chunk>,
+    puts: VecDeque<Put>,
+    uses: u64,
+    /// The chunk after those that were read last, if reading is sequential.
+    next_read: u32,
+}
+
+/// A chunk in a buffer. Bytes after the vector's end are zeros.
+#[derive(Debug)]
+struct Chunk {
+    state: Buffered,
+    bytes: Vec<u8>,
+    dirty_since: Option<Instant>,
+    used: u64,
+    puts: u32,
+}
+
+/// A chunk on its way to the cluster.
+#[derive(Debug)]
+struct Put {
+    index: u32,
+    ticket: Ticket<Stored>,
+    taken: Ranges,
+}
+
+/// A writer's view of the file.
+#[derive(Debug)]
+struct Writing {
+    generation: Generation,
+    /// The generation is the file's.
+    has_begun: bool,
+    /// The cluster knows that the generation is open.
+    is_open: bool,
+    /// Bytes up to here are those of the earlier generation, where no chunk was written.
+    limit: u64,
+    size: u64,
+    /// Chunks that are stored, or on their way.
+    map: Map,
+    modified: Time,
+    /// Something is to be synced.
+    is_dirty: bool,
+    /// Chunks that no longer belong to the file, once a sync has told so.
+    removed: BTreeSet<u32>,
+    /// Why the generation cannot be finished.
+    failed: Option<Error>,
+    /// When its last writer closed it.
+    closed: Option<Instant>,
+}
+
+/// The place of a chunk's bytes, and how many there can be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Source {
+    Hole,
+    Chunk(Generation, u64),
+    /// The data file of a generation on the backing.
+    Disk(Generation, u64),
+}
+
+impl Source {
+    fn length(self) -> u64 {
+        match self {
+            Self::Hole => 0,
+            Self::Chunk(_, length) | Self::Disk(_, length) => length,
+        }
+    }
+}
+
+impl Node {
+    /// Returns a file that nothing has open yet.
+    pub(crate) fn new(ino: Ino, inode: Inode) -> Self {
+        Self {
+            ino,
+            inode,
+            handles: 0,
+            writers: 0,
+            writing: None,
+            chunks: BTreeMap::new(),
+            puts: VecDeque::new(),
+            uses: 0,
+            next_read: 0,
+        }
+    }
+
+    /// Returns the inode as programs see it on this mount.
+    pub(crate) fn inode(&self) -> Inode {
+        let mut inode = self.inode.clone();
+        if let Some(writing) = self.writing.as_ref() {
+            inode.size = writing.size;
+            inode.modified = writing.modified;
+            inode.changed = inode.changed.max(writing.modified);
+        }
+        inode
+    }
+
+    /// Takes the inode as it is in the cluster.
+    pub(crate) fn set_inode(&mut self, inode: Inode) {
+        if self.writing.is_none() && (inode.generation, inode.size) != (self.inode.generation, self.inode.size) {
+            self.chunks.clear();
+        }
+        self.inode = inode;
+    }
+
+    /// Returns whether a program has it open.
+    pub(crate) fn is_open(&self) -> bool {
+        self.handles > 0
+    }
+
+    /// Returns whether a program has it open for writing.
+    pub(crate) fn has_writers(&self) -> bool {
+        self.writers > 0
+    }
+
+    /// Returns whether this mount is the file's writer.
+    pub(crate) fn is_writing(&self) -> bool {
+        self.writing.is_some()
+    }
+
+    /// Returns when its last writer closed it, while it may be reopened.
+    pub(crate) fn closed(&self) -> Option<Instant> {
+        self.writing.as_ref().and_then(|writing| writing.closed)
+    }
+
+    /// Returns whether a sync would begin a generation, so the file's name has to be marked before.
+    pub(crate) fn begins(&self) -> bool {
+        self.writing.as_ref().is_some_and(|writing| writing.is_dirty && !writing.has_begun)
+    }
+
+    /// Opens it.
+    pub(crate) fn open(&mut self, writes: bool) {
+        self.handles += 1;
+        if writes {
+            self.writers += 1;
+            if let Some(writing) = &mut self.writing {
+                writing.closed = None;
+            }
+        }
+    }
+
+    /// Keeps it with this mount as its writer until it is closed for good.
+    pub(crate) fn reopen(&mut self) {
+        if let Some(writing) = &mut self.writing {
+            writing.closed = None;
+        }
+    }
+
+    /// Closes it.
+    pub(crate) fn close(&mut self, writes: bool, now: Instant) {
+        self.handles = self.handles.saturating_sub(1);
+        if writes {
+            self.writers = self.writers.saturating_sub(1);
+            if let Some(writing) = self.writing.as_mut().filter(|_| self.writers == 0) {
+                writing.closed = Some(now);
+            }
+        }
+    }
+
+    /// Becomes the writer's, as the cluster has it now: this mount opened it for writing.
+    pub(crate) fn begin_writing(&mut self, inode: Inode, now: Instant) {
+        self.set_inode(inode);
+        let inode = &self.inode;
+        self.writing.get_or_insert_with(|| Writing {
+            generation: inode.reserved,
+            has_begun: false,
+            is_open: false,
+            limit: inode.size,
+            size: inode.size,
+            map: Map::default(),
+            modified: inode.modified,
+            is_dirty: false,
+            removed: BTreeSet::new(),
+            failed: None,
+            closed: Some(now),
+        });
+    }
+
+    /// Sets when its bytes changed, if this mount writes it.
+    pub(crate) fn set_modified(&mut self, modified: Time) {
+        if let Some(writing) = &mut self.writing {
+            writing.modified = modified;
+        }
+    }
+
+    /// Takes bytes. They are stored when a chunk is full, after a second, or at the next sync.
+    ///
+    /// # Errors
+    ///
+    /// The file would be too large, or its generation failed before.
+    pub(crate) fn write(&mut self, stores: &mut Stores, offset: u64, data: &[u8], now: Time) -> Result<()> {
+        let end = offset.checked_add(data.len() as u64).filter(|&end| end <= self.largest());
+        let end = end.ok_or_else(|| self.too_large())?;
+        if data.is_empty() {
+            return Ok(());
+        }
+        self.begin_change(stores)?;
+        let size = self.inode.chunk_size();
+        let (mut at, mut rest) = (offset, data);
+        while !rest.is_empty() {
+            let (index, start) = ((at / size) as u32, at % size);
+            let (part, more) = rest.split_at(rest.len().min((size - start) as usize));
+            let stop = start + part.len() as u64;
+            self.make_room(stores, index)?;
+            let chunk = self.chunk(index);
+            chunk.fill(start, part);
+            chunk.state.write(start..stop);
+            chunk.dirty_since.get_or_insert_with(Instant::now);
+            let is_full = stop == size && matches!(chunk.state.flush(), Flush::Whole(_));
+            if let Some(writing) = &mut self.writing {
+                writing.size = writing.size.max(at + part.len() as u64);
+                writing.is_dirty = true;
+                writing.modified = now;
+            }
+            if is_full {
+                self.send(stores, index)?;
+            }
+            (at, rest) = (at + part.len() as u64, more);
+        }
+        debug_assert_eq!(at, end);
+        Ok(())
+    }
+
+    /// Sets the size.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::write`].
+    pub(crate) fn truncate(&mut self, stores: &mut Stores, size: u64, now: Time) -> Result<()> {
+        if size > self.largest() {
+            return Err(self.too_large());
+        }
+        self.begin_change(stores)?;
+        let chunk_size = self.inode.chunk_size();
+        let (last, part) = ((size / chunk_size) as u32, size % chunk_size);
+        let is_shorter = self.writing.as_ref().is_some_and(|writing| size < writing.size);
+        if is_shorter {
+            // A chunk of this generation that stays in part is stored anew, shorter.
+            let is_stored = self.writing.as_ref().is_some_and(|writing| writing.map.get(last).is_some());
+            if part > 0 && (is_stored || self.chunks.contains_key(&last)) {
+                self.make_room(stores, last)?;
+                let chunk = self.chunk(last);
+                chunk.bytes.truncate(part as usize);
+                chunk.state.truncate(part);
+                if chunk.state.flush() != Flush::Clean {
+                    chunk.dirty_since.get_or_insert_with(Instant::now);
+                }
+            }
+            let kept = last + u32::from(part > 0);
+            drop(self.chunks.split_off(&kept));
+            if let Some(writing) = &mut self.writing {
+                let gone = writing.map.chunks().map(|(index, _)| index).filter(|&index| index >= kept);
+                writing.removed.extend(gone.collect::<Vec<_>>());
+                writing.map.truncate(kept);
+                writing.limit = writing.limit.min(size);
+            }
+        }
+        if let Some(writing) = &mut self.writing {
+            writing.size = size;
+            writing.is_dirty = true;
+            writing.modified = now;
+        }
+        Ok(())
+    }
+
+    /// Returns bytes, fewer at the file's end.
+    ///
+    /// # Errors
+    ///
+    /// Bytes are lost, or cannot be read now.
+    pub(crate) fn read(&mut self, stores: &mut Stores, offset: u64, length: u64) -> Result<Vec<u8>> {
+        let end = offset.saturating_add(length).min(self.size());
+        let mut out = Vec::with_capacity(end.saturating_sub(offset) as usize);
+        let size = self.inode.chunk_size();
+        let mut at = offset;
+        while at < end {
+            let (index, start) = ((at / size) as u32, at % size);
+            let stop = (start + (end - at)).min(size);
+            if !self.chunks.contains_key(&index) && self.source(index) == Source::Hole {
+                out.resize(out.len() + (stop - start) as usize, 0);
+            } else {
+                self.load(stores, index, start..stop)?;
+                self.uses += 1;
+                let uses = self.uses;
+                let chunk = self.chunk(index);
+                chunk.used = uses;
+                chunk.copy(start, stop, &mut out);
+            }
+            self.next_read = index + u32::from(stop == size);
+            at += stop - start;
+        }
+        Ok(out)
+    }
+
+    /// Stores all that was written, and has the cluster's inode tell it. Returns once the bytes survive lost servers.
+    ///
+    /// `mark` has agents look at the file's name again; it is needed if [`Self::begins`], unless the file has no name.
+    ///
+    /// # Errors
+    ///
+    /// Bytes could not be stored. They are kept, and may be stored by the next sync.
+    pub(crate) fn sync(&mut self, stores: &mut Stores, mark: Option<Step>, closes: bool) -> Result<()> {
+        self.check()?;
+        self.flush(stores, None)?;
+        let Some(writing) = &self.writing else { return Ok(()) };
+        let (begins, changes) = (writing.is_dirty && !writing.has_begun, writing.is_dirty);
+        if begins {
+            self.copy_rest(stores)?;
+        }
+        if changes {
+            self.fill_holes(stores)?;
+        }
+        self.finish_puts(stores, 0)?;
+        let Some(writing) = &mut self.writing else { return Ok(()) };
+        let (mount, earlier) = (stores.mount, self.inode.clone());
+        let written = Written { size: writing.size, map: writing.map.runs().to_vec(), modified: writing.modified };
+        if begins {
+            if let Some(mark) = mark {
+                stores.cluster.run(vec![mark])?;
+            }
+            stores.cluster.edit(self.ino, Edit::Begin(mount, written.clone()))?;
+            (writing.has_begun, writing.is_open) = (true, true);
+        }
+        if writing.has_begun && (changes && !begins || closes && writing.is_open) {
+            stores.cluster.edit(self.ino, Edit::Sync(mount, written, closes))?;
+            writing.is_open = !closes;
+        }
+        if changes {
+            writing.is_dirty = false;
+            let removed = std::mem::take(&mut writing.removed).into_iter();
+            let unused = removed.filter(|&index| writing.map.get(index).is_none());
+            let unused: Vec<_> = unused.map(|index| (index, writing.generation)).collect();
+            stores.cluster.drop_chunks(self.ino, unused);
+        }
+        if begins {
+            stores.cluster.drop_chunks(self.ino, Map::new(&earlier.map).chunks());
+        }
+        if changes || closes {
+            self.inode = stores.cluster.inode(self.ino)?.ok_or_else(|| gone(self.ino))?;
+        }
+        Ok(())
+    }
+
+    /// Ends this mount's writing: the generation is frozen, if it began one. It was synced and closed.
+    ///
+    /// # Errors
+    ///
+    /// The cluster does not serve.
+    pub(crate) fn settle(&mut self, stores: &mut Stores) -> Result<()> {
+        let Some(writing) = &self.writing else { return Ok(()) };
+        // What could not be stored is lost with its writer, as after its death.
+        let edit = if writing.failed.is_some() || writing.is_dirty {
+            Edit::Abandon(stores.mount)
+        } else {
+            Edit::Settle(stores.mount)
+        };
+        stores.cluster.edit(self.ino, edit)?;
+        self.writing = None;
+        self.puts.clear();
+        self.chunks.clear();
+        self.inode = stores.cluster.inode(self.ino)?.ok_or_else(|| gone(self.ino))?;
+        Ok(())
+    }
+
+    /// Stores chunks that are dirty: all, or those since before a time.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::sync`].
+    pub(crate) fn flush(&mut self, stores: &mut Stores, before: Option<Instant>) -> Result<()> {
+        let is_due = |chunk: &Chunk| {
+            let since = chunk.dirty_since;
+            since.is_some_and(|since| before.is_none_or(|before| since <= before))
+        };
+        let due: Vec<u32> = self.chunks.iter().filter(|(_, chunk)| is_due(chunk)).map(|(&index, _)| index).collect();
+        due.into_iter().try_for_each(|index| self.send(stores, index))
+    }
+
+    /// Returns all chunks that the file has in the cluster.
+    pub(crate) fn stored(&self) -> Vec<(u32, Generation)> {
+        let mut all: Vec<_> = Map::new(&self.inode.map).chunks().collect();
+        if let Some(writing) = &self.writing {
+            all.extend(writing.map.chunks());
+            all.extend(writing.removed.iter().map(|&index| (index, writing.generation)));
+        }
+        all
+    }
+
+    fn size(&self) -> u64 {
+        self.writing.as_ref().map_or(self.inode.size, |writing| writing.size)
+    }
+
+    fn largest(&self) -> u64 {
+        u64::from(MAX_CHUNKS) << self.inode.chunk_bits
+    }
+
+    fn too_large(&self) -> Error {
+        let why = format!("write {}: it would be too large: use a larger --chunk", Key::Inode(self.ino));
+        Error::new(Errno::FBIG, why)
+    }
+
+    fn check(&self) -> Result<()> {
+        let failed = self.writing.as_ref().and_then(|writing| writing.failed.clone());
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Has the cluster know that the generation is open, before a change of what was closed.
+    fn begin_change(&mut self, stores: &mut Stores) -> Result<()> {
+        self.check()?;
+        let Some(writing) = &mut self.writing else {
+            let why = format!("write {}: it is not open for writing", Key::Inode(self.ino));
+            return Err(Error::new(Errno::BADF, why));
+        };
+        if writing.has_begun && !writing.is_open {
+            let map = writing.map.runs().to_vec();
+            let written = Written { size: writing.size, map, modified: writing.modified };
+            stores.cluster.edit(self.ino, Edit::Sync(stores.mount, written, false))?;
+            writing.is_open = true;
+        }
+        Ok(())
+    }
+
+    /// Returns where a chunk's bytes are.
+    fn source(&self, index: u32) -> Source {
+        let start = u64::from(index) << self.inode.chunk_bits;
+        let within = |size: u64| size.saturating_sub(start).min(self.inode.chunk_size());
+        let limit = match &self.writing {
+            Some(writing) => {
+                if let Some(generation) = writing.map.get(index) {
+                    return Source::Chunk(generation, within(writing.size));
+                }
+                if writing.has_begun { 0 } else { writing.limit }
+            }
+            None => self.inode.size,
+        };
+        let length = within(limit);
+        match Map::new(&self.inode.map).get(index) {
+            _ if length == 0 => Source::Hole,
+            Some(generation) => Source::Chunk(generation, length),
+            None if self.inode.state == State::Persisted => Source::Disk(self.inode.generation, length),
+            None => Source::Hole,
+        }
+    }
+
+    /// Returns a chunk's buffer.
+    fn chunk(&mut self, index: u32) -> &mut Chunk {
+        let (stored, size) = (self.source(index).length(), self.inode.chunk_size());
+        self.uses += 1;
+        let used = self.uses;
+        let chunk = self.chunks.entry(index).or_insert_with(|| Chunk {
+            state: Buffered::new(stored, size),
+            bytes: Vec::new(),
+            dirty_since: None,
+            used: 0,
+            puts: 0,
+        });
+        chunk.used = used;
+        chunk
+    }
+
+    /// Has bytes of a chunk in its buffer.
+    fn load(&mut self, stores: &mut Stores, index: u32, range: std::ops::Range<u64>) -> Result<()> {
+        self.make_room(stores, index)?;
+        let mut ahead = if index > 0 && index == self.next_read { READ_AHEAD } else { 1 };
+        // Chunks ahead could take its place.
+        while !self.chunk(index).state.has(range.clone()) {
+            self.load_ahead(stores, index, ahead)?;
+            ahead = 1;
+        }
+        Ok(())
+    }
+
+    fn load_ahead(&mut self, stores: &mut Stores, index: u32, ahead: u32) -> Result<()> {
+        let wanted = |node: &Self, at: u32| {
+            let is_absent = at == index || !node.chunks.contains_key(&at);
+            is_absent && node.source(at) != Source::Hole
+        };
+        let indexes: Vec<u32> = (index..index.saturating_add(ahead)).filter(|&at| wanted(self, at)).collect();
+        for (at, bytes) in self.fetch(stores, &indexes)? {
+            if at != index {
+                self.make_room(stores, at)?;
+            }
+            self.chunk(at).take(&bytes);
+        }
+        Ok(())
+    }
+
+    /// Reads chunks from where they are.
+    fn fetch(&mut self, stores: &mut Stores, indexes: &[u32]) -> Result<Vec<(u32, Vec<u8>)>> {
+        let is_ours = self.writing.as_ref().is_some_and(|writing| writing.has_begun);
+        let sources: Vec<(u32, Source)> = indexes.iter().map(|&index| (index, self.source(index))).collect();
+        let key = |&(index, source): &(u32, Source)| match source {
+            Source::Chunk(generation, _) => Some(Key::Chunk(self.ino, generation, index)),
+            _ => None,
+        };
+        let keys: Vec<Key> = sources.iter().filter_map(key).collect();
+        let mut values = stores.cluster.many(&keys)?.into_iter();
+        let mut chunks = Vec::with_capacity(sources.len());
+        for (index, source) in sources {
+            let bytes = match source {
+                Source::Hole => Vec::new(),
+                Source::Disk(generation, length) => self.disk(stores, index, generation, length)?,
+                Source::Chunk(generation, length) => match values.next().flatten() {
+                    Some(value) => value[..value.len().min(length as usize)].to_vec(),
+                    // It was evicted since the inode was read, or a later generation took its place.
+                    None => {
+                        let inode = stores.cluster.inode_now(self.ino)?.ok_or_else(|| gone(self.ino))?;
+                        if !is_ours && inode.generation != self.inode.generation {
+                            let why = format!("read {}: another mount wrote it: open it again", Key::Inode(self.ino));
+                            return Err(Error::new(Errno::STALE, why));
+                        }
+                        let is_persisted = inode.state == State::Persisted && inode.generation == generation;
+                        if !is_persisted {
+                            let key = Key::Chunk(self.ino, generation, index);
+                            let why = format!("read {key}: its servers are lost, and it was not persisted: restore it");
+                            return Err(Error::new(Errno::IO, why));
+                        }
+                        self.disk(stores, index, generation, length)?
+                    }
+                },
+            };
+            chunks.push((index, bytes));
+        }
+        Ok(chunks)
+    }
+
+    fn disk(&self, stores: &Stores, index: u32, generation: Generation, length: u64) -> Result<Vec<u8>> {
+        let offset = u64::from(index) << self.inode.chunk_bits;
+        let bytes = stores.backing.read(self.ino, generation, offset, length)?;
+        bytes.ok_or_else(|| {
+            let why = format!("read {}: the backing has no data file of it: restore it", Key::Inode(self.ino));
+            Error::new(Errno::IO, why)
+        })
+    }
+
+    /// Stores a chunk, if it is dirty.
+    fn send(&mut self, stores: &mut Stores, index: u32) -> Result<()> {
+        if self.chunks.get(&index).is_some_and(|chunk| chunk.state.flush() == Flush::Fetch) {
+            let fetched = self.fetch(stores, &[index])?;
+            for (at, bytes) in fetched {
+                self.chunk(at).take(&bytes);
+            }
+        }
+        self.finish_puts(stores, WINDOW - 1)?;
+        let Some(generation) = self.writing.as_ref().map(|writing| writing.generation) else { return Ok(()) };
+        let Some(chunk) = self.chunks.get_mut(&index) else { return Ok(()) };
+        let Flush::Whole(length) = chunk.state.flush() else { return Ok(()) };
+        // An empty value would stand for a chunk that is absent.
+        let length = length.max(1) as usize;
+        if chunk.bytes.len() < length {
+            chunk.bytes.resize(length, 0);
+        }
+        let ticket = stores.cluster.put(&Key::Chunk(self.ino, generation, index), &chunk.bytes[..length])?;
+        let taken = chunk.state.take_dirty();
+        chunk.dirty_since = None;
+        chunk.puts += 1;
+        self.puts.push_back(Put { index, ticket, taken });
+        if let Some(writing) = &mut self.writing {
+            writing.map.set(Run { first: index, count: 1, generation });
+        }
+        Ok(())
+    }
+
+    /// Waits until at most so many chunks are under way.
+    fn finish_puts(&mut self, stores: &mut Stores, left: usize) -> Result<()> {
+        while self.puts.len() > left || self.puts.front().is_some_and(|put| stores.cluster.is_done(&put.ticket)) {
+            let Some(put) = self.puts.pop_front() else { return Ok(()) };
+            let outcome = stores.cluster.wait(put.ticket);
+            let chunk = self.chunks.get_mut(&put.index);
+            let Err(error) = outcome else {
+                if let Some(chunk) = chunk {
+                    chunk.puts = chunk.puts.saturating_sub(1);
+                }
+                continue;
+            };
+            let is_unknown = matches!(error, ClientError::OutcomeUnknown { .. });
+            let error = Error::of_client(&error);
+            let Some(writing) = &mut self.writing else { return Err(error) };
+            let is_copy = put.taken.is_empty();
+            if is_copy {
+                // The earlier generation still has it.
+                writing.map.remove(put.index);
+            } else if let Some(chunk) = chunk {
+                chunk.puts = chunk.puts.saturating_sub(1);
+                chunk.state.restore(&put.taken);
+                chunk.dirty_since.get_or_insert_with(Instant::now);
+            }
+            // A write that may still be carried out could replace a later one.
+            let is_gone = !is_copy && !self.chunks.contains_key(&put.index) && writing.map.get(put.index).is_some();
+            if is_unknown || is_gone {
+                writing.failed = Some(error.clone());
+            }
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// Makes room for a buffer: the one that was used longest ago goes, and is stored before if it is dirty.
+    fn make_room(&mut self, stores: &mut Stores, index: u32) -> Result<()> {
+        let most = (stores.buffered >> self.inode.chunk_bits).max(READ_AHEAD.into()) as usize;
+        while !self.chunks.contains_key(&index) && self.chunks.len() >= most {
+            let oldest = |node: &Self, may_go: fn(&Chunk) -> bool| {
+                let chunks = node.chunks.iter().filter(|(_, chunk)| may_go(chunk));
+                chunks.min_by_key(|(_, chunk)| chunk.used).map(|(&index, _)| index)
+            };
+            let is_clean = |chunk: &Chunk| chunk.puts == 0 && chunk.state.flush() == Flush::Clean;
+            if let Some(oldest) = oldest(self, is_clean) {
+                self.chunks.remove(&oldest);
+            } else if let Some(dirty) = oldest(self, |chunk| chunk.state.flush() != Flush::Clean) {
+                self.send(stores, dirty)?;
+                self.finish_puts(stores, WINDOW / 2)?;
+            } else {
+                self.finish_puts(stores, self.puts.len().saturating_sub(1))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies the chunks of the earlier generation that were not written.
+    fn copy_rest(&mut self, stores: &mut Stores) -> Result<()> {
+        let Some(writing) = &self.writing else { return Ok(()) };
+        let (generation, end) = (writing.generation, writing.limit.div_ceil(self.inode.chunk_size()) as u32);
+        let is_left = |node: &Self, index: u32| {
+            let is_stored = node.writing.as_ref().is_some_and(|writing| writing.map.get(index).is_some());
+            !is_stored && node.source(index) != Source::Hole
+        };
+        let left: Vec<u32> = (0..end).filter(|&index| is_left(self, index)).collect();
+        for indexes in left.chunks(READ_AHEAD as usize) {
+            for (index, bytes) in self.fetch(stores, indexes)? {
+                // Holes of a file on the backing stay holes.
+                if bytes.iter().all(|&byte| byte == 0) {
+                    continue;
+                }
+                self.finish_puts(stores, WINDOW - 1)?;
+                let ticket = stores.cluster.put(&Key::Chunk(self.ino, generation, index), &bytes)?;
+                self.puts.push_back(Put { index, ticket, taken: Ranges::default() });
+                if let Some(writing) = &mut self.writing {
+                    writing.map.set(Run { first: index, count: 1, generation });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores chunks of zeros in place of holes, if the map has too many runs.
+    fn fill_holes(&mut self, stores: &mut Stores) -> Result<()> {
+        let Some(writing) = self.writing.as_ref().filter(|writing| !writing.map.fits()) else { return Ok(()) };
+        let generation = writing.generation;
+        let end = writing.map.runs().last().map_or(0, Run::end);
+        let holes: Vec<u32> = (0..end).filter(|&index| writing.map.get(index).is_none()).collect();
+        for index in holes {
+            self.finish_puts(stores, WINDOW - 1)?;
+            let ticket = stores.cluster.put(&Key::Chunk(self.ino, generation, index), &[0])?;
+            self.puts.push_back(Put { index, ticket, taken: Ranges::default() });
+            if let Some(writing) = &mut self.writing {
+                writing.map.set(Run { first: index, count: 1, generation });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Chunk {
+    fn fill(&mut self, start: u64, bytes: &[u8]) {
+        let (start, end) = (start as usize, start as usize + bytes.len());
+        if self.bytes.len() < end {
+            self.bytes.resize(end, 0);
+        }
+        self.bytes[start..end].copy_from_slice(bytes);
+    }
+
+    /// Takes the stored bytes, where the buffer has no newer ones.
+    fn take(&mut self, stored: &[u8]) {
+        for gap in self.state.fetched(stored.len() as u64) {
+            let end = gap.end.min(stored.len() as u64);
+            if gap.start < end {
+                self.fill(gap.start, &stored[gap.start as usize..end as usize]);
+            }
+        }
+    }
+
+    fn copy(&self, start: u64, stop: u64, out: &mut Vec<u8>) {
+        let length = self.bytes.len();
+        let (from, to) = ((start as usize).min(length), (stop as usize).min(length));
+        out.extend_from_slice(&self.bytes[from..to]);
+        out.resize(out.len() + (stop - start) as usize - (to - from), 0);
+    }
+}
+
+/// Returns the time after which dirty chunks are stored though their file stays open.
+pub(crate) const FLUSH_AFTER: Duration = Duration::from_secs(1);

@@ -1,0 +1,829 @@
+//! A file system as one mount has it: names, leases of directories, and open files.
+//!
+//! Each operation begins with what may have to wait: the lease of its directory. An error that [may pass](Error::may_pass) left nothing
+//! half done that the operation would not do again, so a caller repeats it for a while.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use rdmakv_proto::files::{
+    BUCKETS, Bucket, Directory, Generation, Ino, Inode, Key, Kind, MAX_NAME, MAX_TARGET, Rename, Standing, State, Time,
+    is_name,
+};
+use rustix::io::Errno;
+
+use crate::backing::{FOLDER, Found, Names};
+use crate::cluster::gone;
+use crate::error::{Error, Result};
+use crate::inode::{Attributes, Edit};
+use crate::names::{Held, Lookup, look_up};
+use crate::node::{FLUSH_AFTER, Node, Stores};
+
+/// How often other mounts' wishes for directories are looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// Directories on the way to the root at most.
+const DEPTH: usize = 512;
+
+/// The inode of a new name.
+#[derive(Clone, Debug)]
+pub(crate) struct New<'a> {
+    pub(crate) kind: Kind,
+    pub(crate) mode: u16,
+    pub(crate) owner: u32,
+    pub(crate) group: u32,
+    /// Target of a symbolic link.
+    pub(crate) target: &'a [u8],
+}
+
+/// Attributes to be set; None leaves one as it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Change {
+    pub(crate) mode: Option<u16>,
+    pub(crate) owner: Option<u32>,
+    pub(crate) group: Option<u32>,
+    pub(crate) size: Option<u64>,
+    pub(crate) modified: Option<Time>,
+}
+
+/// A name of a directory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Listed {
+    /// The name.
+    pub name: Vec<u8>,
+    /// Its kind.
+    pub kind: Kind,
+    /// Its inode; None if the name is only on the backing so far.
+    pub ino: Option<Ino>,
+}
+
+/// A file that a program has open.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Handle {
+    ino: Ino,
+    writes: bool,
+}
+
+/// The file system of one mount.
+#[derive(Debug)]
+pub(crate) struct Volume {
+    stores: Stores,
+    chunk_bits: u8,
+    settle: Duration,
+    held: BTreeMap<Ino, Held>,
+    nodes: BTreeMap<Ino, Node>,
+    handles: HashMap<u64, Handle>,
+    next_handle: u64,
+    paths: HashMap<Ino, Names>,
+    /// When names of directories changed, for their attributes.
+    changed: HashMap<Ino, Time>,
+    looked: Instant,
+}
+
+impl Volume {
+    /// Opens the file system, and makes it if the cluster has none.
+    ///
+    /// # Errors
+    ///
+    /// The cluster does not serve.
+    pub(crate) fn open(stores: Stores, chunk_bits: u8, settle: Duration) -> Result<Self> {
+        let mut this = Self {
+            stores,
+            chunk_bits,
+            settle,
+            held: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            handles: HashMap::new(),
+            next_handle: 1,
+            paths: HashMap::new(),
+            changed: HashMap::new(),
+            looked: Instant::now(),
+        };
+        if this.stores.cluster.inode(Ino::ROOT)?.is_none() {
+            let found = this.stores.backing.root()?;
+            let root = Inode { parent: None, name: Vec::new(), ..this.imported(&found, Ino::ROOT, b"root") };
+            this.stores.cluster.edit(Ino::ROOT, Edit::Create(Box::new(root)))?;
+        }
+        // All mounts make the same value, which nothing holds.
+        this.stores.cluster.make(&Key::Directory(Ino::ROOT), &Directory::default().encode())?;
+        Ok(this)
+    }
+
+    /// Looks a name up.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`: there is no such name.
+    pub(crate) fn look_up(&mut self, directory: Ino, name: &[u8]) -> Result<(Ino, Inode)> {
+        let found = self.find(directory, name)?.ok_or_else(|| no_name(directory, name))?;
+        Ok((found.0, self.attributes(found.0)?))
+    }
+
+    /// Returns an inode as programs see it on this mount.
+    ///
+    /// # Errors
+    ///
+    /// `ESTALE`: it is gone.
+    pub(crate) fn attributes(&mut self, ino: Ino) -> Result<Inode> {
+        if let Some(node) = self.nodes.get(&ino).filter(|node| node.is_writing()) {
+            return Ok(node.inode());
+        }
+        let mut inode = self.inode(ino)?;
+        if let Some(&changed) = self.changed.get(&ino) {
+            inode.modified = inode.modified.max(changed);
+            inode.changed = inode.changed.max(changed);
+        }
+        Ok(inode)
+    }
+
+    /// Sets attributes.
+    ///
+    /// # Errors
+    ///
+    /// `ESTALE`, and those of a write if the size changes.
+    pub(crate) fn set_attributes(&mut self, ino: Ino, change: &Change) -> Result<Inode> {
+        if let Some(size) = change.size {
+            self.truncate(ino, size)?;
+        }
+        if (Change { size: None, ..*change }) != Change::default() {
+            let inode = self.attributes(ino)?;
+            let held = match inode.parent {
+                Some(parent) if !inode.is_unlinked => Some(self.hold(parent)?),
+                _ => None,
+            };
+            let attributes = Attributes {
+                mode: change.mode.unwrap_or(inode.mode),
+                owner: change.owner.unwrap_or(inode.owner),
+                group: change.group.unwrap_or(inode.group),
+                modified: change.modified.unwrap_or(inode.modified),
+                changed: now(),
+            };
+            self.stores.cluster.edit(ino, Edit::Attributes(attributes))?;
+            if let Some(held) = held {
+                self.stores.cluster.run(vec![held.mark(&inode.name, ino)])?;
+            }
+            if let Some(node) = self.nodes.get_mut(&ino) {
+                node.set_modified(attributes.modified);
+                if let Some(inode) = self.stores.cluster.inode(ino)? {
+                    node.set_inode(inode);
+                }
+            }
+        }
+        self.attributes(ino)
+    }
+
+    /// Makes a file, a directory or a symbolic link, which must not exist. A file that is to be opened for writing is this mount's at once.
+    ///
+    /// # Errors
+    ///
+    /// `EEXIST`, `ENAMETOOLONG`, `EPERM` for the file system's own folder; `EBUSY`: another mount holds the directory.
+    pub(crate) fn create(&mut self, directory: Ino, name: &[u8], new: &New<'_>, opens: bool) -> Result<(Ino, Inode)> {
+        check_name(directory, name)?;
+        if new.kind == Kind::Link && (new.target.is_empty() || new.target.len() > MAX_TARGET) {
+            let errno = if new.target.is_empty() { Errno::NOENT } else { Errno::NAMETOOLONG };
+            return Err(Error::new(errno, "make link: its target is empty, or has more than 4095 bytes"));
+        }
+        let held = self.hold(directory)?;
+        if self.find(directory, name)?.is_some() {
+            let why = format!("make {}: the name is taken", shown(directory, name));
+            return Err(Error::new(Errno::EXIST, why));
+        }
+        let parent = self.inode(directory)?;
+        let inherits = parent.mode & 0o2000 != 0;
+        let mode = new.mode | if inherits && new.kind == Kind::Directory { 0o2000 } else { 0 };
+        let (ino, time) = (draw(), now());
+        let opens = opens && new.kind == Kind::File;
+        let inode = Inode {
+            kind: new.kind,
+            state: State::Frozen,
+            is_torn: false,
+            is_unlinked: false,
+            mode,
+            chunk_bits: self.chunk_bits,
+            owner: new.owner,
+            group: if inherits { parent.group } else { new.group },
+            size: if new.kind == Kind::Link { new.target.len() as u64 } else { 0 },
+            modified: time,
+            changed: time,
+            generation: Generation(0),
+            reserved: Generation(u64::from(opens)),
+            writer: opens.then_some(self.stores.mount),
+            parent: Some(directory),
+            backing: 0,
+            name: name.to_vec(),
+            target: new.target.to_vec(),
+            map: Vec::new(),
+        };
+        self.stores.cluster.run(held.create(ino, inode.clone()))?;
+        if new.kind == Kind::Directory {
+            self.made(ino);
+        }
+        if opens {
+            let mut node = Node::new(ino, inode.clone());
+            node.begin_writing(inode.clone(), Instant::now());
+            self.nodes.insert(ino, node);
+        }
+        self.changed.insert(directory, time);
+        Ok((ino, inode))
+    }
+
+    /// Removes the name of a file or a link.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`, `EISDIR`, `EBUSY`.
+    pub(crate) fn unlink(&mut self, directory: Ino, name: &[u8]) -> Result<()> {
+        let held = self.hold(directory)?;
+        let (ino, kind) = self.find(directory, name)?.ok_or_else(|| no_name(directory, name))?;
+        if kind == Kind::Directory {
+            return Err(Error::new(Errno::ISDIR, format!("remove {}: it is a directory", shown(directory, name))));
+        }
+        let is_open = self.keep_if_open(ino, kind)?;
+        self.stores.cluster.run(held.unlink(name, ino))?;
+        self.changed.insert(directory, now());
+        self.lost_name(ino, is_open, false)
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`, `EBUSY`.
+    pub(crate) fn remove_directory(&mut self, directory: Ino, name: &[u8]) -> Result<()> {
+        let held = self.hold(directory)?;
+        let (ino, kind) = self.find(directory, name)?.ok_or_else(|| no_name(directory, name))?;
+        if kind != Kind::Directory {
+            return Err(Error::new(Errno::NOTDIR, format!("remove {}: it is no directory", shown(directory, name))));
+        }
+        let child = self.hold(ino)?;
+        if !self.list(ino)?.is_empty() {
+            let why = format!("remove {}: the directory has names", shown(directory, name));
+            return Err(Error::new(Errno::NOTEMPTY, why));
+        }
+        self.stores.cluster.run(held.remove_directory(name, &child))?;
+        self.held.remove(&ino);
+        self.stores.cluster.forget(ino);
+        self.changed.insert(directory, now());
+        Ok(())
+    }
+
+    /// Renames a file or a link within its directory.
+    ///
+    /// # Errors
+    ///
+    /// `EXDEV`: to another directory, or a directory. `ENOENT`, `EISDIR`, `EBUSY`; `EEXIST` if the target must not be replaced.
+    pub(crate) fn rename(&mut self, from: (Ino, &[u8]), to: (Ino, &[u8]), replaces: bool) -> Result<()> {
+        let ((directory, source), (other, target)) = (from, to);
+        check_name(other, target)?;
+        let held = self.hold(directory)?;
+        let (ino, kind) = self.find(directory, source)?.ok_or_else(|| no_name(directory, source))?;
+        let replaced = self.find(other, target)?;
+        if !replaces && replaced.is_some() {
+            return Err(Error::new(Errno::EXIST, format!("rename to {}: the name is taken", shown(other, target))));
+        }
+        if replaced.is_some_and(|(replaced, _)| replaced == ino) {
+            return Ok(());
+        }
+        match (kind, replaced) {
+            (Kind::Directory, Some((_, kind))) if kind != Kind::Directory => {
+                return Err(Error::new(Errno::NOTDIR, format!("rename to {}: it is a file", shown(other, target))));
+            }
+            (Kind::File | Kind::Link, Some((_, Kind::Directory))) => {
+                return Err(Error::new(Errno::ISDIR, format!("rename to {}: it is a directory", shown(other, target))));
+            }
+            _ if directory != other || kind == Kind::Directory => {
+                let why = "this version renames files within one directory only: copy it, then remove it";
+                return Err(Error::new(Errno::XDEV, format!("rename {}: {why}", shown(directory, source))));
+            }
+            _ => {}
+        }
+        let is_open = match replaced {
+            Some((replaced, kind)) => self.keep_if_open(replaced, kind)?,
+            None => false,
+        };
+        let replaced = replaced.map(|(replaced, _)| replaced);
+        let rename = Rename { ino, kind, replaced, source: source.to_vec(), target: target.to_vec() };
+        let steps = held.rename(&rename).map_err(|refusal| Error::of_refusal(refusal, &Key::Directory(directory)))?;
+        self.stores.cluster.run(steps)?;
+        self.changed.insert(directory, now());
+        let renamed = self.stores.cluster.inode(ino)?;
+        if let (Some(node), Some(inode)) = (self.nodes.get_mut(&ino), renamed) {
+            node.set_inode(inode);
+        }
+        replaced.map_or(Ok(()), |replaced| self.lost_name(replaced, is_open, true))
+    }
+
+    /// Returns all names of a directory.
+    ///
+    /// # Errors
+    ///
+    /// `ENOTDIR`, `ESTALE`.
+    pub(crate) fn list(&mut self, directory: Ino) -> Result<Vec<Listed>> {
+        if self.inode(directory)?.kind != Kind::Directory {
+            let why = format!("list {}: it is no directory", Key::Inode(directory));
+            return Err(Error::new(Errno::NOTDIR, why));
+        }
+        let mut names: BTreeMap<Vec<u8>, Option<(Ino, Kind)>> = BTreeMap::new();
+        for bucket in 0..BUCKETS {
+            let Some(bucket) = self.stores.cluster.bucket(directory, bucket)? else { continue };
+            for entry in bucket.entries() {
+                let is_live = entry.standing != Standing::Whiteout;
+                names.insert(entry.name.clone(), is_live.then_some((entry.ino, entry.kind)));
+            }
+        }
+        let path = self.path(directory)?;
+        let mut listed: Vec<Listed> = Vec::new();
+        for (name, kind) in self.stores.backing.list(&path)? {
+            if !names.contains_key(&name) {
+                listed.push(Listed { name, kind, ino: None });
+            }
+        }
+        let known = |(name, found): (Vec<u8>, Option<(Ino, Kind)>)| {
+            found.map(|(ino, kind)| Listed { name, kind, ino: Some(ino) })
+        };
+        listed.extend(names.into_iter().filter_map(known));
+        Ok(listed)
+    }
+
+    /// Opens a file.
+    ///
+    /// # Errors
+    ///
+    /// `EISDIR`, `ESTALE`; for writing also `EBUSY`: another mount writes it, or holds its directory.
+    pub(crate) fn open_file(&mut self, ino: Ino, writes: bool) -> Result<u64> {
+        if writes {
+            self.begin_writing(ino)?;
+        }
+        if !self.nodes.contains_key(&ino) {
+            let inode = self.inode_now(ino)?;
+            self.nodes.insert(ino, Node::new(ino, inode));
+        }
+        let Some(node) = self.nodes.get_mut(&ino) else { return Err(gone(ino)) };
+        if !node.is_writing() {
+            let inode = self.stores.cluster.inode_now(ino)?.ok_or_else(|| gone(ino))?;
+            if inode.kind != Kind::File {
+                self.nodes.remove(&ino);
+                return Err(Error::new(Errno::ISDIR, format!("open {}: it is no file", Key::Inode(ino))));
+            }
+            node.set_inode(inode);
+        }
+        node.open(writes);
+        let handle = self.next_handle;
+        self.next_handle += 1;
+        self.handles.insert(handle, Handle { ino, writes });
+        Ok(handle)
+    }
+
+    /// Reads bytes, fewer at the file's end.
+    ///
+    /// # Errors
+    ///
+    /// `EBADF`, `ESTALE`; `EIO`: bytes are lost.
+    pub(crate) fn read(&mut self, handle: u64, offset: u64, length: u64) -> Result<Vec<u8>> {
+        let handle = self.handle(handle)?;
+        let node = self.nodes.get_mut(&handle.ino).ok_or_else(|| gone(handle.ino))?;
+        node.read(&mut self.stores, offset, length)
+    }
+
+    /// Writes bytes: at an offset, or with None at the file's end. Returns where they are.
+    ///
+    /// # Errors
+    ///
+    /// `EBADF`, `EFBIG`, `EIO`; `ENOSPC`: the cluster is full.
+    pub(crate) fn write(&mut self, handle: u64, offset: Option<u64>, data: &[u8]) -> Result<u64> {
+        let Handle { ino, writes } = self.handle(handle)?;
+        let node = self.nodes.get_mut(&ino).filter(|_| writes).ok_or_else(|| not_writable(ino))?;
+        let offset = offset.unwrap_or_else(|| node.inode().size);
+        node.write(&mut self.stores, offset, data, now())?;
+        Ok(offset)
+    }
+
+    /// Sets the size of a file that is open for writing.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::write`].
+    pub(crate) fn set_size(&mut self, handle: u64, size: u64) -> Result<()> {
+        let Handle { ino, writes } = self.handle(handle)?;
+        if writes { self.truncate(ino, size) } else { Err(not_writable(ino)) }
+    }
+
+    /// Stores what was written, so that it survives lost servers. The last writer that closes the file has it closed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::write`].
+    pub(crate) fn sync(&mut self, handle: u64, closes: bool) -> Result<()> {
+        let Handle { ino, writes } = self.handle(handle)?;
+        // A reader's sync stores what writers of the same mount wrote.
+        self.sync_file(ino, closes && writes)
+    }
+
+    /// Closes a file. What was written is stored, if it was not before.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::write`]. The file is closed nevertheless.
+    pub(crate) fn close(&mut self, handle: u64) -> Result<()> {
+        let Handle { ino, writes } = self.handle(handle)?;
+        let stored = if writes { self.sync_file(ino, true) } else { Ok(()) };
+        if stored.as_ref().is_err_and(Error::may_pass) {
+            return stored;
+        }
+        self.handles.remove(&handle);
+        if let Some(node) = self.nodes.get_mut(&ino) {
+            node.close(writes, Instant::now());
+            if !node.is_open() && node.inode().is_unlinked {
+                self.bury(ino)?;
+            } else if !node.is_open() && !node.is_writing() {
+                self.nodes.remove(&ino);
+            }
+        }
+        stored
+    }
+
+    /// Gives up a file whose bytes could not be stored in time.
+    pub(crate) fn abandon(&mut self, handle: u64) {
+        let Some(Handle { ino, writes }) = self.handles.remove(&handle) else { return };
+        if let Some(node) = self.nodes.get_mut(&ino) {
+            node.close(writes, Instant::now());
+        }
+    }
+
+    /// Does what is due: stores chunks that are dirty for a second, freezes closed files, gives up directories that others want.
+    ///
+    /// # Errors
+    ///
+    /// The first that came. All else was done.
+    pub(crate) fn tick(&mut self) -> Result<()> {
+        let now = Instant::now();
+        let mut outcome = Ok(());
+        let before = now.checked_sub(FLUSH_AFTER);
+        for node in self.nodes.values_mut().filter(|node| node.is_writing()) {
+            if before.is_some() {
+                outcome = outcome.and(node.flush(&mut self.stores, before));
+            }
+        }
+        let settle = self.settle;
+        let is_due = |node: &Node| node.closed().is_some_and(|closed| now.duration_since(closed) >= settle);
+        let due: Vec<Ino> = self.nodes.iter().filter(|(_, node)| is_due(node)).map(|(&ino, _)| ino).collect();
+        for ino in due {
+            outcome = outcome.and(self.settle_file(ino));
+        }
+        if now.duration_since(self.looked) >= LOOK_EVERY {
+            self.looked = now;
+            outcome = outcome.and(self.give_up_wanted());
+        }
+        outcome
+    }
+
+    /// Freezes all closed files now.
+    ///
+    /// # Errors
+    ///
+    /// The cluster does not serve.
+    pub(crate) fn settle_all(&mut self) -> Result<()> {
+        let closed: Vec<Ino> =
+            self.nodes.iter().filter(|(_, node)| node.closed().is_some()).map(|(&ino, _)| ino).collect();
+        closed.into_iter().try_for_each(|ino| self.settle_file(ino))
+    }
+
+    /// Gives up all directories without open writers.
+    ///
+    /// # Errors
+    ///
+    /// The cluster does not serve.
+    pub(crate) fn release_all(&mut self) -> Result<()> {
+        let all: Vec<Ino> = self.held.keys().copied().collect();
+        all.into_iter().try_for_each(|directory| self.release(directory))
+    }
+
+    /// Returns one name below a directory that the backing does not show as it is, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// The cluster does not serve.
+    pub(crate) fn unsettled(&mut self, directory: Ino) -> Result<Option<Vec<u8>>> {
+        let mut left = vec![(directory, Vec::new())];
+        while let Some((directory, path)) = left.pop() {
+            let keys: Vec<Key> = (0..BUCKETS).map(|bucket| Key::Bucket(directory, bucket)).collect();
+            for (key, value) in keys.iter().zip(self.stores.cluster.many(&keys)?) {
+                let Some(value) = value else { continue };
+                let bucket = Bucket::decode(&value).map_err(|error| Error::of_value(&error, key))?;
+                for entry in bucket.entries() {
+                    let path = [path.as_slice(), b"/", &entry.name].concat();
+                    if entry.standing != Standing::Shown {
+                        return Ok(Some(path));
+                    }
+                    if entry.kind == Kind::Directory {
+                        left.push((entry.ino, path));
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn handle(&self, handle: u64) -> Result<Handle> {
+        let found = self.handles.get(&handle).copied();
+        found.ok_or_else(|| Error::new(Errno::BADF, "use file: it is closed: open it again"))
+    }
+
+    fn inode(&mut self, ino: Ino) -> Result<Inode> {
+        self.stores.cluster.inode(ino)?.ok_or_else(|| gone(ino))
+    }
+
+    fn inode_now(&mut self, ino: Ino) -> Result<Inode> {
+        self.stores.cluster.inode_now(ino)?.ok_or_else(|| gone(ino))
+    }
+
+    /// Holds a directory.
+    fn hold(&mut self, directory: Ino) -> Result<Held> {
+        if let Some(held) = self.held.get(&directory) {
+            return Ok(*held);
+        }
+        match self.stores.cluster.hold(directory, self.stores.mount)? {
+            Some(held) => {
+                self.held.insert(directory, held);
+                Ok(held)
+            }
+            None => {
+                let why = format!("hold {}: another mount has files open there", Key::Directory(directory));
+                Err(Error::passing(Errno::BUSY, why))
+            }
+        }
+    }
+
+    /// Notes a directory that this mount made, and holds.
+    fn made(&mut self, ino: Ino) {
+        self.held.insert(ino, Held { directory: ino, mount: self.stores.mount, term: 1 });
+        self.stores.cluster.remember(ino);
+    }
+
+    fn release(&mut self, directory: Ino) -> Result<()> {
+        let Some(held) = self.held.get(&directory).copied() else { return Ok(()) };
+        let inside: Vec<Ino> = self
+            .nodes
+            .iter()
+            .filter(|(_, node)| node.is_writing() && node.inode().parent == Some(directory))
+            .map(|(&ino, _)| ino)
+            .collect();
+        if inside.iter().any(|ino| self.nodes.get(ino).is_some_and(Node::has_writers)) {
+            return Ok(());
+        }
+        inside.into_iter().try_for_each(|ino| self.settle_file(ino))?;
+        self.held.remove(&directory);
+        self.stores.cluster.forget(directory);
+        self.stores.cluster.run(vec![held.release()])
+    }
+
+    fn give_up_wanted(&mut self) -> Result<()> {
+        let keys: Vec<Key> = self.held.keys().map(|&directory| Key::Directory(directory)).collect();
+        let values = self.stores.cluster.many(&keys)?;
+        for (key, value) in keys.iter().zip(values) {
+            let (Key::Directory(directory), Some(value)) = (key, value) else { continue };
+            let lease = Directory::decode(&value).map_err(|error| Error::of_value(&error, key))?;
+            if lease.holder != Some(self.stores.mount) {
+                // It seemed dead, and another mount took it.
+                self.held.remove(directory);
+                self.stores.cluster.forget(*directory);
+            } else if lease.wanted.is_some() {
+                self.release(*directory)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds a name; one that is only on the backing gets an inode.
+    fn find(&mut self, directory: Ino, name: &[u8]) -> Result<Option<(Ino, Kind)>> {
+        if name.len() > MAX_NAME {
+            return Err(Error::new(Errno::NAMETOOLONG, "look up name: it has more than 255 bytes"));
+        }
+        if directory == Ino::ROOT && name == FOLDER || !is_name(name) {
+            return Ok(None);
+        }
+        let bucket = self.stores.cluster.bucket_of(directory, name)?;
+        match look_up(bucket.as_ref(), name) {
+            Lookup::Found(ino, kind) => return Ok(Some((ino, kind))),
+            Lookup::Removed => return Ok(None),
+            Lookup::AskBacking => {}
+        }
+        let path = self.path(directory)?;
+        let Some(found) = self.stores.backing.find(&path, name)? else { return Ok(None) };
+        let held = self.hold(directory)?;
+        // Another mount may have given it an inode since.
+        let bucket = self.stores.cluster.bucket_of(directory, name)?;
+        match look_up(bucket.as_ref(), name) {
+            Lookup::Found(ino, kind) => return Ok(Some((ino, kind))),
+            Lookup::Removed => return Ok(None),
+            Lookup::AskBacking => {}
+        }
+        let ino = draw();
+        if found.kind == Kind::File {
+            self.stores.backing.keep(&path, name, ino)?;
+        }
+        let inode = self.imported(&found, directory, name);
+        if u64::from(rdmakv_proto::files::MAX_CHUNKS) << inode.chunk_bits < inode.size {
+            let why = format!("open {}: the file is too large: use a larger --chunk", shown(directory, name));
+            return Err(Error::new(Errno::FBIG, why));
+        }
+        let kind = inode.kind;
+        self.stores.cluster.run(held.create(ino, inode))?;
+        if kind == Kind::Directory {
+            self.made(ino);
+        }
+        Ok(Some((ino, kind)))
+    }
+
+    /// Returns the inode of what is only on the backing.
+    fn imported(&self, found: &Found, parent: Ino, name: &[u8]) -> Inode {
+        Inode {
+            kind: found.kind,
+            state: State::Persisted,
+            is_torn: false,
+            is_unlinked: false,
+            mode: found.mode,
+            chunk_bits: self.chunk_bits,
+            owner: found.owner,
+            group: found.group,
+            size: found.size,
+            modified: found.modified,
+            changed: found.changed,
+            generation: Generation(0),
+            reserved: Generation(0),
+            writer: None,
+            parent: Some(parent),
+            backing: found.number,
+            name: name.to_vec(),
+            target: found.target.clone(),
+            map: Vec::new(),
+        }
+    }
+
+    /// Returns the way to a directory on the backing. Directories do not move.
+    fn path(&mut self, directory: Ino) -> Result<Names> {
+        if let Some(path) = self.paths.get(&directory) {
+            return Ok(path.clone());
+        }
+        let mut path = Names::new();
+        let mut at = directory;
+        while at != Ino::ROOT {
+            let inode = self.inode(at)?;
+            let Some(parent) = inode.parent.filter(|_| path.len() < DEPTH) else { return Err(gone(directory)) };
+            path.push(inode.name);
+            at = parent;
+        }
+        path.reverse();
+        self.paths.insert(directory, path.clone());
+        Ok(path)
+    }
+
+    /// Opens a file for writing in the cluster, unless this mount has it.
+    fn begin_writing(&mut self, ino: Ino) -> Result<()> {
+        if self.nodes.get(&ino).is_some_and(Node::is_writing) {
+            return Ok(());
+        }
+        let inode = self.inode(ino)?;
+        if inode.kind != Kind::File {
+            return Err(Error::new(Errno::ISDIR, format!("write {}: it is no file", Key::Inode(ino))));
+        }
+        if let Some(parent) = inode.parent.filter(|_| !inode.is_unlinked) {
+            self.hold(parent)?;
+        }
+        self.stores.cluster.edit(ino, Edit::Open(self.stores.mount))?;
+        let inode = self.inode(ino)?;
+        let node = self.nodes.entry(ino).or_insert_with(|| Node::new(ino, inode.clone()));
+        node.begin_writing(inode, Instant::now());
+        Ok(())
+    }
+
+    fn truncate(&mut self, ino: Ino, size: u64) -> Result<()> {
+        self.begin_writing(ino)?;
+        let node = self.nodes.get_mut(&ino).ok_or_else(|| gone(ino))?;
+        node.truncate(&mut self.stores, size, now())?;
+        // Nothing will close it.
+        if node.has_writers() { Ok(()) } else { self.sync_file(ino, true) }
+    }
+
+    fn sync_file(&mut self, ino: Ino, closes: bool) -> Result<()> {
+        let Some(node) = self.nodes.get(&ino) else { return Ok(()) };
+        let inode = node.inode();
+        let mark = match inode.parent {
+            Some(parent) if node.begins() && !inode.is_unlinked => Some(self.hold(parent)?.mark(&inode.name, ino)),
+            _ => None,
+        };
+        let node = self.nodes.get_mut(&ino).ok_or_else(|| gone(ino))?;
+        node.sync(&mut self.stores, mark, closes)
+    }
+
+    fn settle_file(&mut self, ino: Ino) -> Result<()> {
+        let Some(node) = self.nodes.get_mut(&ino) else { return Ok(()) };
+        node.settle(&mut self.stores)?;
+        if !node.is_open() {
+            self.nodes.remove(&ino);
+        }
+        Ok(())
+    }
+
+    /// Keeps the bytes of a file that loses its name while a program here has it open: its writer's file is not removed.
+    fn keep_if_open(&mut self, ino: Ino, kind: Kind) -> Result<bool> {
+        if kind != Kind::File || !self.nodes.get(&ino).is_some_and(Node::is_open) {
+            return Ok(false);
+        }
+        self.begin_writing(ino)?;
+        if let Some(node) = self.nodes.get_mut(&ino) {
+            node.reopen();
+        }
+        Ok(true)
+    }
+
+    /// Goes on after a file lost its name. Nothing but this mount removes one that was replaced.
+    fn lost_name(&mut self, ino: Ino, is_open: bool, is_replaced: bool) -> Result<()> {
+        if is_open {
+            if let (Some(node), Some(inode)) = (self.nodes.get_mut(&ino), self.stores.cluster.inode(ino)?) {
+                node.set_inode(inode);
+            }
+            return Ok(());
+        }
+        self.settle_file(ino)?;
+        if is_replaced { self.bury(ino) } else { Ok(()) }
+    }
+
+    /// Removes a file without a name.
+    fn bury(&mut self, ino: Ino) -> Result<()> {
+        let Some(inode) = self.stores.cluster.inode_now(ino)? else {
+            self.nodes.remove(&ino);
+            return Ok(());
+        };
+        let mut node = self.nodes.remove(&ino).unwrap_or_else(|| Node::new(ino, inode.clone()));
+        let stored = node.stored();
+        node.settle(&mut self.stores)?;
+        self.stores.cluster.edit(ino, Edit::Remove)?;
+        self.stores.cluster.drop_chunks(ino, stored);
+        self.stores.backing.drop_data(ino, 0..inode.reserved.0.saturating_add(1))
+    }
+}
+
+/// Returns the time.
+pub(crate) fn now() -> Time {
+    time(SystemTime::now())
+}
+
+/// Returns a time as inodes have it.
+pub(crate) fn time(at: SystemTime) -> Time {
+    match at.duration_since(UNIX_EPOCH) {
+        Ok(since) => Time { seconds: since.as_secs() as i64, nanos: since.subsec_nanos() },
+        Err(before) => {
+            let before = before.duration();
+            let nanos = before.subsec_nanos();
+            let seconds = -(before.as_secs() as i64) - i64::from(nanos > 0);
+            Time { seconds, nanos: if nanos > 0 { 1_000_000_000 - nanos } else { 0 } }
+        }
+    }
+}
+
+/// Returns a random number that is neither 0 nor the root's.
+pub(crate) fn random() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    loop {
+        let mut bytes = [0; 8];
+        let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+        // Before the kernel has randomness, the standard library's will do.
+        let number = match got {
+            Ok(8) => u64::from_ne_bytes(bytes),
+            _ => std::collections::hash_map::RandomState::new().build_hasher().finish(),
+        };
+        if number > Ino::ROOT.0 {
+            return number;
+        }
+    }
+}
+
+fn draw() -> Ino {
+    Ino(random())
+}
+
+fn check_name(directory: Ino, name: &[u8]) -> Result<()> {
+    if name.len() > MAX_NAME {
+        return Err(Error::new(Errno::NAMETOOLONG, "make name: it has more than 255 bytes: choose a shorter one"));
+    }
+    if directory == Ino::ROOT && name == FOLDER {
+        return Err(Error::new(Errno::PERM, "make .rdmakv: the file system uses this name: choose another"));
+    }
+    if !is_name(name) {
+        return Err(Error::new(Errno::INVAL, format!("make {}: it is no name", name.escape_ascii())));
+    }
+    Ok(())
+}
+
+fn shown(directory: Ino, name: &[u8]) -> String {
+    format!("{} in {}", name.escape_ascii(), Key::Directory(directory))
+}
+
+fn no_name(directory: Ino, name: &[u8]) -> Error {
+    Error::new(Errno::NOENT, format!("look up {}: there is no such name", shown(directory, name)))
+}
+
+fn not_writable(ino: Ino) -> Error {
+    Error::new(Errno::BADF, format!("write {}: it is not open for writing", Key::Inode(ino)))
+}

@@ -1,0 +1,160 @@
+//! A real cluster: etcd, and servers that are this test program, run once more. All end with the test.
+
+// Each test program uses some of it.
+#![allow(dead_code)]
+
+#[path = "../../../cluster/tests/etcd_server/mod.rs"]
+mod etcd_server;
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use etcd_server::Members;
+use rdmakv_client::Cluster as Address;
+use rdmakv_cluster::config::{Config, Policy, State};
+use rdmakv_fuse::{Files, Settings};
+
+/// How long anything is waited for: far longer than a busy machine takes.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Arguments of the server, a line each, for the process that is to be one.
+const SERVE: &str = "RDMAKV_TEST_SERVES";
+
+/// Becomes the server, where [`Cluster`] started this process.
+#[test]
+#[ignore = "the process of a server"]
+fn serve() {
+    let Ok(arguments) = std::env::var(SERVE) else { return };
+    rdmakv_server::startup::main_with(arguments.lines().map(Into::into));
+    // The output of the test harness is of no use to a server's client.
+    std::process::exit(0);
+}
+
+/// A server, and its output: the test harness in it prints there once a minute has passed, and ends where nothing reads.
+type Process = (Child, BufReader<ChildStdout>);
+
+/// Servers of one cluster. Each keeps its port, and with it its name.
+pub(crate) struct Cluster {
+    etcd: Members,
+    pub(crate) ports: Vec<u16>,
+    servers: Vec<Option<Process>>,
+    backing: tempfile::TempDir,
+}
+
+impl Cluster {
+    /// Starts servers, and waits until all are up. None, with a line, where etcd is missing.
+    pub(crate) fn start(count: usize) -> Option<Self> {
+        let etcd = Members::start(1)?;
+        let mut config = Config::with_lease(7, 1000).unwrap();
+        for prefix in ["c/", "d/", "i/", "m/", "n/", "p/"] {
+            config = config.with_policy(prefix.as_bytes(), Policy::Copies(2)).unwrap();
+        }
+        assert!(etcd.store("main").create(&config).unwrap());
+        let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let ports = listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect();
+        drop(listeners);
+        let backing = tempfile::tempdir().unwrap();
+        let mut this = Self { etcd, ports, servers: (0..count).map(|_| None).collect(), backing };
+        (0..count).for_each(|at| this.run(at));
+        this.is_up(count);
+        Some(this)
+    }
+
+    pub(crate) fn run(&mut self, at: usize) {
+        let (port, urls) = (self.ports[at].to_string(), self.urls());
+        let address = self.name(at);
+        let arguments = ["rdmakv-server", "-p", &port, "-l", "127.0.0.1", "-t", "2", "-m", "512", "--etcd", &urls];
+        let arguments = [&arguments[..], &["--advertise", &address, "--agent", "no"]].concat();
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "common::serve", "--nocapture", "--include-ignored"])
+            .env(SERVE, arguments.join("\n"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the server starts");
+        let mut output = BufReader::new(process.stdout.take().unwrap());
+        // The line about memory is the last one.
+        let is_last = |line: std::io::Result<String>| line.unwrap().contains("SIGTERM");
+        assert!(output.by_ref().lines().any(is_last), "the server starts");
+        self.servers[at] = Some((process, output));
+    }
+
+    pub(crate) fn kill(&mut self, at: usize) {
+        let (mut server, _) = self.servers[at].take().expect("it runs");
+        server.kill().unwrap();
+        server.wait().unwrap();
+    }
+
+    /// Waits until so many servers are left, all are up, and their epoch is whole.
+    pub(crate) fn is_up(&self, count: usize) {
+        soon("that all servers are up", || {
+            let view = self.etcd.store("main").read().unwrap();
+            let config = view.config().expect("the cluster exists");
+            let are_up = config.servers().iter().all(|server| server.state == State::Up);
+            config.servers().len() == count && are_up && config.is_whole()
+        });
+    }
+
+    pub(crate) fn name(&self, at: usize) -> String {
+        format!("tcp:127.0.0.1:{}", self.ports[at])
+    }
+
+    pub(crate) fn urls(&self) -> String {
+        self.etcd.urls()
+    }
+
+    pub(crate) fn address(&self) -> Address {
+        Address::new(self.urls())
+    }
+
+    pub(crate) fn backing(&self) -> &Path {
+        self.backing.path()
+    }
+
+    /// Mounts with small chunks, so that files have several.
+    pub(crate) fn mount(&self) -> Files {
+        self.mount_with(Settings { chunk: 64 << 10, ..Settings::default() })
+    }
+
+    pub(crate) fn mount_with(&self, settings: Settings) -> Files {
+        Files::mount(&self.address(), self.backing(), settings).unwrap()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for (mut server, _) in self.servers.drain(..).flatten() {
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+    }
+}
+
+/// Waits until it is so.
+pub(crate) fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < until, "{what} does not come about");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Numbers at random, the same for the same seed (SplitMix64).
+pub(crate) struct Dice(pub(crate) u64);
+
+impl Dice {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let value = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (value ^ (value >> 31)) % bound
+    }
+
+    pub(crate) fn bytes(&mut self, length: usize) -> Vec<u8> {
+        (0..length).map(|_| self.below(256) as u8).collect()
+    }
+}

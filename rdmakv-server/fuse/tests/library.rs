@@ -1,0 +1,262 @@
+//! The library against real servers and etcd. The tests are skipped, with a line, on machines without etcd.
+//!
+//! `RDMAKV_FSX=N` has the comparison with a plain file take N steps, and `RDMAKV_SEED=N` has it take others.
+
+#![cfg(feature = "library")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use common::{Cluster, Dice};
+use rdmakv_fuse::{Files, How, Settings};
+use rdmakv_proto::files::{Kind, State};
+use rustix::io::Errno;
+
+fn write(files: &Files, path: &str, bytes: &[u8]) {
+    let mut file = files.open(path, How::new().write().create().truncate()).unwrap();
+    file.write_at(0, bytes).unwrap();
+    file.close().unwrap();
+}
+
+fn read(files: &Files, path: &str) -> Vec<u8> {
+    files.open(path, How::new()).unwrap().read_at(0, 1 << 30).unwrap()
+}
+
+fn names(files: &Files, path: &str) -> Vec<String> {
+    let listed = files.list(path).unwrap().into_iter();
+    let mut names: Vec<String> = listed.map(|listed| String::from_utf8(listed.name).unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn closed_bytes_are_seen_by_another_mount() {
+    let Some(cluster) = Cluster::start(2) else { return };
+    let (one, other) = (cluster.mount(), cluster.mount());
+    let bytes = Dice(1).bytes(300_000);
+    one.mkdir("run").unwrap();
+    let mut file = one.open("run/a", How::new().write().create()).unwrap();
+    file.write_at(0, &bytes).unwrap();
+    // Nothing is synced yet, so others see the file before it was written.
+    assert_eq!(read(&other, "run/a"), b"");
+    file.sync().unwrap();
+    assert_eq!(read(&other, "run/a"), bytes);
+    file.write_at(70_000, b"later").unwrap();
+    assert_eq!(file.read_at(69_999, 7).unwrap()[1..6], *b"later");
+    file.close().unwrap();
+    assert_eq!(read(&other, "run/a")[70_000..70_005], *b"later");
+    assert_eq!(names(&other, "run"), ["a"]);
+}
+
+#[test]
+fn errors_have_the_errno_of_a_file_system() {
+    let Some(cluster) = Cluster::start(2) else { return };
+    let files = cluster.mount();
+    files.mkdir("d").unwrap();
+    files.mkdir("e").unwrap();
+    write(&files, "d/a", b"1");
+    write(&files, "f", b"2");
+    files.symlink("f", "l").unwrap();
+    let long = "n".repeat(256);
+    let error = |outcome: rdmakv_fuse::Result<()>| outcome.unwrap_err().errno();
+    let open = |path: &str, how: How| files.open(path, how).map(drop);
+    for (what, found, errno) in [
+        ("no file", error(open("no", How::new())), Errno::NOENT),
+        ("no directory", error(open("no/a", How::new())), Errno::NOENT),
+        ("through a file", error(open("f/a", How::new())), Errno::NOTDIR),
+        ("open a directory", error(open("d", How::new().write())), Errno::ISDIR),
+        ("open a link", error(open("l", How::new())), Errno::LOOP),
+        ("make what is there", error(open("f", How::new().write().create_new())), Errno::EXIST),
+        ("too long", error(open(&long, How::new().write().create())), Errno::NAMETOOLONG),
+        ("our folder", error(open(".rdmakv", How::new().write().create())), Errno::PERM),
+        ("our folder again", error(files.mkdir(".rdmakv")), Errno::PERM),
+        ("mkdir twice", error(files.mkdir("d")), Errno::EXIST),
+        ("unlink nothing", error(files.unlink("no")), Errno::NOENT),
+        ("unlink a directory", error(files.unlink("d")), Errno::ISDIR),
+        ("rmdir a file", error(files.rmdir("f")), Errno::NOTDIR),
+        ("rmdir with names", error(files.rmdir("d")), Errno::NOTEMPTY),
+        ("rename nothing", error(files.rename("no", "x")), Errno::NOENT),
+        ("rename onto a directory", error(files.rename("f", "d")), Errno::ISDIR),
+        ("rename a directory", error(files.rename("d", "x")), Errno::XDEV),
+        ("rename elsewhere", error(files.rename("f", "d/f")), Errno::XDEV),
+        ("list a file", error(files.list("f").map(drop)), Errno::NOTDIR),
+    ] {
+        assert_eq!(found, errno, "{what}");
+    }
+    let mut reader = files.open("f", How::new()).unwrap();
+    assert_eq!(reader.write_at(0, b"x").unwrap_err().errno(), Errno::BADF);
+    let mut writer = files.open("f", How::new().write()).unwrap();
+    assert_eq!(writer.write_at(1 << 60, b"x").unwrap_err().errno(), Errno::FBIG);
+    assert_eq!(reader.append(b"").unwrap_err().errno(), Errno::BADF);
+}
+
+#[test]
+fn names_change_and_open_files_stay() {
+    let Some(cluster) = Cluster::start(2) else { return };
+    let files = cluster.mount();
+    for name in ["a", "b", "c"] {
+        write(&files, name, name.as_bytes());
+    }
+    let removed = files.open("c", How::new()).unwrap();
+    files.unlink("c").unwrap();
+    let replaced = files.open("b", How::new()).unwrap();
+    files.rename("a", "b").unwrap();
+    assert_eq!(names(&files, ""), ["b"]);
+    assert_eq!(read(&files, "b"), b"a");
+    assert_eq!((removed.read_at(0, 9).unwrap(), replaced.read_at(0, 9).unwrap()), (b"c".to_vec(), b"b".to_vec()));
+    removed.close().unwrap();
+    replaced.close().unwrap();
+    write(&files, "c", b"new");
+    assert_eq!(read(&files, "c"), b"new");
+    files.rename("b", "b").unwrap();
+    files.unlink("b").unwrap();
+    files.mkdir("d").unwrap();
+    write(&files, "d/x", b"x");
+    files.unlink("d/x").unwrap();
+    files.rmdir("d").unwrap();
+    assert_eq!(names(&files, ""), ["c"]);
+}
+
+#[test]
+fn a_directory_in_use_is_busy_and_then_passes_on() {
+    let Some(cluster) = Cluster::start(2) else { return };
+    let (one, other) = (cluster.mount(), cluster.mount());
+    let mut file = one.open("a", How::new().write().create()).unwrap();
+    file.write_at(0, b"1").unwrap();
+    file.sync().unwrap();
+    // An open writer keeps the directory.
+    assert_eq!(other.open("b", How::new().write().create()).unwrap_err().errno(), Errno::BUSY);
+    assert_eq!(other.open("a", How::new().write()).unwrap_err().errno(), Errno::BUSY);
+    assert_eq!(read(&other, "a"), b"1");
+    file.close().unwrap();
+    write(&other, "b", b"2");
+    write(&other, "a", b"3");
+    assert_eq!((read(&one, "a"), read(&one, "b")), (b"3".to_vec(), b"2".to_vec()));
+    // It comes back in the same way.
+    write(&one, "a", b"4");
+    assert_eq!(read(&other, "a"), b"4");
+}
+
+#[test]
+fn files_of_the_backing_are_seen_and_changed() {
+    let Some(cluster) = Cluster::start(2) else { return };
+    let bytes = Dice(2).bytes(200_000);
+    std::fs::create_dir_all(cluster.backing().join("old/deep")).unwrap();
+    std::fs::write(cluster.backing().join("old/deep/a"), &bytes).unwrap();
+    std::os::unix::fs::symlink("deep/a", cluster.backing().join("old/l")).unwrap();
+    let files = cluster.mount();
+    assert_eq!(names(&files, "old"), ["deep", "l"]);
+    assert_eq!(read(&files, "old/deep/a"), bytes);
+    let (_, link) = files.look_up("old/l").unwrap();
+    assert_eq!((link.kind, link.target), (Kind::Link, b"deep/a".to_vec()));
+    let mut file = files.open("old/deep/a", How::new().write()).unwrap();
+    file.write_at(100_000, b"changed").unwrap();
+    file.close().unwrap();
+    let mut changed = bytes.clone();
+    changed[100_000..100_007].copy_from_slice(b"changed");
+    assert_eq!(read(&cluster.mount(), "old/deep/a"), changed);
+    // The backing keeps the earlier generation until an agent shows the next one.
+    assert_eq!(std::fs::read(cluster.backing().join("old/deep/a")).unwrap(), bytes);
+    files.unlink("old/l").unwrap();
+    assert_eq!(names(&files, "old"), ["deep"]);
+    assert_eq!(names(&files, ""), ["old"]);
+}
+
+#[test]
+fn closed_bytes_survive_a_killed_server() {
+    let Some(mut cluster) = Cluster::start(3) else { return };
+    let files = cluster.mount();
+    let mut dice = Dice(3);
+    let mut all = BTreeMap::new();
+    for at in 0..6 {
+        let bytes = dice.bytes(150_000);
+        if at == 3 {
+            cluster.kill(1);
+        }
+        write(&files, &format!("f{at}"), &bytes);
+        all.insert(format!("f{at}"), bytes);
+    }
+    for (name, bytes) in &all {
+        assert_eq!(read(&files, name), *bytes, "{name}");
+    }
+    drop(files);
+    let files = cluster.mount();
+    all.iter().for_each(|(name, bytes)| assert_eq!(read(&files, name), *bytes, "{name}"));
+}
+
+#[test]
+fn a_settled_file_is_frozen_and_begins_anew() {
+    let Some(cluster) = Cluster::start(2) else { return };
+    let files = cluster.mount_with(Settings { settle: Duration::ZERO, chunk: 64 << 10, ..Settings::default() });
+    let frozen = |generation: u64| {
+        common::soon("that the file is frozen", || {
+            let (_, inode) = files.look_up("a").unwrap();
+            (inode.state, inode.writer, inode.generation.0) == (State::Frozen, None, generation)
+        });
+    };
+    write(&files, "a", &[7; 100_000]);
+    frozen(1);
+    let mut file = files.open("a", How::new().write()).unwrap();
+    file.append(b"end").unwrap();
+    file.close().unwrap();
+    frozen(2);
+    let bytes = read(&files, "a");
+    assert!(bytes[..100_000] == [7; 100_000] && bytes[100_000..] == *b"end");
+    // Opened for writing and not written: the generation stays.
+    files.open("a", How::new().write()).unwrap().close().unwrap();
+    frozen(2);
+}
+
+/// Compares one file with a plain vector: writes, reads, truncates, syncs, reopens, renames, and reads of another mount.
+#[test]
+fn a_file_is_as_a_plain_one() {
+    let Some(cluster) = Cluster::start(2) else { return };
+    let number = |name: &str, other: u64| std::env::var(name).map_or(other, |text| text.parse().expect("a number"));
+    let (steps, seed) = (number("RDMAKV_FSX", 600), number("RDMAKV_SEED", 5));
+    let settings = Settings { settle: Duration::from_millis(50), chunk: 64 << 10, ..Settings::default() };
+    let (files, other) = (cluster.mount_with(settings), cluster.mount());
+    let mut dice = Dice(seed);
+    let mut plain: Vec<u8> = Vec::new();
+    let (mut name, mut file) = ("a", files.open("a", How::new().write().create()).unwrap());
+    for step in 0..steps {
+        let at = dice.below(260_000) as usize;
+        let length = if dice.below(8) == 0 { dice.below(140_000) } else { dice.below(3_000) } as usize;
+        match dice.below(12) {
+            0..=4 => {
+                let bytes = dice.bytes(length);
+                file.write_at(at as u64, &bytes).unwrap();
+                if length > 0 {
+                    plain.resize(plain.len().max(at + length), 0);
+                    plain[at..at + length].copy_from_slice(&bytes);
+                }
+            }
+            5..=7 => {
+                let end = plain.len().min(at + length);
+                let expected = plain.get(at..end).unwrap_or_default();
+                assert!(file.read_at(at as u64, length as u64).unwrap() == expected, "step {step}, read {at}+{length}");
+            }
+            8 => {
+                file.truncate(at as u64).unwrap();
+                plain.resize(at, 0);
+            }
+            9 => file.sync().unwrap(),
+            10 => {
+                file.close().unwrap();
+                if dice.below(3) == 0 {
+                    std::thread::sleep(Duration::from_millis(300));
+                }
+                assert!(read(&other, name) == plain, "step {step}, another mount");
+                file = files.open(name, How::new().write()).unwrap();
+            }
+            _ => {
+                let next = if name == "a" { "b" } else { "a" };
+                files.rename(name, next).unwrap();
+                name = next;
+            }
+        }
+    }
+    file.close().unwrap();
+    assert!(read(&files, name) == plain && read(&other, name) == plain);
+}
