@@ -246,7 +246,7 @@ impl Cluster {
         let (mut computed, mut waiting) = (Vec::new(), VecDeque::from(calls));
         while let Some((to, request)) = waiting.pop_front() {
             let frame = RequestFrame {
-                attributes: Attributes { flags: write.flags, expiry: write.expiry },
+                attributes: Attributes { flags: write.flags, expiry: write.expiry, ..Attributes::default() },
                 arguments: matches!(request.call, Call::Order { .. }).then_some(write.arguments).flatten(),
                 request,
             };

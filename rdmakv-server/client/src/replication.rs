@@ -779,6 +779,7 @@ pub(super) fn refused(refusal: Refusal) -> Option<&'static str> {
         Refusal::Invalid => Some("CLIENT_ERROR cannot increment or decrement non-numeric value"),
         Refusal::NoMemory => Some("SERVER_ERROR out of memory storing object"),
         Refusal::TooLarge => Some("SERVER_ERROR object too large for cache"),
+        Refusal::Final => Some("SERVER_ERROR chunk is final: its file's generation is frozen"),
         Refusal::NotStored | Refusal::Exists => None,
     }
 }

@@ -432,7 +432,7 @@ impl World {
         let is_put = matches!(work, Work::Put(_));
         let value = if is_put { format!("{zeros}{value}").into_bytes() } else { Vec::new() };
         let own = match work {
-            Work::Put(_) => Own::of(&value, Attributes { flags: self.values as u32, expiry: 0 }),
+            Work::Put(_) => Own::of(&value, Attributes { flags: self.values as u32, ..Attributes::default() }),
             _ => Own::default(),
         };
         let patience = if self.loss > 0 && self.below(3) == 0 { self.below(500 * MS) } else { PATIENCE };

@@ -306,7 +306,8 @@ impl Resilient {
         let Arguments { terms, .. } = op.arguments;
         let own = match work {
             Work::Put(_) => {
-                let attributes = Attributes { flags: terms.flags, expiry: terms.expire.unix_seconds() };
+                let (flags, expiry) = (terms.flags, terms.expire.unix_seconds());
+                let attributes = Attributes { flags, expiry, ..Attributes::default() };
                 Own::of(op.data.bytes(), attributes)
             }
             Work::Read | Work::Delete | Work::Compute(_) => Own::default(),

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     fn found(count: u64) -> End {
-        let attributes = Attributes { flags: 5, expiry: 77 };
+        let attributes = Attributes { flags: 5, expiry: 77, ..Attributes::default() };
         End::Value(Some(Found { version: Version(count), attributes, bytes: b"value".to_vec() }))
     }
 
@@ -113,7 +113,7 @@ mod tests {
         ];
         for (change, added, value, expiry) in cases {
             let mut revision = begin(change);
-            let write = Next::Write(Version(3), Attributes { flags: 5, expiry });
+            let write = Next::Write(Version(3), Attributes { flags: 5, expiry, ..Attributes::default() });
             assert_eq!((revision.next(found(3), added), revision.value().bytes()), (write, value));
             let stored = End::Done(Verdict::Stored(Version(4)));
             assert_eq!(revision.next(stored.clone(), added), Next::End(stored));

@@ -66,6 +66,11 @@ pub struct Standing {
 
 /// The driver's chunks.
 pub trait Chunks {
+    /// Returns whether the key's value never changes any more: it is a chunk of a frozen generation. It may go.
+    fn is_final(&self, _value: Option<&Stored>) -> bool {
+        false
+    }
+
     /// Makes the result of a computation on the value, if there is one, under the key's lock.
     ///
     /// # Errors
@@ -375,7 +380,7 @@ impl Member {
             }
             Call::FatesAfter { after, .. } => one(Answer::Fates(Some(self.fates.after(after)))),
             // These are the driver's, which has all keys.
-            Call::Keys { .. } | Call::Report(_) => one(Answer::NotServing),
+            Call::Keys { .. } | Call::Report(_) | Call::Freeze(_) | Call::Persisted(_) => one(Answer::NotServing),
             Call::Fates(fates) => {
                 fates.into_iter().for_each(|(id, fate)| self.fates.record(id, fate));
                 one(Answer::Taken)
@@ -441,6 +446,7 @@ impl Member {
             }
             Call::Stage { .. } | Call::Forget { .. } | Call::Fetch { .. } => None,
             Call::Fates(_) | Call::FatesAfter { .. } | Call::Keys { .. } | Call::Report(_) => None,
+            Call::Freeze(_) | Call::Persisted(_) => None,
         };
         if request.call.is_for_no_key() && standing.has_right {
             return Ok(());
@@ -478,6 +484,7 @@ impl Member {
             // A call that comes twice brings the same bytes again.
             Known::Open if replica.staged.contains_key(&id) => Answer::Staged,
             Known::Open if replica.next.as_ref().is_some_and(|next| next.id == id) => Answer::Staged,
+            Known::Open if chunks.is_final(replica.current.as_ref()) => Answer::Done(Verdict::Declined(Refusal::Final)),
             Known::Open if self.room.take(id.client, &piece) => {
                 replica.staged.insert(id, piece);
                 return Answer::Staged;
@@ -548,8 +555,10 @@ impl Member {
             waiting.free(chunks);
             return Answer::Busy;
         };
+        let is_removal = matches!(change, Change::Put(Piece { form: Form::Tombstone, .. }));
         let value = replica.current.as_ref().filter(|current| current.is_value());
         let decided = match condition {
+            _ if !is_removal && chunks.is_final(replica.current.as_ref()) => Err(Refusal::Final),
             Condition::Always => Ok(()),
             Condition::Absent if value.is_none() => Ok(()),
             Condition::Present if value.is_some() => Ok(()),

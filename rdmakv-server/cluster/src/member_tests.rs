@@ -11,9 +11,13 @@ const CLUSTER: u128 = 7;
 
 /// Chunks that were made and not freed.
 #[derive(Default)]
-struct Kept(BTreeSet<Chunk>);
+struct Kept(BTreeSet<Chunk>, bool);
 
 impl Chunks for Kept {
+    fn is_final(&self, _: Option<&Stored>) -> bool {
+        self.1
+    }
+
     fn end_early(&mut self, _: Piece) {}
 
     fn compute(&mut self, _: Option<&Stored>, _: u64) -> Result<Piece, Refusal> {
@@ -275,4 +279,24 @@ fn a_flush_takes_values_and_writes_of_before() {
         let known = [Verdict::Stored(Version(1)), verdict].map(Fate::Done);
         assert_eq!(server.member.fates().after(None), [(id(1, 1), known[0]), (id(1, 2), known[1])]);
     }
+}
+
+#[test]
+fn a_final_value_is_deleted_and_not_changed() {
+    let mut server = Server::new(Role::Primary);
+    let (first, second, third) = (id(1, 1), id(1, 2), id(1, 3));
+    assert_eq!(server.stage(first, 100), Answer::Staged);
+    server.chunks.1 = true;
+    let declined = Answer::Done(Verdict::Declined(Refusal::Final));
+    // The first came before the generation was frozen. Its piece goes, and the answer stays.
+    for _ in 0..2 {
+        let order = Call::Order { id: first, lowest: 1, condition: Condition::Always, change: Change::Staged };
+        assert_eq!(server.answer(order), declined);
+    }
+    assert_eq!(server.stage(second, 100), declined);
+    assert_eq!(server.member.staged_bytes(), 0);
+    let piece = server.piece(0);
+    let change = Change::Put(Piece { form: Form::Tombstone, ..piece });
+    let delete = Call::Order { id: third, lowest: 1, condition: Condition::Always, change };
+    assert!(matches!(server.answer(delete), Answer::Ordered { .. }));
 }

@@ -168,6 +168,24 @@ pub struct Report {
     pub millis: u64,
 }
 
+/// A generation of a file that never changes any more, with its chunks.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Frozen {
+    /// The file's inode.
+    pub ino: u64,
+    /// Its generation.
+    pub generation: u64,
+    /// Bytes of the file.
+    pub size: u64,
+    /// Binary logarithm of a chunk's bytes.
+    pub chunk_bits: u8,
+    /// The chunks that there are of this generation: the first of consecutive ones, and how many they are. At most [`MAX_RUNS`].
+    pub runs: Vec<(u32, u32)>,
+}
+
+/// Runs of a generation's chunks at most.
+pub const MAX_RUNS: usize = 256;
+
 /// The work that a call asks for.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Call {
@@ -267,6 +285,10 @@ pub enum Call {
     },
     /// Take the report of this server's agent. For no key.
     Report(Report),
+    /// Refuse changes of the chunks of a file's generation from now on. For no key.
+    Freeze(Frozen),
+    /// Learn that the backing directory shows a frozen generation. For no key.
+    Persisted(Frozen),
     /// Forget a tombstone. To the others first, and to the primary last.
     Forget {
         /// Its version.
@@ -288,12 +310,14 @@ impl Call {
             | Self::Repair { id, .. } => Some(*id),
             Self::Read | Self::Survey | Self::List { .. } | Self::Forget { .. } | Self::Fetch { .. } => None,
             Self::Fates(_) | Self::FatesAfter { .. } | Self::Keys { .. } | Self::Report(_) => None,
+            Self::Freeze(_) | Self::Persisted(_) => None,
         }
     }
 
     /// Returns whether the call is for the server, and no key.
     pub fn is_for_no_key(&self) -> bool {
-        matches!(self, Self::Fates(_) | Self::FatesAfter { .. } | Self::Keys { .. } | Self::Report(_))
+        let is_files = matches!(self, Self::Freeze(_) | Self::Persisted(_));
+        is_files || matches!(self, Self::Fates(_) | Self::FatesAfter { .. } | Self::Keys { .. } | Self::Report(_))
     }
 
     /// Returns the bytes that travel with the call.
@@ -327,7 +351,7 @@ pub enum Answer {
     NotServing,
     /// A new primary waits until its predecessor's right has ended.
     Fenced,
-    /// Too many writes wait, or too many bytes are staged. Nothing happened, and later it may.
+    /// Too many writes wait, too many bytes are staged, or a generation is not frozen yet. Nothing happened, and later it may.
     Busy,
     /// The piece is kept.
     Staged,
@@ -352,7 +376,7 @@ pub enum Answer {
     Refused,
     /// No such write is ordered: resolve it.
     Unknown,
-    /// The note was taken, or the tombstone forgotten, or the fates kept.
+    /// The note was taken, or the tombstone forgotten, or the fates kept, or the generation is frozen or forgotten.
     Taken,
     /// The member has this version of the value, or a later one.
     Repaired(Version),
@@ -396,6 +420,8 @@ pub enum Refusal {
     NoMemory,
     /// The value would be larger than the server takes.
     TooLarge,
+    /// The key is a chunk of a file's generation that is frozen.
+    Final,
 }
 
 /// The fate of a write, as a server knows it.

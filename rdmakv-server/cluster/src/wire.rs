@@ -2,7 +2,7 @@
 //!
 //! A call goes with its key by the line `mx KEY BODYLEN CALLLEN [b]`, then a body of BODYLEN bytes, then `\r\n`. The first CALLLEN bytes of
 //! the body are the call, and the rest is the piece, if the call has one. The answer is `MX BODYLEN REPLYLEN`, and a body of the same form.
-//! With `b` the key is base64. [`Call::Fates`] is for no key, and any key will do.
+//! With `b` the key is base64. Some calls, as [`Call::Fates`], are for no key, and any key will do.
 //!
 //! Numbers are little-endian. Bytes that are not named are zero, and so are those of a part that is absent. Each message has one encoding,
 //! and a decoder refuses all others.
@@ -29,6 +29,9 @@
 //!   16 KEYS     u32 shard, u8 which (1 primary, 2 unsettled), 3 zero, u64 below
 //!   17 REPORT   u8 1 if all is done, 7 zero, u64 keys left, u64 keys done, u64 bytes sent, u64 keys lost, u64 keys with too few fragments,
 //!               u64 keys that a server did not take, u64 milliseconds since the epoch began
+//!   18 FREEZE   u64 inode, u64 generation, u64 size, u8 log2 of a chunk's bytes, u8 zero, u16 runs, u32 zero,
+//!               then for each run: u32 first chunk, u32 count
+//!   19 PERSISTED  the same
 //!
 //! reply
 //!    0 u8  version: 1      1 u8 kind       2 u8 1 if the call was for a write     4 u32 epoch     8 id; then, by kind, from 24:
@@ -45,11 +48,12 @@
 //!
 //! id         16 bytes: u64 client, u64 sequence
 //! piece      32 bytes: u8 form (0 none, 1 copy, 2 fragment, 3 tombstone), u8 k, u8 index, u8 zero, u32 CRC32C of the whole value,
-//!            u64 length of the whole value, u64 expiry in Unix seconds (0 is never), u32 the client's flags, u32 zero
+//!            u64 length of the whole value, u64 expiry in Unix seconds (0 is never), u32 the client's flags,
+//!            u8 marks (2 final), 3 zero
 //! arguments  24 bytes: u8 1 incr, 2 decr, 3 append, 4 prepend; u8 1 if an absent value begins as the initial one; 6 zero;
 //!            u64 delta, u64 initial value
 //! fate       16 bytes: u8 1 stored, 2 declined, 3 refused, 4 flushed; u8 why it was declined (1 not stored, 2 exists, 3 invalid, 4 no memory,
-//!            5 too large); 6 zero; u64 version
+//!            5 too large, 6 final); 6 zero; u64 version
 //! entry      40 bytes and the key: u8 length of the key, u8 what (1 value, 2 tombstone, 3 next, 4 staged, 5 next of a backup), 6 zero, id,
 //!            u64 version, u64 length of the whole value
 //! stored     64 bytes: id, u64 version, u32 epoch confirmed, u8 1 if it is staged, 3 zero, piece
@@ -74,8 +78,8 @@
 
 use crate::ids::{Epoch, MAX_EPOCH, MAX_SERVERS, Version, WriteId};
 use crate::messages::{
-    Answer, Call, Change, Chunk, Condition, Fate, Form, Pending, Piece, Place, Refusal, Reply, Report, Request, Select,
-    Stored, Verdict,
+    Answer, Call, Change, Chunk, Condition, Fate, Form, Frozen, MAX_RUNS, Pending, Piece, Place, Refusal, Reply,
+    Report, Request, Select, Stored, Verdict,
 };
 
 /// The version of these layouts.
@@ -91,6 +95,9 @@ pub const MAX_CALL: usize = HEADER + 8 + MAX_FATES * FATE;
 
 /// Bytes of a reply at most: those of [`Answer::Fates`] with [`MAX_FATES`].
 pub const MAX_REPLY: usize = HEADER + 16 + MAX_FATES * FATE;
+
+/// Chunks of a file at most.
+const MAX_CHUNKS: u64 = 1 << 16;
 
 /// Bytes of a write's number with its fate.
 const FATE: usize = 32;
@@ -113,13 +120,15 @@ pub enum WireError {
     Field(&'static str),
 }
 
-/// The facts of a value that travel with its piece, and are the client's.
+/// The facts of a value that travel with its piece.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Attributes {
     /// The client's flags.
     pub flags: u32,
     /// When it ends, in Unix seconds; 0 is never.
     pub expiry: u64,
+    /// It never changes: it is a chunk of a file's frozen generation. A server believes that only of a repair.
+    pub is_final: bool,
 }
 
 /// The arguments of a write that the primary computes. The result has the attributes of the value before; an initial value has none.
@@ -240,6 +249,7 @@ impl RequestFrame {
                 let numbers = [left, keys, bytes, lost, short, refused, millis];
                 numbers.into_iter().for_each(|number| put_u64(out, number));
             }
+            Call::Freeze(frozen) | Call::Persisted(frozen) => put_frozen(out, frozen),
         }
     }
 
@@ -327,6 +337,8 @@ impl RequestFrame {
                     millis: read.u64()?,
                 })
             }
+            18 => Call::Freeze(read.frozen()?),
+            19 => Call::Persisted(read.frozen()?),
             _ => return Err(WireError::Field("kind of call")),
         };
         read.end()?;
@@ -507,6 +519,8 @@ fn call_kind(call: &Call) -> u8 {
         Call::FatesAfter { .. } => 15,
         Call::Keys { .. } => 16,
         Call::Report(_) => 17,
+        Call::Freeze(_) => 18,
+        Call::Persisted(_) => 19,
     }
 }
 
@@ -554,7 +568,7 @@ fn put_piece(out: &mut Vec<u8>, piece: Option<&Piece>, attributes: &Attributes) 
     put_u64(out, piece.length);
     put_u64(out, attributes.expiry);
     out.extend(attributes.flags.to_le_bytes());
-    out.extend([0; 4]);
+    out.extend([u8::from(attributes.is_final) << 1, 0, 0, 0]);
 }
 
 fn put_arguments(out: &mut Vec<u8>, arguments: Option<Arguments>) {
@@ -580,6 +594,7 @@ fn put_fate(out: &mut Vec<u8>, fate: &Fate) {
                 Refusal::Invalid => 3,
                 Refusal::NoMemory => 4,
                 Refusal::TooLarge => 5,
+                Refusal::Final => 6,
             };
             (2, why, 0)
         }
@@ -596,6 +611,19 @@ fn put_fates(out: &mut Vec<u8>, fates: &[(WriteId, Fate)]) {
     for (id, fate) in fates {
         put_id(out, *id);
         put_fate(out, fate);
+    }
+}
+
+fn put_frozen(out: &mut Vec<u8>, frozen: &Frozen) {
+    // A list that is too long is the sender's mistake, and no decoder takes it.
+    let Frozen { ino, generation, size, chunk_bits, runs } = frozen;
+    [*ino, *generation, *size].into_iter().for_each(|number| put_u64(out, number));
+    out.extend([*chunk_bits, 0]);
+    out.extend(u16::try_from(runs.len()).unwrap_or(u16::MAX).to_le_bytes());
+    out.extend([0; 4]);
+    for (first, count) in runs {
+        out.extend(first.to_le_bytes());
+        out.extend(count.to_le_bytes());
     }
 }
 
@@ -751,8 +779,14 @@ impl<'a> Reader<'a> {
         let [form, k, index] = self.array()?;
         self.zeros(1)?;
         let (sum, length) = (self.u32()?, self.u64()?);
-        let read = Attributes { expiry: self.u64()?, flags: self.u32()? };
-        self.zeros(4)?;
+        let (expiry, flags) = (self.u64()?, self.u32()?);
+        let is_final = match self.u8()? {
+            0 => false,
+            2 => true,
+            _ => return Err(WireError::Field("marks")),
+        };
+        let read = Attributes { flags, expiry, is_final };
+        self.zeros(3)?;
         let form = match (form, k, index) {
             (0, 0, 0) if (sum, length, read) == (0, 0, Attributes::default()) => return Ok(None),
             (1, 0, 0) => Form::Copy,
@@ -798,6 +832,7 @@ impl<'a> Reader<'a> {
             (2, 3, 0) => declined(Refusal::Invalid),
             (2, 4, 0) => declined(Refusal::NoMemory),
             (2, 5, 0) => declined(Refusal::TooLarge),
+            (2, 6, 0) => declined(Refusal::Final),
             (3, 0, 0) => Ok(Fate::Refused),
             (4, 0, 0) => Ok(Fate::Done(Verdict::Flushed)),
             _ => Err(WireError::Field("fate")),
@@ -813,6 +848,29 @@ impl<'a> Reader<'a> {
             return Err(WireError::Short);
         }
         (0..count).map(|_| Ok((self.id()?, self.fate()?))).collect()
+    }
+
+    fn frozen(&mut self) -> Result<Frozen, WireError> {
+        let (ino, generation, size) = (self.u64()?, self.u64()?, self.u64()?);
+        let [chunk_bits, zero] = self.array()?;
+        let runs = usize::from(u16::from_le_bytes(self.array()?));
+        self.zeros(4)?;
+        if zero != 0 || !(16..=23).contains(&chunk_bits) {
+            return Err(WireError::Field("size of a chunk"));
+        }
+        if ino == 0 || generation == 0 || runs > MAX_RUNS {
+            return Err(WireError::Field("generation"));
+        }
+        let runs: Vec<(u32, u32)> =
+            (0..runs).map(|_| Ok((self.u32()?, self.u32()?))).collect::<Result<_, WireError>>()?;
+        // They follow each other, and all their chunks have bytes of the file.
+        let chunks = size.div_ceil(1 << chunk_bits);
+        let end = |&(first, count): &(u32, u32)| u64::from(first) + u64::from(count);
+        let follow = runs.windows(2).all(|pair| end(&pair[0]) < u64::from(pair[1].0));
+        if !follow || runs.iter().any(|run| run.1 == 0 || end(run) > chunks.min(MAX_CHUNKS)) {
+            return Err(WireError::Field("run of chunks"));
+        }
+        Ok(Frozen { ino, generation, size, chunk_bits, runs })
     }
 
     fn stored(&mut self, attributes: &mut Attributes) -> Result<Stored, WireError> {
@@ -860,7 +918,14 @@ mod tests {
     }
 
     fn verdict() -> impl Strategy<Value = Verdict> {
-        let refusals = [Refusal::NotStored, Refusal::Exists, Refusal::Invalid, Refusal::NoMemory, Refusal::TooLarge];
+        let refusals = [
+            Refusal::NotStored,
+            Refusal::Exists,
+            Refusal::Invalid,
+            Refusal::NoMemory,
+            Refusal::TooLarge,
+            Refusal::Final,
+        ];
         let declined = proptest::sample::select(refusals.to_vec()).prop_map(Verdict::Declined);
         prop_oneof![version().prop_map(Verdict::Stored), declined, Just(Verdict::Flushed)]
     }
@@ -882,6 +947,22 @@ mod tests {
 
     fn change() -> impl Strategy<Value = Change> {
         prop_oneof![piece().prop_map(Change::Put), Just(Change::Staged), Just(Change::Compute(0))]
+    }
+
+    fn frozen() -> impl Strategy<Value = Frozen> {
+        let gaps = proptest::collection::vec((1..9_u32, 1..9_u32), 0..5);
+        (1..=u64::MAX, 1..=u64::MAX, 0..1000_u64, 16..=23_u8, gaps).prop_map(
+            |(ino, generation, more, chunk_bits, gaps)| {
+                let mut end = 0;
+                let mut run = |(gap, count): (u32, u32)| {
+                    let first = end + gap;
+                    end = first + count;
+                    (first, count)
+                };
+                let runs: Vec<_> = gaps.into_iter().map(&mut run).collect();
+                Frozen { ino, generation, size: (u64::from(end) << chunk_bits) + more, chunk_bits, runs }
+            },
+        )
     }
 
     fn call() -> impl Strategy<Value = Call> {
@@ -913,6 +994,8 @@ mod tests {
             any::<(bool, [u64; 7])>().prop_map(|(is_done, [left, keys, bytes, lost, short, refused, millis])| {
                 Call::Report(Report { is_done, left, keys, bytes, lost, short, refused, millis })
             }),
+            frozen().prop_map(Call::Freeze),
+            frozen().prop_map(Call::Persisted),
         ]
     }
 
@@ -943,10 +1026,13 @@ mod tests {
         ]
     }
 
+    fn attributes() -> impl Strategy<Value = Attributes> {
+        any::<(u32, u64, bool)>().prop_map(|(flags, expiry, is_final)| Attributes { flags, expiry, is_final })
+    }
+
     fn request_frame() -> impl Strategy<Value = RequestFrame> {
-        (any::<u128>(), epoch(), call(), any::<(u32, u64)>(), arguments()).prop_map(
-            |(cluster, epoch, call, more, arguments)| {
-                let attributes = Attributes { flags: more.0, expiry: more.1 };
+        (any::<u128>(), epoch(), call(), attributes(), arguments()).prop_map(
+            |(cluster, epoch, call, attributes, arguments)| {
                 let attributes = if carries_piece(&call) { attributes } else { Attributes::default() };
                 let computes = matches!(call, Call::Order { change: Change::Compute(_), .. });
                 RequestFrame {
@@ -959,10 +1045,9 @@ mod tests {
     }
 
     fn reply_frame() -> impl Strategy<Value = ReplyFrame> {
-        (epoch(), proptest::option::of(id()), answer(), any::<(u32, u64)>()).prop_map(|(epoch, id, answer, more)| {
+        (epoch(), proptest::option::of(id()), answer(), attributes()).prop_map(|(epoch, id, answer, attributes)| {
             let has_piece =
                 matches!(answer, Answer::Ordered { computed: Some(_), .. } | Answer::Help(_) | Answer::Value(Some(_)));
-            let attributes = Attributes { flags: more.0, expiry: more.1 };
             let attributes = if has_piece { attributes } else { Attributes::default() };
             ReplyFrame { reply: Reply { epoch, id, answer }, attributes }
         })
@@ -1058,6 +1143,24 @@ mod tests {
         expected.resize(HEADER, 0);
         expected.extend([7, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 2, 0, 0]);
         assert_eq!(bytes, expected);
+    }
+
+    #[test]
+    fn a_frozen_generation_has_chunks_of_its_file() {
+        let decoded = |runs: &[(u32, u32)], size: u64| {
+            let frozen = Frozen { ino: 1, generation: 1, size, chunk_bits: 16, runs: runs.to_vec() };
+            let mut bytes = Vec::new();
+            let request = Request { cluster: 7, epoch: Epoch(1), call: Call::Freeze(frozen) };
+            RequestFrame::new(request).encode(&mut bytes);
+            RequestFrame::decode(&bytes).map(drop)
+        };
+        assert_eq!(decoded(&[(0, 2), (3, 1)], 3 << 16 | 1), Ok(()));
+        let wrong = Err(WireError::Field("run of chunks"));
+        assert_eq!(decoded(&[(0, 2), (3, 1)], 3 << 16), wrong);
+        for runs in [&[(0, 0)][..], &[(0, 2), (2, 1)], &[(3, 1), (0, 1)], &[(u32::MAX, u32::MAX)]] {
+            assert_eq!(decoded(runs, u64::MAX), wrong, "{runs:?}");
+        }
+        assert_eq!(decoded(&[(0, 1); MAX_RUNS + 1], 1), Err(WireError::Field("generation")));
     }
 
     #[test]

@@ -27,7 +27,8 @@
 //! | last close | the same, closed; after 1 s [`inode::Edit::Settle`] | `c/`, then `i/` |
 //! | chmod, chown, utimens | [`inode::Edit::Attributes`], then [`names::Held::mark`] | `i/`, `n/` |
 //!
-//! A server asks [`finish::Finals`] before it takes a chunk. At FREEZE it adds to them, and drains by [`finish::Draining`].
+//! A server asks [`finish::Finals`] before it takes a chunk, and adds to them at FREEZE (`Call::Freeze` of `rdmakv-cluster`). That it drains by
+//! [`finish::Draining`] is not built yet.
 //!
 //! An agent works for the directories whose `d/INO` its server is primary of. In each epoch it first takes its folder by [`finish::Staging`].
 //! Then it reads their buckets again and again, and runs a [`finish::Publication`] for each entry that is new or a whiteout. Chunks of its

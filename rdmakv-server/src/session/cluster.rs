@@ -16,12 +16,13 @@ use rdmakv_cluster::config::{Config, Epoch, Incarnation, Policy};
 use rdmakv_cluster::member::{CallId, Chunks, Member, Replica, Role};
 use rdmakv_cluster::membership::{Action, Identity, Membership, Mismatch, Part};
 use rdmakv_cluster::messages::{
-    Answer, Call, Change, Chunk, Condition, Form, Piece, Place, Refusal, Reply, Report, Request, Select, Stored,
-    Verdict, Version, WriteId,
+    Answer, Call, Change, Chunk, Condition, Form, Frozen, Piece, Place, Refusal, Reply, Report, Request, Select,
+    Stored, Verdict, Version, WriteId,
 };
 use rdmakv_cluster::wire::{About, Arguments, Attributes, Entry, ReplyFrame, RequestFrame, WireError, carries_piece};
 use rdmakv_cluster::writer::CARRIED;
 use rdmakv_proto::clock;
+use rdmakv_proto::files::{Finals, Generation, Ino, Key};
 
 use super::Shards;
 use super::adoption::{self, Adoption, Step};
@@ -34,6 +35,9 @@ const RESERVE: usize = 4 << 20;
 
 /// Bytes of a page of keys after which no other key is added.
 const PAGE: usize = 48 << 10;
+
+/// Frozen generations that are not persisted, at most. Agents repeat the call for more.
+const FROZEN: usize = 1 << 16;
 
 /// Keys that are looked at for a page under one lock: those whose part is computed, and those at which a look is enough.
 const LISTED: (usize, usize) = (250, 10_000);
@@ -58,6 +62,8 @@ pub struct Cluster {
     clock_skew: u64,
     /// For pieces of ordered writes where the store has no room.
     reserve: Arc<Reserve>,
+    /// The generations of files that are frozen. Its lock is taken last, and held for a look only.
+    finals: Mutex<Finals>,
 }
 
 /// The replicas of one shard.
@@ -86,7 +92,8 @@ impl Shard {
         for place in (from..to).rev() {
             let Some((key, replica)) = keys.get_index_mut(place) else { continue };
             let (before, standing, gaps) = adoption.of_key(key);
-            let mut chunks = Lent { pieces, shards, at, key, now, arguments: None, is_over: false, clock_skew };
+            let (arguments, is_over, is_frozen) = (None, false, false);
+            let mut chunks = Lent { pieces, shards, at, key, now, arguments, is_over, is_frozen, clock_skew };
             // No order waits, so there are no replies.
             let _ = member.adopt(replica, before, &standing, gaps, &mut chunks);
             tally.change((false, false), unsettled(replica));
@@ -164,6 +171,7 @@ impl Cluster {
             lost: Mutex::default(),
             counts: ClusterCounts::default(),
             reserve: Arc::new(Reserve::new(RESERVE)),
+            finals: Mutex::default(),
         }
     }
 
@@ -262,6 +270,7 @@ impl Cluster {
         }
 
         let mut shard = self.shard(at);
+        let of_repair = matches!(request.call, Call::Repair { .. });
         let is_tombstone = request.call.piece().is_some_and(|piece| piece.form == Form::Tombstone);
         let piece = match room {
             Room::Chunk(writer) => Some(shard.pieces.keep(writer, attributes.flags, attributes.expiry)),
@@ -275,6 +284,9 @@ impl Cluster {
             }
             _ => None,
         };
+        if let (Some(piece), true) = (piece, of_repair && (attributes.is_final || self.is_frozen(key))) {
+            shard.pieces.make_final(piece);
+        }
         if let (Some(piece), true) = (piece, carries_piece(&request.call)) {
             put_chunk(&mut request.call, Chunk(piece));
         }
@@ -294,7 +306,8 @@ impl Cluster {
         }
         let (named, carried) = pieces(&stays.answer, is_read);
         let of = |piece: Option<&Piece>| piece.and_then(|piece| shard.pieces.get(piece.chunk.0));
-        let attributes = of(named).map(|(_, flags, expiry)| Attributes { flags, expiry }).unwrap_or_default();
+        let is_final = named.is_some_and(|piece| shard.pieces.is_final(piece.chunk.0));
+        let attributes = of(named).map(|(_, flags, expiry)| Attributes { flags, expiry, is_final }).unwrap_or_default();
         let bytes = of(carried).map(|(bytes, ..)| bytes).unwrap_or_default();
         reply(&ReplyFrame { attributes, reply: stays.clone() }, bytes);
         Ok(())
@@ -317,6 +330,8 @@ impl Cluster {
         let answer = match request.call {
             _ if standing.epoch != request.epoch => Answer::OtherEpoch,
             Call::Keys { select, from } => self.keys((select, from), now, page),
+            Call::Freeze(frozen) => self.freeze(shards, &frozen),
+            Call::Persisted(frozen) => self.persisted(&frozen),
             Call::Report(report) => {
                 *self.report.lock().unwrap_or_else(PoisonError::into_inner) = (standing.epoch, report);
                 if report.lost > 0 {
@@ -330,6 +345,45 @@ impl Cluster {
             _ => Answer::Fates(None),
         };
         Reply { epoch: standing.epoch, id: None, answer }
+    }
+
+    /// Refuses changes of a generation's chunks from now on. It is frozen once no write of one is under way here.
+    fn freeze(&self, shards: &Shards, frozen: &Frozen) -> Answer {
+        let (ino, generation) = (Ino(frozen.ino), Generation(frozen.generation));
+        {
+            let mut finals = self.finals();
+            if finals.len() >= FROZEN && !finals.has(ino, generation) {
+                return Answer::Busy;
+            }
+            finals.freeze(ino, generation);
+        }
+        // Also those that a repair brings later are final: it takes the mark along.
+        let mut is_busy = false;
+        for index in frozen.runs.iter().flat_map(|&(first, count)| first..first.saturating_add(count)) {
+            let key = Key::Chunk(ino, generation, index).to_string();
+            let mut shard = self.shard(shards.of(key.as_bytes()));
+            let Shard { keys, pieces, .. } = &mut *shard;
+            let Some(replica) = keys.get(key.as_bytes()) else { continue };
+            is_busy |= replica.next().is_some();
+            replica.current().into_iter().for_each(|current| pieces.make_final(current.piece.chunk.0));
+        }
+        if is_busy { Answer::Busy } else { Answer::Taken }
+    }
+
+    /// Forgets a generation that the backing shows. Chunks that are here stay final.
+    fn persisted(&self, frozen: &Frozen) -> Answer {
+        self.finals().forget(Ino(frozen.ino), Generation(frozen.generation));
+        Answer::Taken
+    }
+
+    fn finals(&self) -> MutexGuard<'_, Finals> {
+        self.finals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns whether a key is a chunk of a generation that was frozen here.
+    fn is_frozen(&self, key: &[u8]) -> bool {
+        let key = std::str::from_utf8(key).ok().filter(|key| key.starts_with("c/")).and_then(Key::parse);
+        key.is_some_and(|key| !self.finals().accepts(&key))
     }
 
     /// Appends the entries of a page of keys. Looks at a bounded number of them.
@@ -414,7 +468,9 @@ impl Cluster {
         let is_read = matches!(request.call, Call::Read);
         let call_id = CallId(0);
         let clock_skew = self.clock_skew;
-        let mut chunks = Lent { pieces, shards, at, key, now, arguments, is_over, clock_skew };
+        let is_frozen = matches!(request.call, Call::Stage { .. } | Call::Order { .. } | Call::Publish { .. })
+            && self.is_frozen(key);
+        let mut chunks = Lent { pieces, shards, at, key, now, arguments, is_over, is_frozen, clock_skew };
         let mut replies = member.take(replica, &standing, (call_id, request), boot, &mut chunks);
         if replies.is_empty() {
             // An order never waits here, or it would block its connection: its client completes the write before it.
@@ -604,6 +660,7 @@ impl Cluster {
             shard.pieces.clear(&mut shards.at(at), clock::now());
             (shard.member, shard.keys, shard.unsettled) = (None, IndexMap::new(), Unsettled::default());
         }
+        *self.finals() = Finals::default();
         // The next configuration is the first of another run. Until then keys are resilient or plain as they were.
         *self.adopted.lock().unwrap_or_else(PoisonError::into_inner) = None;
         count(&self.counts.restarts);
@@ -747,11 +804,18 @@ struct Lent<'a> {
     arguments: Option<(Arguments, Option<u64>)>,
     /// The value has expired.
     is_over: bool,
+    /// The key is a chunk of a generation that is frozen.
+    is_frozen: bool,
     /// Seconds that clocks of servers may be apart.
     clock_skew: u64,
 }
 
 impl Chunks for Lent<'_> {
+    fn is_final(&self, value: Option<&Stored>) -> bool {
+        let is_marked = |value: &Stored| value.is_value() && self.pieces.is_final(value.piece.chunk.0);
+        self.is_frozen || value.is_some_and(is_marked)
+    }
+
     fn compute(&mut self, value: Option<&Stored>, _: u64) -> Result<Piece, Refusal> {
         let (arguments, added) = self.arguments.ok_or(Refusal::Invalid)?;
         let value = value.filter(|_| !self.is_over);

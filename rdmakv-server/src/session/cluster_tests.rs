@@ -7,8 +7,8 @@ use rdmakv_cluster::facts::{Change as Changed, Fact, View};
 use rdmakv_cluster::json;
 use rdmakv_cluster::membership::{Action, Identity};
 use rdmakv_cluster::messages::{
-    Answer, Call, Change, Chunk, Condition, Epoch, Form, Piece, Place, Refusal, Request, Select, Verdict, Version,
-    WriteId,
+    Answer, Call, Change, Chunk, Condition, Epoch, Form, Frozen, Piece, Place, Refusal, Request, Select, Verdict,
+    Version, WriteId,
 };
 use rdmakv_cluster::placement::Placement;
 use rdmakv_cluster::wire::{About, Arguments, Attributes, Entry, ReplyFrame, RequestFrame};
@@ -134,7 +134,7 @@ fn epochs_keep_values_but_for_flushes_and_policies() {
 #[test]
 fn values_that_expired_are_forgotten_as_tombstones() {
     let (shared, cluster) = server(&configuration().whole().unwrap());
-    let attributes = Attributes { flags: 0, expiry: NOW + 10 };
+    let attributes = Attributes { expiry: NOW + 10, ..Attributes::default() };
     let ordered = send(&shared, "r:key", (order(1, Condition::Always), b"value"), attributes, NOW);
     let (Answer::Ordered { version, .. }, _) = answer(&ordered) else { panic!() };
     ask(&shared, Call::Publish { id: WriteId { client: 9, sequence: 1 }, version }, b"");
@@ -181,7 +181,7 @@ fn a_new_primary_ends_values_early() {
     let ring = config.ring();
     let handed = (1..).find(|&at| ring.primary(key(at).as_bytes()) == Some(id)).unwrap();
     let own = (1..).find(|&at| ring.primary(key(at).as_bytes()) != Some(id)).unwrap();
-    let attributes = Attributes { flags: 0, expiry: NOW + 10 };
+    let attributes = Attributes { expiry: NOW + 10, ..Attributes::default() };
     let Call::Order { change: Change::Put(piece), .. } = order(1, Condition::Always) else { panic!() };
     let (version, write) = (Version::new(config.epoch(), 5), WriteId { client: 9, sequence: 1 });
     let seal = Call::Seal { id: write, version, base: Version::ABSENT, piece: Some(piece) };
@@ -389,4 +389,59 @@ fn fragments_are_lent_until_they_are_another_values() {
     adopt(&shared, &cluster, &config.with_policy(b"other:", Policy::Copies(2)).unwrap(), 6);
     assert_eq!(State::of(image(handle)[0]), State::Held, "an epoch covers what was shown");
     assert_eq!(State::of(image(after)[0]), State::Held);
+}
+
+fn freeze(ino: u64) -> Frozen {
+    Frozen { ino, generation: 1, size: 2 << 16, chunk_bits: 16, runs: vec![(0, 2)] }
+}
+
+/// Returns what the server tells of a value, and whether it never changes.
+fn told(shared: &Shared, key: &str) -> bool {
+    let bytes = send(shared, key, (Call::Survey, b""), Attributes::default(), NOW);
+    let end = bytes.iter().position(|&byte| byte == b'\n').unwrap();
+    let frame = ReplyFrame::decode(&bytes[end + 1..bytes.len() - 2]).unwrap();
+    assert!(matches!(frame.reply.answer, Answer::Value(Some(_))), "{frame:?}");
+    frame.attributes.is_final
+}
+
+#[test]
+fn chunks_of_a_frozen_generation_never_change() {
+    let config = configuration().with_policy(b"c/", Policy::Copies(2)).unwrap();
+    let (shared, _cluster) = server(&config);
+    let ask =
+        |key: &str, call: Call, piece: &[u8]| answer(&send(&shared, key, (call, piece), Attributes::default(), NOW)).0;
+    let put = |key: &str, sequence| {
+        let Answer::Ordered { version, .. } = ask(key, order(sequence, Condition::Always), b"value") else { panic!() };
+        version
+    };
+    let publish =
+        |key: &str, sequence, version| ask(key, Call::Publish { id: WriteId { client: 9, sequence }, version }, b"");
+    let declined = Answer::Done(Verdict::Declined(Refusal::Final));
+    let version = put("c/5/1/0", 1);
+    // A write is under way, and is completed. No other one begins.
+    assert_eq!(ask("agent", Call::Freeze(freeze(5)), b""), Answer::Busy);
+    assert_eq!(publish("c/5/1/0", 1, version), Answer::Done(Verdict::Stored(version)));
+    assert_eq!(ask("c/5/1/1", order(2, Condition::Absent), b"value"), declined);
+    assert!(!told(&shared, "c/5/1/0"));
+    for _ in 0..2 {
+        assert_eq!(ask("agent", Call::Freeze(freeze(5)), b""), Answer::Taken);
+    }
+    assert!(told(&shared, "c/5/1/0"));
+    let Call::Order { id, change: Change::Put(piece), .. } = order(3, Condition::Always) else { panic!() };
+    assert_eq!(ask("c/5/1/0", Call::Stage { id, piece }, b"value"), declined);
+    assert_eq!(ask("c/5/1/0", order(4, Condition::Version(version)), b"value"), declined);
+    // Another generation is another one, and so is a key that is no chunk.
+    let other = put("c/5/2/0", 5);
+    assert_eq!(publish("c/5/2/0", 5, other), Answer::Done(Verdict::Stored(other)));
+    assert!(!told(&shared, "c/5/2/0"));
+
+    // Chunks that are here stay as they are after that, but may go.
+    assert_eq!(ask("agent", Call::Persisted(freeze(5)), b""), Answer::Taken);
+    assert_eq!(ask("c/5/1/0", order(6, Condition::Always), b"value"), declined);
+    let tombstone = Piece { form: Form::Tombstone, length: 0, sum: 0, ..piece };
+    let (id, change) = (WriteId { client: 9, sequence: 7 }, Change::Put(tombstone));
+    let delete = Call::Order { id, lowest: 1, condition: Condition::Present, change };
+    let Answer::Ordered { version, .. } = ask("c/5/1/0", delete, b"") else { panic!() };
+    assert_eq!(publish("c/5/1/0", 7, version), Answer::Done(Verdict::Stored(version)));
+    assert!(matches!(ask("c/5/1/0", order(8, Condition::Always), b"value"), Answer::Ordered { .. }));
 }

@@ -85,6 +85,8 @@ pub struct Pieces {
     kept: HashMap<u64, Kept>,
     /// Those that are shown. Others may have been.
     shown: HashSet<u64>,
+    /// Those that never change: chunks of frozen generations of files.
+    finals: HashSet<u64>,
     /// Bytes of the kept pieces.
     bytes: u64,
     last: u64,
@@ -140,6 +142,18 @@ impl Pieces {
         Some((piece.bytes(), flags, expiry))
     }
 
+    /// Marks a piece as one that never changes.
+    pub fn make_final(&mut self, number: u64) {
+        if self.kept.contains_key(&number) {
+            self.finals.insert(number);
+        }
+    }
+
+    /// Returns whether a piece never changes.
+    pub fn is_final(&self, number: u64) -> bool {
+        self.finals.contains(&number)
+    }
+
     /// Has a piece end so many seconds earlier, if it ends.
     pub fn end_early(&mut self, number: u64, seconds: u64) {
         // No expiry is 0, which stands for never.
@@ -180,6 +194,7 @@ impl Pieces {
     pub fn free(&mut self, store: &mut Store, number: u64, now: u64) {
         let Some(piece) = self.kept.remove(&number) else { return };
         self.shown.remove(&number);
+        self.finals.remove(&number);
         self.bytes -= piece.bytes().len() as u64;
         if let Kept::Chunk(piece) = piece {
             store.end_piece(piece, now);
@@ -189,6 +204,7 @@ impl Pieces {
     /// Gives all pieces back to their store.
     pub fn clear(&mut self, store: &mut Store, now: u64) {
         self.shown.clear();
+        self.finals.clear();
         for (_, piece) in self.kept.drain() {
             if let Kept::Chunk(piece) = piece {
                 store.end_piece(piece, now);

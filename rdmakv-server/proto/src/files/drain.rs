@@ -18,6 +18,21 @@ impl Finals {
         self.0.insert((ino, generation));
     }
 
+    /// Returns how many generations are frozen.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Returns whether no generation is frozen.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns whether a generation is frozen.
+    pub fn has(&self, ino: Ino, generation: Generation) -> bool {
+        self.0.contains(&(ino, generation))
+    }
+
     /// Forgets a generation whose chunks are gone.
     pub fn forget(&mut self, ino: Ino, generation: Generation) {
         self.0.remove(&(ino, generation));
