@@ -27,7 +27,9 @@
 //! Values that several servers keep, and fragments of them, are *primary* where their key's server may answer, which readers take as
 //! alive. They are *held* where it may not, and then they are no answer. A held fragment is a part of one that the primary gives.
 
-use crc_fast::{CrcAlgorithm, Digest, checksum_combine};
+use crc_fast::{CrcAlgorithm, Digest};
+
+use crate::sums::joined;
 
 /// Bytes before the key.
 pub const HEADER: usize = 56;
@@ -85,8 +87,8 @@ pub fn sum(version: u64, flags: u32, key: &[u8], value: &[u8]) -> u32 {
 
 /// Returns the same for a value of this length, of which [`value_sum`] is known.
 pub fn sum_of(version: u64, flags: u32, key: &[u8], (length, value_sum): (usize, u32)) -> u32 {
-    let before = before_value(version, flags, key, length).finalize();
-    checksum_combine(CrcAlgorithm::Crc32Iscsi, before, u64::from(value_sum), length as u64) as u32
+    let before = before_value(version, flags, key, length).finalize() as u32;
+    joined(before, (value_sum, length as u32))
 }
 
 #[inline]

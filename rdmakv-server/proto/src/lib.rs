@@ -26,3 +26,4 @@ pub mod item;
 pub mod lease;
 pub mod messages;
 pub mod placement;
+mod sums;
