@@ -22,6 +22,10 @@ use std::time::Duration;
 /// The most bytes of a request: more than any datagrams carry, so that the others are refused and not cut off.
 const MOST: usize = 2 << 20;
 
+/// Silence after which the server may have forgotten this client, in nanoseconds: half of the time that it takes. A request that is sent then
+/// could have an unknown outcome, so a new client is made first.
+const SILENCE: u64 = 300_000_000_000;
+
 /// A client of one server, and its socket.
 pub(crate) struct Datagrams {
     client: reliable::Client,
@@ -33,6 +37,10 @@ pub(crate) struct Datagrams {
     /// Replies that were not taken.
     heard: VecDeque<Vec<u8>>,
     events: VecDeque<Event>,
+    /// When something was last heard, by the clock of the port; 0 before.
+    heard_at: u64,
+    /// Silence after which no request is taken.
+    silence: u64,
     /// Whether a message found no room.
     is_blocked: bool,
     /// Why it is of no use any more.
@@ -57,6 +65,8 @@ impl Datagrams {
             ids: HashMap::new(),
             heard: VecDeque::new(),
             events: VecDeque::new(),
+            heard_at: 0,
+            silence: SILENCE,
             is_blocked: false,
             broken: None,
         })
@@ -145,6 +155,9 @@ fn hash(key: &[u8]) -> u64 {
 
 impl End for Datagrams {
     fn say(&mut self, bytes: &[u8]) -> Result<(), SendError> {
+        if self.heard_at > 0 && self.port.now().saturating_sub(self.heard_at) > self.silence {
+            return Err(SendError::Disconnected);
+        }
         // Looked at before the first fragment, so that the others find room.
         let is_full = self.client.unanswered() >= ClientLimits::default().calls;
         if !self.assembly.is_within() && is_full {
@@ -199,6 +212,7 @@ impl End for Datagrams {
         self.client.tick(now);
         while let Some((from, bytes)) = self.port.poll() {
             self.client.receive(now, from, bytes);
+            self.heard_at = now;
         }
         self.send();
         while let Some(event) = self.client.next_event() {
@@ -248,5 +262,72 @@ impl Drop for Datagrams {
         self.send();
         // Whatever is not sent by now is lost, as a datagram may be.
         self.port.wait(Some(now));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use frrwp::fabric::reliability::{Secret, Server, ServerLimits};
+    use rdmakv_proto::messages::Request;
+
+    /// A server that answers each request with NONE.
+    fn serve(port: &mut UdpPort, server: &mut Server<Vec<u8>>) {
+        port.wait(Some(port.now() + 10_000_000));
+        let now = port.now();
+        while let Some((from, bytes)) = port.poll() {
+            let Some(request) = server.receive(now, from, bytes) else { continue };
+            let (id, ..) = messages::fragment(request.message).unwrap();
+            let mut reply = Vec::new();
+            messages::start(&mut reply, id, messages::Kind::None, false);
+            let work = request.work;
+            server.complete(now, work, &reply, None);
+        }
+        server.outbox().iter().for_each(|(to, bytes)| port.send(to, bytes).unwrap());
+        server.outbox().clear();
+        port.wait(Some(now));
+    }
+
+    fn get(id: u32) -> Vec<u8> {
+        let (mut message, mut bytes) = (Vec::new(), Vec::new());
+        let kind = Request::get(&mut bytes, false, b"k");
+        messages::start(&mut message, id, kind, false);
+        message.extend(bytes);
+        message
+    }
+
+    #[test]
+    fn long_silence_ends_it_before_a_request() {
+        let mut port = UdpPort::listen("127.0.0.1:0".parse().unwrap(), 1, 1400).unwrap().remove(0);
+        let to = format!("udp:{}", port.local_address().unwrap());
+        let mut server = Server::new(ServerLimits::default(), Secret::new([1; 16]), 1, 0, |_| RequestKind::Read);
+        let mut end = Datagrams::open(&to, Duration::from_secs(9), Duration::from_secs(60)).unwrap();
+        end.silence = 0;
+        end.say(&get(7)).unwrap();
+        let mut reply = Vec::new();
+        while !end.heard(&mut reply) {
+            serve(&mut port, &mut server);
+            end.progress();
+        }
+        assert_eq!(messages::fragment(&reply).unwrap().0, 7);
+        let at = end.port.now();
+        while end.port.now() == at {}
+        assert_eq!(end.say(&get(8)), Err(SendError::Disconnected), "nothing of it is sent");
+        assert_eq!(end.client.unanswered(), 0);
+        end.silence = SILENCE;
+        end.say(&get(9)).unwrap();
+    }
+
+    #[test]
+    fn what_datagrams_do_not_carry_is_refused_here() {
+        let mut end = Datagrams::open("udp:127.0.0.1:9", Duration::from_secs(9), Duration::from_secs(60)).unwrap();
+        let mut message = get(5);
+        message.resize((1 << 20) + (200 << 10), 0);
+        end.say(&message).unwrap();
+        let mut reply = Vec::new();
+        assert!(end.heard(&mut reply) && matches!(end.next_event(), Some(Event::Message)));
+        let (id, kind, _, bytes) = messages::fragment(&reply).unwrap();
+        let refused = Reply::decode(kind, bytes).unwrap();
+        assert!(id == 5 && matches!(refused, Reply::Refused { why: Refusal::TooLarge, .. }), "{refused:?}");
     }
 }
