@@ -8,7 +8,8 @@ use rdmakv_client::ServerAddress;
 
 /// A server's place: `HOST:PORT` or `tcp:HOST:PORT`, `udp:HOST:PORT`, `unix:PATH`, which the generator speaks to itself; or an address
 /// that rdmakv-server's client library takes, through which it is spoken to: one that begins with a fabric (`shm:@NAME`,
-/// `iwarp:HOST:PORT`, `verbs:HOST:PORT`, each with what to fall back to after a comma), or any after `client:`.
+/// `iwarp:HOST:PORT`, `verbs:HOST:PORT`, each with what to fall back to after a comma), or any after `client:`. Our own
+/// protocol over datagrams is `client:udp:HOST:PORT`.
 ///
 /// ```
 /// use rdmakv_bench::Target;
