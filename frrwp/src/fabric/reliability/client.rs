@@ -1,9 +1,10 @@
 //! The client's side: calls, their parts and time-outs.
 
+use super::down::{Down, OVERTAKEN, is_before};
 use super::limits::{ClientLimits, MILLISECOND, OPEN, SECOND, UNASKED};
 use super::order::{Call, Order, Scope};
 use super::outbox::Outbox;
-use super::parts::{Assembly, Bits, parts};
+use super::parts::{Bits, parts};
 use super::server::RequestKind;
 use super::window::Window;
 use super::wire::{Body, Cookie, Datagram, LISTED, List, MAX_MESSAGE, Part, Refused, flags};
@@ -16,8 +17,6 @@ const HELLO_TIME: u64 = 50 * MILLISECOND;
 const TELL_TIME: u64 = MILLISECOND;
 /// PINGs that tell a floor and are not answered, after which the server's own time ends what it keeps.
 const PINGS: u32 = 8;
-/// Later parts that came before a missing one, when it counts as lost.
-const OVERTAKEN: u16 = 3;
 /// The wait before a refused request is sent again, or more room is asked for; it doubles up to a second.
 const BUSY_TIME: u64 = 2 * MILLISECOND;
 /// The longest round trip that is believed, in µs.
@@ -95,19 +94,6 @@ pub struct ClientCounters {
     pub slow_down: u64,
 }
 
-/// The reply that comes for a request.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Down {
-    execution: u32,
-    assembly: Assembly,
-    /// Parts that are there, or on their way.
-    asked: Bits,
-    /// Whether parts are to be asked for again.
-    has_lost: bool,
-    /// The clock when lost parts were last asked for.
-    recovery: Option<u32>,
-}
-
 /// A call under way.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Open {
@@ -164,7 +150,7 @@ impl Open {
     /// Returns how many datagrams are on their way, in both directions.
     fn flight(&self) -> u16 {
         match &self.down {
-            Some(down) => down.asked.count() - down.assembly.have().count(),
+            Some(down) => down.flight(),
             None => (self.sent.count() - self.acked.count()).max(u16::from(self.is_waiting)),
         }
     }
@@ -186,8 +172,7 @@ impl Open {
         self.is_waiting = false;
         self.due = u64::MAX;
         if let Some(down) = &mut self.down {
-            down.asked = down.assembly.have().clone();
-            down.has_lost = true;
+            down.give_up_flight();
         }
     }
 }
@@ -232,10 +217,6 @@ pub struct Client {
     counters: ClientCounters,
     #[cfg(any(test, rdmakv_fault_injection))]
     mixes_executions: bool,
-}
-
-fn is_before(clock: u32, other: u32) -> bool {
-    (clock.wrapping_sub(other) as i32) < 0
 }
 
 fn clock(now: u64) -> u32 {
@@ -716,10 +697,10 @@ impl Client {
             return self.succeed(at, part.bytes.to_vec());
         }
         let open = &self.open[at];
-        let is_other = open.down.as_ref().is_some_and(|down| down.execution != part.execution);
+        let is_other = open.down.as_ref().is_some_and(|down| down.execution() != part.execution);
         #[cfg(any(test, rdmakv_fault_injection))]
         let is_other = is_other && !self.mixes_executions;
-        if is_other && open.down.as_ref().is_some_and(|down| is_before(part.execution, down.execution)) {
+        if is_other && open.down.as_ref().is_some_and(|down| is_before(part.execution, down.execution())) {
             self.counters.stale += 1;
             return;
         }
@@ -730,17 +711,13 @@ impl Client {
             }
             let Some(down) = &mut open.down else { return (false, 0) };
             let is_new = down.place(part);
-            let lost = if down.recovery.is_none_or(|recovery| !is_before(echo, recovery)) {
-                down.find_lost(part.part)
-            } else {
-                0
-            };
+            let lost = down.find_lost(part.part, echo);
             open.due = if open.flight() > 0 { now + timeout } else { u64::MAX };
             (is_new, lost)
         });
         self.window.arrived(u16::from(is_new));
         (0..lost).for_each(|_| self.window.lost(now));
-        if self.open[at].down.as_ref().is_some_and(|down| down.assembly.is_whole()) {
+        if self.open[at].down.as_ref().is_some_and(Down::is_whole) {
             let message = self.change(at, |open| open.down.as_mut().map(Down::take_message));
             self.succeed(at, message.unwrap_or_default());
         }
@@ -812,7 +789,7 @@ impl Client {
                     open.hold_back(now);
                 });
             }
-            Refused::ReplyGone if execution != open.down.as_ref().map_or(0, |down| down.execution) => {
+            Refused::ReplyGone if execution != open.down.as_ref().map_or(0, Down::execution) => {
                 self.counters.stale += 1;
             }
             Refused::ReplyGone if open.call.kind == RequestKind::Mutation => self.fail(at, Failure::Unknown),
@@ -825,72 +802,5 @@ impl Client {
             }),
             Refused::TooLarge => self.fail(at, Failure::TooLarge),
         }
-    }
-}
-
-impl Down {
-    fn of(part: &Part<'_>) -> Option<Self> {
-        let mut asked = Bits::new(part.parts);
-        for part in 0..part.parts.min(UNASKED) {
-            asked.add(part);
-        }
-        let assembly = Assembly::of(part)?;
-        Some(Self { execution: part.execution, assembly, asked, has_lost: false, recovery: None })
-    }
-
-    fn place(&mut self, part: &Part<'_>) -> bool {
-        let is_new = self.assembly.place(part) == Some(true);
-        if is_new {
-            self.asked.add(part.part);
-        }
-        is_new
-    }
-
-    /// Notes parts as lost that this one has overtaken; returns how many.
-    fn find_lost(&mut self, by: u16) -> u16 {
-        let mut lost = 0;
-        for part in self.assembly.have().first_missing()..by.saturating_sub(OVERTAKEN - 1) {
-            if self.asked.has(part) && !self.assembly.have().has(part) {
-                self.asked.remove(part);
-                lost += 1;
-            }
-        }
-        self.has_lost |= lost > 0;
-        lost
-    }
-
-    /// Returns the list of a WANT for at most `room` parts, if it is time for one.
-    fn next_list(&mut self, room: u16, clock: u32) -> Option<List> {
-        let (have, parts) = (self.assembly.have(), self.assembly.parts());
-        let next = have.first_missing();
-        let lacking = parts - self.asked.count();
-        let is_due = self.has_lost || self.asked.count() == have.count() || room.min(lacking) >= lacking.min(UNASKED);
-        if lacking == 0 || !is_due {
-            return None;
-        }
-        let mut list = List { next, upto: next, execution: self.execution, there: [0; 4] };
-        let mut left = room;
-        for part in next..parts.min(next.saturating_add(LISTED)) {
-            if left == 0 {
-                break;
-            }
-            list.upto = part + 1;
-            if self.asked.has(part) {
-                list.add(part);
-            } else {
-                self.asked.add(part);
-                left -= 1;
-            }
-        }
-        if std::mem::take(&mut self.has_lost) {
-            self.recovery = Some(clock);
-        }
-        Some(list)
-    }
-
-    fn take_message(&mut self) -> Vec<u8> {
-        let empty = Assembly::of(&Part { execution: 0, part: 0, parts: 1, length: 0, bytes: &[] });
-        self.asked = Bits::new(1);
-        empty.map(|empty| std::mem::replace(&mut self.assembly, empty).into_bytes()).unwrap_or_default()
     }
 }

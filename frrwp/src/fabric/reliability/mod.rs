@@ -52,6 +52,7 @@
 
 mod client;
 mod cookie;
+mod down;
 mod limits;
 mod order;
 mod outbox;
