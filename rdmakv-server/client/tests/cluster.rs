@@ -73,8 +73,14 @@ fn a_cluster_is_made_changed_and_shown() {
     let server = store.read().unwrap().config().unwrap().servers()[1].clone();
     store.put(&[Fact::Alive(server.id, server.incarnation)], None).unwrap();
 
-    assert_eq!(cluster(&["drain", "a"]).1, "server a drains; epoch 7\n");
-    assert_eq!(cluster(&["drain", "0"]).1, "server 0 drains; epoch 7\n");
+    let lacks = |policy: &str, needed: u8| {
+        format!(
+            "warning: {policy} needs {needed} servers, and the cluster has 1: start more: writes are refused until there are 2\n"
+        )
+    };
+    let lacks = format!("{}{}", lacks("code:4+2", 6), lacks("copies:3", 3));
+    assert_eq!(cluster(&["drain", "a"]).1, format!("server a drains; epoch 7\n{lacks}"));
+    assert_eq!(cluster(&["drain", "0"]).1, format!("server 0 drains; epoch 7\n{lacks}"));
     let (code, _, why) = cluster(&["drain", "b"]);
     assert!(code == 1 && why.contains("no other server could take its keys"), "{why}");
     let (code, _, why) = cluster(&["drain", "c"]);
@@ -112,6 +118,22 @@ fn operations_without_servers_end_at_once() {
 }
 
 #[test]
+fn status_names_the_server_that_others_wait_for() {
+    let Some(etcd) = Members::start(1) else { return };
+    let join = |config: Config, run| config.with_server(&format!("s{run}"), vec![], 1, Incarnation(run)).unwrap();
+    // The one that had the keys is gone.
+    let config = join(join(Config::new(7), 1).whole().unwrap(), 2);
+    let mut store = etcd.store("main");
+    assert!(store.create(&config).unwrap());
+    let status = || rdmakv(&etcd.urls(), &["cluster", "status", "--wait", "0", "--up", "2"]).2;
+    let why = status();
+    assert!(why.contains("s1 has keys that others wait for, and is gone: start it again under this name"), "{why}");
+    store.put(&[Fact::Alive(config.servers()[0].id, Incarnation(1))], None).unwrap();
+    let why = status();
+    assert!(why.contains("see that they run with --etcd and agents"), "{why}");
+}
+
+#[test]
 fn status_waits_until_servers_are_up() {
     let Some(etcd) = Members::start(1) else { return };
     let urls = etcd.urls();
@@ -123,7 +145,7 @@ fn status_waits_until_servers_are_up() {
     assert!(store.create(&config).unwrap());
     let (code, said, why) = wait("0", "2");
     assert!(code == 1 && said.starts_with("cluster main  epoch 3  not whole"), "{said}");
-    assert!(why.contains("after 0 s epoch 3 is not whole and 0 of 2 servers are up: see"), "{why}");
+    assert!(why.contains("after 0 s epoch 3 is not whole and 0 of 2 servers are up: "), "{why}");
     // It waits for both servers, and for what they adopted.
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| wait("600", "2"));

@@ -136,7 +136,11 @@ fn drain(store: &mut Store, name: &str, id: &str) -> Result<(String, Value), Fai
         let why = format!("drain server {id}: cluster {name} has no such server: give a number or name of its status");
         return Err(Failure::No(why));
     }
-    Ok(changed(&format!("server {id} drains"), name, &config))
+    let (mut said, answer) = changed(&format!("server {id} drains"), name, &config);
+    for lack in config.policies().iter().filter_map(|&(_, policy)| lack(&config, policy)) {
+        let _ = writeln!(said, "warning: {lack}");
+    }
+    Ok((said, answer))
 }
 
 /// Begins an epoch that has no older value, and waits until no server answers by an earlier one.
@@ -169,6 +173,14 @@ fn servers_up(view: &View, config: &Config) -> usize {
         server.state == State::Up && facts.is_alive(id, run) && facts.has_adopted(run, config.epoch())
     };
     config.servers().iter().filter(is_up).count()
+}
+
+/// Returns the last server that is up, if it is gone: only it has the keys, so no other leaves the state *joining*.
+fn keeper<'a>(view: &View, config: &'a Config) -> Option<&'a Server> {
+    let mut up = config.servers().iter().filter(|server| server.state != State::Joining);
+    let last = up.next().filter(|last| !view.facts().is_alive(last.id, last.incarnation))?;
+    let others_join = config.servers().iter().any(|server| server.state == State::Joining);
+    (up.next().is_none() && others_join).then_some(last)
 }
 
 /// Returns whether the epoch is whole and so many servers are up.
@@ -215,10 +227,11 @@ fn status(
     let late = wait.filter(|&(_, up)| !is_ready(&view, up)).map(|(seconds, up)| {
         let (epoch, whole) = (config.epoch().0, if config.is_whole() { "whole" } else { "not whole" });
         let servers = servers_up(&view, config);
-        format!(
-            "wait for cluster {name}: after {seconds} s epoch {epoch} is {whole} and {servers} of {up} servers are up: \
-             see that they run with --etcd and agents, or raise --wait"
-        )
+        let remedy = match keeper(&view, config) {
+            Some(gone) => format!("{} has keys that others wait for, and is gone: start it again under this name", gone.name),
+            None => "see that they run with --etcd and agents, or raise --wait".to_owned(),
+        };
+        format!("wait for cluster {name}: after {seconds} s epoch {epoch} is {whole} and {servers} of {up} servers are up: {remedy}")
     });
     Ok((status_text(&view, config, name, &repairs), answer, late))
 }

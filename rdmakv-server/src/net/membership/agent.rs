@@ -41,7 +41,9 @@ impl Agent {
         let (mut pause, mut failing) = (PAUSE.0, false);
         while !ends() {
             let started = Instant::now();
-            let why = match self.start() {
+            let child = self.start();
+            let has_started = child.is_ok();
+            let why = match child {
                 Ok(mut child) => {
                     let end = wait(&mut child, ends);
                     if ends() {
@@ -56,11 +58,12 @@ impl Agent {
                 Err(error) => format!("cannot be started: {error}"),
             };
             if !std::mem::replace(&mut failing, true) {
-                log::print(format_args!(
-                    "cluster: the agent {} {why}: keys are not repaired meanwhile: name rdmakv by --agent, or start `rdmakv agent` \
-                     yourself (--agent no)",
-                    self.program().display()
-                ));
+                let remedy = if has_started {
+                    "it is started again, and keys are not repaired meanwhile: see what it said"
+                } else {
+                    "keys are not repaired: name rdmakv by --agent, or start `rdmakv agent` yourself (--agent no)"
+                };
+                log::print(format_args!("cluster: the agent {} {why}: {remedy}", self.program().display()));
             }
             let until = Instant::now() + pause;
             while !ends() && Instant::now() < until {
