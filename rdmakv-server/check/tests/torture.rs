@@ -165,5 +165,5 @@ fn a_value_under_a_wrong_key_is_found() {
 fn a_wrong_call_says_what_would_be_right() {
     let (output, _) = check(&["--transports", "carrier-pigeon"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("tcp, socket, shm and iwarp"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("tcp, socket, shm, iwarp and datagrams"));
 }
