@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
-/// Whether the first one came.
+/// Whether one came that asks. One that ends the process is told to no other thread, which would report it, too.
 pub(crate) static STOP: AtomicBool = AtomicBool::new(false);
 
 /// Decides what the first one does. Its lock is held while the process ends, so that no file is made meanwhile.
@@ -34,13 +34,14 @@ fn state() -> MutexGuard<'static, State> {
 pub(crate) fn listen() {
     let heard = || {
         let state = state();
-        if STOP.swap(true, Ordering::Relaxed) || !state.only_asks {
-            for path in &state.unfinished {
-                let _ = std::fs::remove_file(path);
-            }
-            report();
-            end();
+        if state.only_asks && !STOP.swap(true, Ordering::Relaxed) {
+            return;
         }
+        for path in &state.unfinished {
+            let _ = std::fs::remove_file(path);
+        }
+        report();
+        end();
     };
     let _ = ctrlc::set_handler(heard);
 }
@@ -83,7 +84,7 @@ pub(crate) fn only_ask() {
     state().only_asks = true;
 }
 
-/// Returns whether the first one came.
+/// Returns whether one came that asks.
 pub(crate) fn came() -> bool {
     STOP.load(Ordering::Relaxed)
 }
