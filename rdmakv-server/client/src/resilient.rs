@@ -625,8 +625,9 @@ impl Resilient {
     /// Reads the fragments of a key's value, if it is known where they are.
     fn read_fragments(&mut self, key: &[u8], hands: &mut Hands<'_>) -> Option<FragmentRead> {
         let located = self.fragment_tags.get(key)?;
-        let read = self.read_located(located, key, hands);
-        if read.is_none() {
+        let read = self.read_located(Arc::clone(&located), key, hands);
+        // Without a slot or room to post it the places are good all the same.
+        if read.is_none() && !located.is_leased(clock::boot()) {
             self.fragment_tags.forget(key);
         }
         read
