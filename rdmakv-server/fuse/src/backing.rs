@@ -104,7 +104,7 @@ impl Backing {
         Ok(Self { path: path.to_owned(), root, data })
     }
 
-    /// Opens a directory; None if it is not there, or is none.
+    /// Opens a directory; None if the name is absent, or is not a directory.
     ///
     /// # Errors
     ///

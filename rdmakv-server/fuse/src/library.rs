@@ -123,7 +123,7 @@ impl How {
         Self { writes: true, ..self }
     }
 
-    /// Makes the file if there is none.
+    /// Makes the file if it is absent.
     pub fn create(self) -> Self {
         Self { creates: true, ..self }
     }

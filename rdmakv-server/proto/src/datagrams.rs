@@ -2,7 +2,7 @@
 //!
 //! A message there is one [fragment](crate::messages::fragment): its start, then all of its bytes. HELLO, RUN, GET and SEEN go up; WELCOME,
 //! RAN, ITEM, LARGE, NONE and REFUSED come down. A server that lost the reply of a read executes the read again. It executes anything
-//! else at most once, so what is not known to be a read is none.
+//! else at most once, so a command that is not known counts as a mutation.
 
 use crate::messages::{self, Request};
 
