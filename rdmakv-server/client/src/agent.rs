@@ -38,7 +38,7 @@ impl Agent {
 
     /// Works for so long, and returns what happened.
     pub fn work(&mut self, time: Duration) -> Vec<AgentEvent> {
-        self.client.serve(&mut self.duties, time);
+        self.client.serve(&mut self.duties, time, |_| false);
         self.duties.take_events()
     }
 }

@@ -8,6 +8,7 @@
 //! tombstones. Each is ended once it was there for long.
 
 use super::buffer::Part;
+use super::caller::{Caller, Came, Outgoing};
 use super::erasure::{Fragments, Parts};
 use super::membership::Layout;
 use rdmakv_cluster::config::{ServerId, State};
@@ -40,21 +41,6 @@ const ATTEMPTS: u32 = 12;
 const SEEN: usize = 1 << 18;
 /// Bytes that may be sent at once, though the rate is kept in the long run, in nanoseconds of the rate.
 const BURST: u64 = SECOND / 20;
-
-/// A reply with the bytes that follow it.
-pub(super) type Came = (ReplyFrame, Vec<u8>);
-
-/// A call to send.
-#[derive(Debug)]
-pub(super) struct Outgoing {
-    /// The call's number, which its reply is given with.
-    pub(super) number: u64,
-    pub(super) to: ServerId,
-    pub(super) key: Vec<u8>,
-    pub(super) frame: RequestFrame,
-    /// The bytes that follow it.
-    pub(super) body: Part,
-}
 
 /// An event in the work of an agent.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -227,9 +213,10 @@ impl Duties {
     pub(super) fn take_events(&mut self) -> Vec<AgentEvent> {
         std::mem::take(&mut self.events)
     }
+}
 
-    /// Does what is due, in the epoch of this layout.
-    pub(super) fn progress(&mut self, layout: &Arc<Layout>, now: u64) -> Vec<Outgoing> {
+impl Caller for Duties {
+    fn progress(&mut self, layout: &Arc<Layout>, now: u64) -> Vec<Outgoing> {
         if self.layout.as_ref().is_none_or(|own| own.epoch() != layout.epoch()) {
             self.adopt(layout, now);
         }
@@ -251,15 +238,13 @@ impl Duties {
         out
     }
 
-    /// Returns when it begins its next work, if it has none now and waits for no reply.
-    pub(super) fn rests_until(&self) -> Option<u64> {
+    fn rests_until(&self) -> Option<u64> {
         let is_idle = self.calls.is_empty() && self.entries.is_empty() && self.jobs.is_empty();
         // Without its server there is nothing to do in this epoch.
         is_idle.then_some(if self.me.is_some() { self.phase_at } else { u64::MAX })
     }
 
-    /// Takes the reply to a call with the bytes that follow it; None if none comes.
-    pub(super) fn take(&mut self, number: u64, came: Option<Came>, now: u64) -> Vec<Outgoing> {
+    fn take(&mut self, number: u64, came: Option<Came>, now: u64) -> Vec<Outgoing> {
         let Some(Sent { job, to }) = self.calls.remove(&number) else { return Vec::new() };
         let mut out = Vec::new();
         match job {
@@ -279,7 +264,9 @@ impl Duties {
         out.extend(self.layout.clone().map(|layout| self.progress(&layout, now)).unwrap_or_default());
         out
     }
+}
 
+impl Duties {
     fn adopt(&mut self, layout: &Arc<Layout>, now: u64) {
         let config = layout.config();
         let before = self.layout.as_ref().zip(self.me).and_then(|(layout, me)| layout.config().server(me));

@@ -253,6 +253,24 @@ pub enum Error {
         /// The last obstacle.
         why: String,
     },
+    /// Some servers of a cluster did not take a call that all have to take. Others may have taken it.
+    #[error(
+        "{operation} generation {generation} of inode {inode:x}: {} did not take it within {} ms: see `rdmakv cluster status`, and try again",
+        if servers.is_empty() { "a cluster without servers".to_owned() } else { servers.join(", ") },
+        after.as_millis()
+    )]
+    NotEverywhere {
+        /// The operation.
+        operation: &'static str,
+        /// The file's inode.
+        inode: u64,
+        /// Its generation.
+        generation: u64,
+        /// The names of these servers.
+        servers: Vec<String>,
+        /// How long it was tried.
+        after: Duration,
+    },
     /// The operation is not possible on a key of which several servers have copies.
     #[error("{about}: {why}")]
     Unsupported {

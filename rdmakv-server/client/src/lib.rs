@@ -112,6 +112,7 @@ mod address;
 mod agent;
 mod answer;
 mod buffer;
+mod caller;
 mod command;
 mod common;
 mod counters;
@@ -139,6 +140,7 @@ mod server;
 mod slots;
 mod stream;
 mod tags;
+mod telling;
 mod ticket;
 mod value;
 mod ways;
@@ -152,6 +154,7 @@ pub use counters::Counters;
 pub use duties::AgentEvent;
 pub use error::{About, Error, Operation, WayDown};
 pub use options::Options;
+pub use rdmakv_cluster::messages::Frozen;
 pub use rdmakv_proto::placement::{Continuum, Name, Ring};
 pub use resilient::Cluster;
 pub use ticket::{Outcome, Ticket};
@@ -160,17 +163,19 @@ pub use value::{Source, Value};
 #[cfg(feature = "cli")]
 pub mod cli;
 
+use caller::Caller;
 use command::{Arguments, check_key};
 use common::{Common, ThisProcess};
 use domains::Fabrics;
-use duties::Duties;
 use ops::Ops;
+use rdmakv_cluster::messages::Call;
 use resilient::{Hands, Resilient};
 use server::Server;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use telling::Telling;
 
 /// A client of one or several servers.
 pub struct Client {
@@ -179,6 +184,8 @@ pub struct Client {
     common: Common,
     /// The cluster, if the servers are of one.
     resilient: Option<Box<Resilient>>,
+    /// The number of the last call that all servers of a cluster were told.
+    told: u64,
     id: u64,
 }
 
@@ -249,6 +256,7 @@ impl Client {
                 this_process: ThisProcess::new(),
             },
             resilient: None,
+            told: 0,
             id: NEXT.fetch_add(1, Ordering::Relaxed),
         }
     }
@@ -567,6 +575,24 @@ impl Client {
         }
     }
 
+    /// Has all servers of a cluster refuse changes of a generation's chunks. Returns the epoch in which all of them did.
+    ///
+    /// Writes of these chunks that were begun before are completed first. In a later epoch servers know it, too: a chunk takes the mark along.
+    ///
+    /// # Errors
+    /// [`Error::NotEverywhere`]: some servers did not take it within [`Cluster::give_up_after`]. Others may have; it may be repeated.
+    pub fn freeze(&mut self, frozen: &Frozen) -> Result<u32> {
+        self.tell(Call::Freeze(frozen.clone()), "freeze", frozen)
+    }
+
+    /// Tells all servers of a cluster that the backing directory shows a frozen generation. Returns the epoch in which all of them took it.
+    ///
+    /// # Errors
+    /// As [`Client::freeze`].
+    pub fn persisted(&mut self, frozen: &Frozen) -> Result<u32> {
+        self.tell(Call::Persisted(frozen.clone()), "persist", frozen)
+    }
+
     // ---- Inside ------------------------------------------------------------------------------------
 
     fn move_on(&mut self) {
@@ -673,8 +699,8 @@ impl Client {
         }
     }
 
-    /// Sends the calls of an agent and brings it the replies, for so long.
-    fn serve(&mut self, agent: &mut Duties, time: Duration) {
+    /// Sends the calls of a caller and brings it the replies, for so long, or until it is done.
+    fn serve<C: Caller>(&mut self, caller: &mut C, time: Duration, is_done: impl Fn(&C) -> bool) {
         /// The longest sleep, as what is due comes without a reply.
         const MOMENT: Duration = Duration::from_millis(20);
         let end = Instant::now() + time;
@@ -682,12 +708,29 @@ impl Client {
             self.move_on();
             let Some(resilient) = &mut self.resilient else { return };
             let mut hands = Hands { servers: &mut self.servers, common: &mut self.common };
-            if !resilient.serve(agent, &mut hands) {
+            let is_busy = resilient.serve(caller, &mut hands);
+            if is_done(caller) {
+                return;
+            }
+            if !is_busy {
                 // Without a call or work only a later epoch comes before.
-                let rest = resilient.rest_of(agent).unwrap_or(MOMENT);
+                let rest = resilient.rest_of(caller).unwrap_or(MOMENT);
                 resilient.wait(None, rest.min(end.saturating_duration_since(Instant::now())), &mut hands);
             }
         }
+    }
+
+    fn tell(&mut self, call: Call, operation: &'static str, of: &Frozen) -> Result<u32> {
+        let Some(after) = self.resilient.as_ref().map(|resilient| resilient.patience()) else {
+            let why = format!("{operation} generation: the client is of no cluster: use Client::of_cluster");
+            return Err(Error::Configuration { why });
+        };
+        let mut telling = Telling::new(call, self.told);
+        self.serve(&mut telling, after, |telling| telling.done().is_some());
+        self.told = telling.last();
+        let (inode, generation, servers) = (of.ino, of.generation, telling.missing());
+        let missing = Error::NotEverywhere { operation, inode, generation, servers, after };
+        telling.done().map(|epoch| epoch.0).ok_or(missing)
     }
 
     fn ticket<T: Outcome>(

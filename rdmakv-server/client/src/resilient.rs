@@ -6,9 +6,9 @@
 use super::ServerAddress;
 use super::answer::{Answer, Stored};
 use super::buffer::{Buffer, Data, Part};
+use super::caller::{Caller, Came, Outgoing};
 use super::command::Arguments;
 use super::common::Common;
-use super::duties::{Came, Duties, Outgoing};
 use super::erasure::{CODE_FROM, Fragments};
 use super::error::{About, Error, Operation as Asked};
 use super::fabric::parts::{Begun, Outcome};
@@ -108,7 +108,7 @@ pub(super) struct Resilient {
     wakes: BTreeSet<(u64, Name)>,
     /// Whether the answer to a call over a fabric is waited for awake.
     horizon: Horizon,
-    /// The replies to the calls of an agent; None where none comes.
+    /// The replies to the calls of a [`Caller`]; None where none comes.
     returned: Vec<(u64, Option<Came>)>,
     /// By the clock that runs on while the machine sleeps, as the servers' does: they forget the writes of silent clients.
     started: u64,
@@ -195,8 +195,8 @@ enum Parent {
     Operation(Name),
     /// A read, which asks the primary as for a plain key first.
     Reader(Name),
-    /// An agent, which has its own numbers for calls.
-    Agent(u64),
+    /// A [`Caller`], which has its own numbers for calls.
+    Caller(u64),
 }
 
 /// A call that was sent.
@@ -554,7 +554,7 @@ impl Resilient {
         };
         let parent = match parent {
             Parent::Operation(parent) => parent,
-            Parent::Agent(number) => return self.returned.push((number, came)),
+            Parent::Caller(number) => return self.returned.push((number, came)),
             Parent::Reader(_) => return,
         };
         let Some(running) = self.running.get_mut(&parent) else { return };
@@ -912,15 +912,15 @@ impl Resilient {
         }
     }
 
-    /// Gives an agent the replies to its calls, and sends those that it makes. Returns whether there were any.
-    pub(super) fn serve(&mut self, agent: &mut Duties, hands: &mut Hands<'_>) -> bool {
+    /// Gives a caller the replies to its calls, and sends those that it makes. Returns whether there were any.
+    pub(super) fn serve(&mut self, caller: &mut impl Caller, hands: &mut Hands<'_>) -> bool {
         let returned = std::mem::take(&mut self.returned);
         let (layout, now, is_busy) = (Arc::clone(&self.layout), self.now(), !returned.is_empty());
         let mut outgoing: Vec<Outgoing> = Vec::new();
         for (number, came) in returned {
-            outgoing.extend(agent.take(number, came, now));
+            outgoing.extend(caller.take(number, came, now));
         }
-        outgoing.extend(agent.progress(&layout, now));
+        outgoing.extend(caller.progress(&layout, now));
         let is_busy = is_busy || !outgoing.is_empty();
         for Outgoing { number, to, key, frame, body } in outgoing {
             let Some(place) = self.places.get(&to) else {
@@ -928,15 +928,20 @@ impl Resilient {
                 continue;
             };
             let message = Message::new(&frame, body);
-            let sent = Sent { parent: Parent::Agent(number), to, round: None, wishes: false };
+            let sent = Sent { parent: Parent::Caller(number), to, round: None, wishes: false };
             self.issue(&key, message, place.at, sent, hands);
         }
         is_busy
     }
 
-    /// Returns how long an agent has nothing to do; None if it has, or waits for a reply.
-    pub(super) fn rest_of(&self, agent: &Duties) -> Option<Duration> {
-        agent.rests_until().map(|until| Duration::from_nanos(until.saturating_sub(self.now())))
+    /// Returns how long a caller has nothing to do; None if it has, or waits for a reply.
+    pub(super) fn rest_of(&self, caller: &impl Caller) -> Option<Duration> {
+        caller.rests_until().map(|until| Duration::from_nanos(until.saturating_sub(self.now())))
+    }
+
+    /// Returns how long an operation may take while servers fail.
+    pub(super) fn patience(&self) -> Duration {
+        self.cluster.give_up_after
     }
 
     /// Ends an operation for its caller.
