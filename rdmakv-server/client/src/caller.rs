@@ -1,4 +1,4 @@
-//! What makes calls of its own to servers of a cluster, beside the operations on keys.
+//! A client's own calls to servers of a cluster, beside the operations on keys.
 
 use super::buffer::Part;
 use super::membership::Layout;
