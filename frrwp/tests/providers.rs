@@ -12,7 +12,7 @@ mod flooded;
 #[path = "common/queued.rs"]
 mod queued;
 
-use engines::{Fabric, Memory, fetched, one, storm};
+use engines::{Fabric, Memory, fetched, one, storm, written};
 use flooded::flooded;
 use frrwp::fabric::iwarp::{self, IwarpDomain, IwarpEndpoint, IwarpListener, IwarpOptions};
 use frrwp::fabric::shm::{Sharing, ShmArena, ShmBuffer, ShmDomain, ShmEndpoint, ShmListener, ShmOptions, connect};
@@ -303,6 +303,21 @@ fn shm_reads_memory_the_peer_names() {
 #[test]
 fn memory_is_read_by_what_the_peer_says_over_iwarp() {
     iwarps().iter().for_each(fetched);
+}
+
+#[test]
+fn sim_writes_memory_the_peer_names() {
+    written(&Sim::new());
+}
+
+#[test]
+fn shm_writes_memory_the_peer_names() {
+    written(&Shm::new());
+}
+
+#[test]
+fn iwarp_writes_memory_the_peer_names() {
+    iwarps().iter().for_each(written);
 }
 
 #[test]

@@ -74,6 +74,42 @@ fn pair(one: &ShmDomain, other: &ShmDomain) -> (ShmEndpoint, ShmEndpoint) {
     })
 }
 
+#[test]
+fn private_arenas_reach_only_peers_they_are_passed_to() {
+    let (one, others) = (domain(), [domain(), domain()]);
+    let before = one.private_arena(8192, Sharing::Writable).expect("an arena");
+    let mut ends: Vec<_> = others.iter().map(|other| pair(&one, other)).collect();
+    let after = one.private_arena(8192, Sharing::Writable).expect("an arena");
+    let source = others.each_ref().map(|other| other.arena(4096, Sharing::Readable).expect("an arena"));
+    for arena in [&before, &after] {
+        for _ in 0..2 {
+            ends[0].0.pass(arena).expect("passed, and once only");
+        }
+        let range = PageRange::of_bytes(arena.as_ptr() as u64, 8192).expect("pages");
+        let registration = one.register(range, Access::REMOTE_READ | Access::REMOTE_WRITE).expect("a key");
+        let to = one.remote(&registration, arena.as_ptr().wrapping_add(4000), 200);
+        for (at, is_written) in [(0, true), (1, false)] {
+            source[at].write_at(0, &[7; 200]).expect("inside");
+            let own = PageRange::of_bytes(source[at].as_ptr() as u64, 4096).expect("pages");
+            let key = others[at].register(own, Access::LOCAL_READ).expect("a key");
+            let from = [Local { address: source[at].as_ptr(), length: 200, registration: &key }];
+            // SAFETY: the arena outlives the write, which has ended when this returns.
+            let posted = unsafe { ends[at].1.write(3, &from, to, None) };
+            let done = ends[at].1.poll(&mut [0; MESSAGE]);
+            let written = posted.is_ok() && done == Some(Completion::Done { id: 3, succeeded: true });
+            assert_eq!(written, is_written, "peer {at}: {done:?}");
+        }
+        let mut found = [0; 200];
+        arena.read_at(4000, &mut found).expect("inside");
+        assert_eq!(found, [7; 200]);
+        arena.clear(0..4096).expect("whole pages");
+        arena.read_at(4000, &mut found).expect("inside");
+        assert!(found[..96] == [0; 96] && found[96..] == [7; 104], "one page is cleared");
+        assert!(arena.clear(0..100).is_err() && arena.clear(4096..12288).is_err());
+        one.deregister(&mut vec![Registered { range, access: Access::REMOTE_READ, registration }]).expect("no user");
+    }
+}
+
 /// Bytes that follow from the seed; quickly made where nothing is optimised.
 fn noise(seed: u64, bytes: usize) -> Vec<u8> {
     let mut state = seed;

@@ -84,6 +84,14 @@ pub enum Event {
         /// Whether the bytes are there. If not, those of the buffer are undefined, and the connection is at its end.
         succeeded: bool,
     },
+    /// A one-sided write has ended, and its buffer belongs to the application again. Over `iwarp` the bytes have only left this side by
+    /// then. The end of a read that was posted after the write shows that they are at the peer.
+    WriteCompleted {
+        /// As [`Engine::write_remote`](super::Engine::write_remote) named it.
+        id: u64,
+        /// Whether the bytes were written. If not, some of them may be, and the connection is at its end.
+        succeeded: bool,
+    },
     /// An operation has waited too long and is given up. A message is never sent. The end of a transfer or a one-sided read
     /// follows when nothing can be at its buffer any more. Reported only if the end is not reported at once.
     Expired(Expired),
@@ -151,12 +159,12 @@ pub enum OpenError {
         /// Reads.
         under_way: usize,
     },
-    /// A one-sided read of more than the buffer holds.
-    #[error("{wanted} bytes to be read into a buffer of {length}: lend as many")]
+    /// A one-sided read or write of more than the buffer holds.
+    #[error("{wanted} bytes to be read into, or written from, a buffer of {length}: lend as many")]
     TooShort {
         /// Bytes of the buffer.
         length: usize,
-        /// Bytes to be read.
+        /// Bytes to be read or written.
         wanted: u64,
     },
     /// The lease does not cover the buffer, or in more pieces than the fabric takes at a time.

@@ -525,6 +525,8 @@ impl<'cache, E: Endpoint> Inner<'cache, E> {
                 self.reads.ended(id, succeeded, loose);
                 self.post_waiting(loose);
             }
+            // Nothing here begins a one-sided write.
+            Event::WriteCompleted { .. } => {}
             Event::Expired(expired) => self.expired(expired, loose),
             Event::Message => self.receiving.came(loose),
             Event::Writable | Event::PeerTooOld { .. } => {

@@ -77,7 +77,7 @@
 //!   transfers: what is said before a transfer is answered is there before its end is told. Messages that are not taken hold the peer
 //!   back, which has [no room](crate::handshake::SendError::Full) then to send more; transfers go on.
 //! * [`Engine::read_remote`] reads memory of the peer's into a buffer, by a key that the peer's application has said. The peer's
-//!   application is not asked, nor woken.
+//!   application is not asked, nor woken. [`Engine::write_remote`] writes there.
 //!
 //! # The contract about memory
 //!
@@ -403,7 +403,22 @@ impl<'cache, E: Endpoint> Engine<'cache, E> {
     pub unsafe fn read_remote(&mut self, memory: *mut u8, length: usize, from: Segment) -> Result<u64, OpenError> {
         self.may_read()?;
         // SAFETY: `RemoteReads::post` requires the contract about memory, which the caller promises.
-        unsafe { self.reads.post(&mut self.queue, memory, length, from, &mut self.events) }
+        unsafe { self.reads.post::<false, _>(&mut self.queue, memory, length, from, &mut self.events) }
+    }
+
+    /// Writes this memory into the peer's, `to.length` bytes, and names the write: [`Event::WriteCompleted`] tells its end, and how much
+    /// that means. It is in one order with the one-sided reads, and counts among them. The buffer is registered by the cache until its
+    /// end. A segment that the peer does not let this side write ends the connection.
+    ///
+    /// # Errors
+    /// As [`Engine::read_remote`].
+    ///
+    /// # Safety
+    /// The [contract about memory](self#the-contract-about-memory).
+    pub unsafe fn write_remote(&mut self, memory: *const u8, length: usize, to: Segment) -> Result<u64, OpenError> {
+        self.may_read()?;
+        // SAFETY: `RemoteReads::post` requires the contract about memory, which the caller promises. A write does not change it.
+        unsafe { self.reads.post::<true, _>(&mut self.queue, memory.cast_mut(), length, to, &mut self.events) }
     }
 
     /// Reads into memory of which the caller holds a lease, with the rights that the [fabric

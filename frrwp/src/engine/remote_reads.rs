@@ -1,4 +1,5 @@
-//! One-sided reads: memory of the peer's by a key, into a buffer of the application's.
+//! One-sided reads: memory of the peer's by a key, into a buffer of the application's. And one-sided writes, the other way.
+//! Both are posted and completed in one order. So all that is said of reads holds for writes too.
 //!
 //! The path is short, as a read over `shm` takes less than the rest would: a lease, one post, one completion, one event. Reads
 //! in flight wait in a queue, because a fabric completes in the order of posting. A read of a buffer in more pieces than the
@@ -49,7 +50,9 @@ struct RemoteRead<D: Registrar> {
     /// Parts that are posted and have not completed.
     parts: u32,
     succeeded: bool,
-    /// The part that is not posted: its source and its destination.
+    /// Whether it is a write.
+    writes: bool,
+    /// The part that is not posted: the peer's memory and this side's.
     left: Segment,
     to: *mut u8,
     /// None where the caller holds it.
@@ -64,6 +67,28 @@ struct RemoteRead<D: Registrar> {
 // SAFETY: `Send` requires that the parts of a read may be used by another thread. The address is used by the engine, in one thread at
 // a time, and a lease is `Send`.
 unsafe impl<D: Registrar> Send for RemoteRead<D> {}
+
+/// Returns the event of an end.
+#[inline]
+fn ended(writes: bool, id: u64, succeeded: bool) -> Event {
+    if writes { Event::WriteCompleted { id, succeeded } } else { Event::ReadCompleted { id, succeeded } }
+}
+
+/// Posts a read, or a write.
+///
+/// # Safety
+/// As [`Endpoint::read`], or [`Endpoint::write`].
+#[inline]
+unsafe fn post_pieces<E: Endpoint>(
+    queue: &mut SendQueue<E>,
+    writes: bool,
+    id: u64,
+    pieces: &Pieces<'_, <E::Domain as Registrar>::Registration>,
+    remote: Segment,
+) -> std::io::Result<bool> {
+    // SAFETY: this function requires of its caller what the two calls require.
+    unsafe { if writes { queue.write(id, pieces, remote) } else { queue.read(id, pieces, remote) } }
+}
 
 impl<D: Registrar> RemoteRead<D> {
     /// Gives it up: no more of it is posted. Where nothing of it is on its way, [`RemoteReads::end_given_up`] ends it.
@@ -93,12 +118,12 @@ impl<'cache, D: Domain> RemoteReads<'cache, D> {
         }
     }
 
-    /// Posts a read, into memory that is registered here, and returns its name.
+    /// Posts a read, into memory that is registered here, or a write from such memory, and returns its name.
     ///
     /// # Safety
     /// The [contract about memory](super#the-contract-about-memory).
     #[inline]
-    pub(super) unsafe fn post<E: Endpoint<Domain = D>>(
+    pub(super) unsafe fn post<const WRITES: bool, E: Endpoint<Domain = D>>(
         &mut self,
         queue: &mut SendQueue<E>,
         memory: *mut u8,
@@ -108,21 +133,23 @@ impl<'cache, D: Domain> RemoteReads<'cache, D> {
     ) -> Result<u64, OpenError> {
         self.may_begin(length, from)?;
         if from.length == 0 {
-            return Ok(self.complete_nothing(events));
+            return Ok(self.complete_nothing(WRITES, events));
         }
+        let access = if WRITES { Access::LOCAL_READ } else { self.sink };
         // SAFETY: `Cache::acquire` requires a part of the contract about memory, which the caller promises.
-        let lease = unsafe { self.cache.acquire(memory, from.length as usize, self.sink) };
+        let lease = unsafe { self.cache.acquire(memory, from.length as usize, access) };
         let lease = lease.map_err(OpenError::Registration)?;
         let (pieces, bytes) = pieces(&lease, memory, from.length, self.gather);
-        // SAFETY: `Endpoint::read` requires that nothing uses the memory, and that it stays registered, until the read has completed or
-        // the connection is flushed. The caller promises the first; the lease is kept with the read until then.
-        let posted = unsafe { queue.read(READ | self.next, &pieces, Segment { length: bytes, ..from }) };
+        let remote = Segment { length: bytes, ..from };
+        // SAFETY: `post_pieces` requires that nothing changes the memory, nor uses that of a read, and that it stays registered, until the
+        // completion or the flush of the connection. The caller promises the first; the lease is kept until then.
+        let posted = unsafe { post_pieces(queue, WRITES, READ | self.next, &pieces, remote) };
         drop(pieces);
         if !self.is_posted(posted)? {
             return Err(self.refuse());
         }
         let (to, left) = (memory.wrapping_add(bytes as usize), rest(from, bytes));
-        let id = self.begin(left, to, Some(lease), from.length);
+        let id = self.begin(WRITES, left, to, Some(lease), from.length);
         if bytes < from.length {
             self.post_rest(queue);
         }
@@ -144,7 +171,7 @@ impl<'cache, D: Domain> RemoteReads<'cache, D> {
     ) -> Result<u64, OpenError> {
         self.may_begin(usize::MAX, from)?;
         if from.length == 0 {
-            return Ok(self.complete_nothing(events));
+            return Ok(self.complete_nothing(false, events));
         }
         let (pieces, bytes) = pieces(lease, memory, from.length, self.gather);
         self.is_covered(bytes, from)?;
@@ -154,7 +181,7 @@ impl<'cache, D: Domain> RemoteReads<'cache, D> {
         if !self.is_posted(posted)? {
             return Err(self.refuse());
         }
-        Ok(self.begin(Segment { length: 0, ..from }, memory, None, from.length))
+        Ok(self.begin(false, Segment { length: 0, ..from }, memory, None, from.length))
     }
 
     /// Reads before it returns: see [`Endpoint::read_now`].
@@ -215,20 +242,21 @@ impl<'cache, D: Domain> RemoteReads<'cache, D> {
     }
 
     #[inline]
-    fn begin(&mut self, left: Segment, to: *mut u8, lease: Option<Lease<D>>, bytes: u64) -> u64 {
+    fn begin(&mut self, writes: bool, left: Segment, to: *mut u8, lease: Option<Lease<D>>, bytes: u64) -> u64 {
         let id = self.next;
         self.next += 1;
         let (parts, succeeded, waits, given_up) = (1, true, None, false);
-        self.under_way.push_back(RemoteRead { id, parts, succeeded, left, to, lease, bytes, waits, given_up });
+        let read = RemoteRead { id, parts, succeeded, writes, left, to, lease, bytes, waits, given_up };
+        self.under_way.push_back(read);
         id
     }
 
     /// Completes a read of no bytes: nothing is registered, nor asked of the peer.
     #[cold]
-    fn complete_nothing(&mut self, events: &mut Events) -> u64 {
+    fn complete_nothing(&mut self, writes: bool, events: &mut Events) -> u64 {
         let id = self.next;
         self.next += 1;
-        events.push(Event::ReadCompleted { id, succeeded: true });
+        events.push(ended(writes, id, true));
         id
     }
 
@@ -246,9 +274,10 @@ impl<'cache, D: Domain> RemoteReads<'cache, D> {
         let Some(lease) = &last.lease else { return };
         while last.left.length > 0 && last.succeeded {
             let (pieces, bytes) = pieces(lease, last.to, last.left.length, self.gather);
-            // SAFETY: `Endpoint::read` requires that nothing uses the memory, and that it stays registered, until the read has completed or
-            // the connection is flushed. The caller of `RemoteReads::post` promised the first; the lease is kept with the read until then.
-            match unsafe { queue.read(READ | last.id, &pieces, Segment { length: bytes, ..last.left }) } {
+            let remote = Segment { length: bytes, ..last.left };
+            // SAFETY: `post_pieces` requires that nothing changes the memory, nor uses that of a read, and that it stays registered, until
+            // the completion or the flush. The caller of `RemoteReads::post` promised the first; the lease is kept with it until then.
+            match unsafe { post_pieces(queue, last.writes, READ | last.id, &pieces, remote) } {
                 Ok(true) => {
                     last.parts += 1;
                     last.to = last.to.wrapping_add(bytes as usize);
@@ -276,9 +305,9 @@ impl<'cache, D: Domain> RemoteReads<'cache, D> {
             first.succeeded &= succeeded;
             // The unposted rest of a failed one is never posted.
             if first.parts == 0 && (first.left.length == 0 || !first.succeeded) {
-                let succeeded = first.succeeded;
+                let (writes, succeeded) = (first.writes, first.succeeded);
                 self.under_way.pop_front();
-                events.push(Event::ReadCompleted { id, succeeded });
+                events.push(ended(writes, id, succeeded));
             }
         }
         true
@@ -286,8 +315,8 @@ impl<'cache, D: Domain> RemoteReads<'cache, D> {
 
     /// Ends all reads, as the connection is flushed: what has not completed never does, and nothing is at its memory any more.
     pub(super) fn flush(&mut self, events: &mut Events) {
-        while let Some(RemoteRead { id, .. }) = self.under_way.pop_front() {
-            events.push(Event::ReadCompleted { id, succeeded: false });
+        while let Some(RemoteRead { id, writes, .. }) = self.under_way.pop_front() {
+            events.push(ended(writes, id, false));
         }
     }
 
@@ -305,9 +334,9 @@ impl<'cache, D: Domain> RemoteReads<'cache, D> {
     /// Ends the last read if it was given up and nothing of it is on its way. It may have waited for room, with all of its
     /// posted parts completed.
     fn end_given_up(&mut self, events: &mut Events) {
-        let Some(&RemoteRead { id, parts: 0, given_up: true, .. }) = self.under_way.back() else { return };
+        let Some(&RemoteRead { id, writes, parts: 0, given_up: true, .. }) = self.under_way.back() else { return };
         self.under_way.pop_back();
-        events.push(Event::ReadCompleted { id, succeeded: false });
+        events.push(ended(writes, id, false));
     }
 
     /// Sets when the time of a read is over. Returns false if it has ended, or was given up.

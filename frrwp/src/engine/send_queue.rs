@@ -209,6 +209,19 @@ impl<E: Endpoint> SendQueue<E> {
         }
     }
 
+    /// Posts a one-sided write. Returns false if the queue is full.
+    ///
+    /// # Safety
+    /// As [`Endpoint::write`].
+    pub(super) unsafe fn write(&mut self, id: u64, from: &Locals<'_, E>, to: Segment) -> io::Result<bool> {
+        // SAFETY: `Endpoint::write` requires what this function requires of its caller.
+        match unsafe { self.endpoint.write(id, from, to, None) } {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Reads before it returns, where the fabric can: see [`Endpoint::read_now`].
     ///
     /// # Safety

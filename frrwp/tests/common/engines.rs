@@ -266,6 +266,75 @@ pub fn fetched<F: Fabric>(fabric: &F) {
     }
 }
 
+/// One-sided writes in one order with reads, by a key that opens exactly some pages.
+pub fn written<F: Fabric>(fabric: &F) {
+    const LENGTH: usize = 200_000;
+    let caches = caches(fabric, 10_000);
+    let expected = noise(2, LENGTH);
+    let (source, sink) = (fabric.memory(0, expected.clone()), fabric.memory(0, vec![0; LENGTH]));
+    let far = fabric.memory(1, vec![0; LENGTH]);
+    let rights = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
+    // SAFETY: the memory lives to the end of this function, and is read after the writes have ended.
+    let offered = unsafe { caches[1].acquire(far.start(), LENGTH, rights) }.unwrap();
+    let part = offered.segments().next().unwrap();
+    assert!(part.len() == LENGTH);
+    let to = |at: usize, length: usize| {
+        caches[1].registrar().remote(part.registration(), part.address().wrapping_add(at), length)
+    };
+    let mut engines = engines(fabric, &caches, Limits { reads: 8, ..Limits::default() });
+    for length in [1, 7, 4096, 100_001, LENGTH] {
+        let at = LENGTH - length;
+        // SAFETY: the buffers outlive the engines, the source is not written, and the sink has no other user.
+        let (write, read) = unsafe {
+            let write = engines[0].write_remote(source.start().wrapping_add(at), length, to(at, length)).unwrap();
+            // Over iwarp the end of a write says little. That of the read behind it says that the bytes were there.
+            let event = next(fabric, &mut engines);
+            assert!(matches!(event, Event::WriteCompleted { id, succeeded: true } if id == write), "{event:?}");
+            (write, engines[0].read_remote(sink.start(), length, to(at, length)).unwrap())
+        };
+        assert!(read > write);
+        let event = next(fabric, &mut engines);
+        assert!(matches!(event, Event::ReadCompleted { id, succeeded: true } if id == read), "{event:?}");
+        assert!(sink.bytes(0, length) == expected[at..], "{}, {length} bytes", fabric.name());
+        assert!(far.bytes(at, length) == expected[at..], "{}, {length} bytes", fabric.name());
+    }
+    assert_eq!(engines[0].open_reads(), 0);
+    // More than may be in flight, then none, then too much.
+    let mut ids = Vec::new();
+    let busy = loop {
+        // SAFETY: the source outlives the engines and is not written.
+        match unsafe { engines[0].write_remote(source.start(), 100, to(0, 100)) } {
+            Ok(id) => ids.push(id),
+            Err(error) => break error,
+        }
+    };
+    assert!(ids.len() == 8 && matches!(busy, OpenError::Busy { under_way: 8 }), "{busy}");
+    let (mut told, mut rooms) = (Vec::new(), 0);
+    while told.len() < 8 || rooms == 0 {
+        match next(fabric, &mut engines) {
+            Event::WriteCompleted { id, succeeded: true } => told.push(id),
+            Event::Writable => rooms += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(told, ids, "{}", fabric.name());
+    // SAFETY: the source outlives the engines and is not written.
+    let refused = unsafe { engines[0].write_remote(source.start(), 10, to(0, 11)) };
+    assert!(matches!(refused, Err(OpenError::TooShort { length: 10, wanted: 11 })));
+    // A key that was never given ends the connection, and writes nothing.
+    let wrong = Segment { key: to(0, 1).key.wrapping_add(64), ..to(0, 100) };
+    // SAFETY: the source outlives the engines and is not written.
+    let _ = unsafe { engines[0].write_remote(source.start().wrapping_add(100), 100, wrong) };
+    while !matches!(next(fabric, &mut engines), Event::Closed { .. }) {}
+    assert!(far.bytes(0, 100) == expected[..100], "{}", fabric.name());
+    drop(engines);
+    drop(offered);
+    for (side, cache) in caches.iter().enumerate() {
+        cache.flush().unwrap();
+        assert_eq!((cache.usage().regions, fabric.registrations(side)), (0, 0), "{}: nothing is held", fabric.name());
+    }
+}
+
 /// The buffer that one side lends to a transfer.
 struct Lent {
     slot: usize,

@@ -1,18 +1,22 @@
 //! Memory that peers can be let at: mapped from memory files, and given out in buffers.
 
+use super::error::ShmError;
+use super::link::Link;
 use super::memory::Mapping;
 use super::pool::Memory;
 use super::registry::Registry;
 use mrrc::volatile_copy as copy;
 use mrrc::{PAGE, PageRange};
+use rustix::fs::FallocateFlags;
 use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Memory that connections of a domain can be let at. From [`ShmDomain::arena`](super::ShmDomain::arena).
+/// Memory that connections of a domain can be let at. From [`ShmDomain::arena`](super::ShmDomain::arena), for all peers, or
+/// [`ShmDomain::private_arena`](super::ShmDomain::private_arena), for those that it is [passed](super::ShmEndpoint::pass) to.
 ///
-/// Every peer of the domain is passed the *whole* arena, and could, if it is hostile, read all of it, and write all of it
+/// Each of these peers is passed the *whole* arena, and could, if it is hostile, read all of it, and write all of it
 /// where it is [writable](super::Sharing::Writable), without asking for a key. Keys tell honest peers what they may do. Memory
 /// that is not for all of these peers belongs into another arena, of another domain.
 ///
@@ -122,6 +126,26 @@ impl ShmArena {
     /// [`Outside`]; nothing is copied then.
     pub fn write_at(&self, offset: usize, from: &[u8]) -> Result<(), Outside> {
         write(&self.memory.mapping, 0, self.len(), offset, from)
+    }
+
+    /// Passes the arena to a peer, if it is private and the peer does not have it.
+    pub(super) fn pass_to(&self, link: &Arc<Link>) -> Result<(), ShmError> {
+        self.registry.books().pass_to(&self.memory, link)
+    }
+
+    /// Gives these bytes back to the system, whole pages. They are zeros when either side touches them next.
+    ///
+    /// # Errors
+    /// [`TakeBackError::Outside`], and [`TakeBackError::Memory`] with the system's error.
+    pub fn clear(&self, bytes: Range<usize>) -> Result<(), TakeBackError> {
+        let page = rustix::param::page_size().max(PAGE as usize);
+        let is_whole = bytes.start.is_multiple_of(page) && bytes.end.is_multiple_of(page);
+        if bytes.start >= bytes.end || bytes.end > self.len() || !is_whole {
+            return Err(Outside { start: bytes.start, end: bytes.end, bytes: self.len() }.into());
+        }
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let cleared = rustix::fs::fallocate(&self.memory.file, hole, bytes.start as u64, bytes.len() as u64);
+        cleared.map_err(|error| TakeBackError::Memory(error.into()))
     }
 
     /// Makes the pages of these bytes private, with what they hold, at the same address: for memory that the application

@@ -72,7 +72,16 @@ impl ShmDomain {
     /// # Errors
     /// [`ShmError::Size`], [`ShmError::Full`], [`ShmError::System`].
     pub fn arena(&self, bytes: usize, sharing: Sharing) -> Result<ShmArena, ShmError> {
-        let memory = self.0.books().add_arena(self.0.options(), bytes, sharing)?;
+        let memory = self.0.books().add_arena(self.0.options(), bytes, sharing, false)?;
+        Ok(ShmArena::new(memory, self.0.clone()))
+    }
+
+    /// Makes memory as [`arena`](Self::arena) does, which no peer gets at before it is [passed](super::ShmEndpoint::pass) to that one.
+    ///
+    /// # Errors
+    /// As [`arena`](Self::arena).
+    pub fn private_arena(&self, bytes: usize, sharing: Sharing) -> Result<ShmArena, ShmError> {
+        let memory = self.0.books().add_arena(self.0.options(), bytes, sharing, true)?;
         Ok(ShmArena::new(memory, self.0.clone()))
     }
 

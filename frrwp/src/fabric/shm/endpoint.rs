@@ -8,6 +8,7 @@
 //! take the announcement back (a store).
 #![expect(unsafe_code, reason = "copies between the application's memory and the peer's")]
 
+use super::arena::ShmArena;
 use super::domain::{ShmDomain, ShmKey};
 use super::error::ShmError;
 use super::failpoints::failpoint;
@@ -123,6 +124,14 @@ impl ShmEndpoint {
     #[cfg(test)]
     pub(super) fn link(&self) -> &Link {
         &self.link
+    }
+
+    /// Passes a [private](ShmDomain::private_arena) arena, of this end's domain, to the peer. A peer that has it is passed nothing.
+    ///
+    /// # Errors
+    /// [`ShmError::System`]: the peer takes nothing, or has gone.
+    pub fn pass(&self, arena: &ShmArena) -> Result<(), ShmError> {
+        arena.pass_to(&self.link)
     }
 
     fn stands(&self) -> io::Result<()> {

@@ -83,6 +83,8 @@ struct Listed {
     bytes: usize,
     number: u64,
     memory: Weak<Memory>,
+    /// The peers that it was passed to; None where all are.
+    passed: Option<Vec<Weak<Link>>>,
 }
 
 impl Registry {
@@ -129,12 +131,13 @@ fn pass(link: &Link, memory: &Memory) -> rustix::io::Result<()> {
 }
 
 impl Books {
-    /// Adds an arena, which all peers are passed.
+    /// Adds an arena. All peers are passed it, or `none` at first.
     pub(super) fn add_arena(
         &mut self,
         options: &ShmOptions,
         bytes: usize,
         sharing: Sharing,
+        none: bool,
     ) -> Result<Arc<Memory>, ShmError> {
         // Fails in a child that cannot begin anew.
         let mark = self.table(options)?.1;
@@ -147,10 +150,19 @@ impl Books {
         let number = self.next_arena;
         let memory = Arc::new(Memory::new(number, bytes, sharing, mark)?);
         self.next_arena += 1;
-        let listed =
-            Listed { start: memory.base(), bytes: memory.mapping.len(), number, memory: Arc::downgrade(&memory) };
+        let passed = none.then(Vec::new);
+        let listed = Listed {
+            start: memory.base(),
+            bytes: memory.mapping.len(),
+            number,
+            memory: Arc::downgrade(&memory),
+            passed,
+        };
         self.arenas.push(listed);
         failpoint();
+        if none {
+            return Ok(memory);
+        }
         for link in self.links.iter().filter(|link| !link.is_closed_here()) {
             // A peer that does not take what it is sent is given up.
             if pass(link, &memory).is_err() {
@@ -174,12 +186,26 @@ impl Books {
             let remedy = "close some, or raise ShmOptions::connections";
             return Err(ShmError::Full { doing: "connect", most, remedy });
         }
-        memories.extend(self.arenas.iter().filter_map(|arena| arena.memory.upgrade()));
+        let of_all = self.arenas.iter().filter(|arena| arena.passed.is_none());
+        memories.extend(of_all.filter_map(|arena| arena.memory.upgrade()));
         let passed = memories.iter().try_for_each(|memory| pass(link, memory));
         if passed.is_ok() {
             self.links.push(link.clone());
         }
         passed.map_err(system("pass arenas to a peer", "see whether it still runs, and ulimit -n"))
+    }
+
+    /// Passes an arena to a peer, unless that has it.
+    pub(super) fn pass_to(&mut self, memory: &Memory, link: &Arc<Link>) -> Result<(), ShmError> {
+        let listed = self.arenas.iter_mut().find(|arena| arena.number == memory.number);
+        let Some(passed) = listed.and_then(|arena| arena.passed.as_mut()) else { return Ok(()) };
+        passed.retain(|passed| passed.strong_count() > 0);
+        if passed.iter().any(|passed| std::ptr::eq(passed.as_ptr(), Arc::as_ptr(link))) {
+            return Ok(());
+        }
+        pass(link, memory).map_err(system("pass an arena to a peer", "see whether it still runs, and ulimit -n"))?;
+        passed.push(Arc::downgrade(link));
+        Ok(())
     }
 
     /// Returns the connections that a peer may be at memory through.
