@@ -18,7 +18,7 @@ fn folder() -> PathBuf {
 fn exposed() -> Exposed {
     let flash = tempfile::tempdir().unwrap();
     let flash = format!("{}:64m", flash.path().join("flash").display());
-    let fabrics = ["--fabric", "iwarp:127.0.0.1:0", "--fabric", "udp:127.0.0.1:0", "--flash", &flash];
+    let fabrics = ["--fabric", "iwarp:127.0.0.1:0", "--fabric", "udp:127.0.0.1:0", "--flash", &flash, "--far", "16m"];
     // No etcd answers there. The metrics are those of a member.
     let cluster = ["--etcd", "http://127.0.0.1:1", "--advertise", "tcp:127.0.0.1:1", "--agent", "no"];
     let mut exposed = Exposed::default();

@@ -21,6 +21,7 @@
 //!             or `set` command without its data: they are read from the segments, in the client's memory. Or an `mx` line and the
 //!             bytes of the call, whose piece is read
 //!   5 SEEN    for each tag that was read by: u64 address, u32 key, u32 reads. Not answered
+//!   7 FAR     a request for far memory
 //!
 //! server
 //!  17 WELCOME u16 version, u16 floor of transfers, u32 incarnation, u32 lease in milliseconds, u32 eager limit: bytes of a value that
@@ -34,6 +35,7 @@
 //!             After reason 2 the connection ends
 //!  24 TABLE   u64 the time, in nanoseconds of the machine's boot clock, u64 u64 secret, u32 number of segments, u32 zero, the segments: of
 //!             the GET table, then of the memory that items are in
+//!  25 FAR     the answer to one
 //!
 //! wish, key   u8 1 if a tag is wished for, u8 length of the key, then the key
 //! tag         u8 1 if there is one, then, if there is: u64 address, u64 length, u32 key, u32 incarnation
@@ -42,6 +44,8 @@
 //!
 //! The floor of transfers is in KiB; 0 is the eager limit. A value that is longer, up to the eager limit, goes by a message or by a
 //! transfer, as the client chooses: the one that opens a transfer gets one.
+//!
+//! FAR of either side is a message of [far memory](crate::far::messages). A server that offers none refuses it there.
 //!
 //! HELLO comes first, and nothing is asked before WELCOME has come. The lease of a tag begins, for the client, when it first sent the
 //! request, and lasts as long as WELCOME says.
@@ -75,6 +79,7 @@ pub enum Kind {
     Get = 3,
     Put = 4,
     Seen = 5,
+    Far = 7,
     Welcome = 17,
     Ran = 18,
     Item = 19,
@@ -83,13 +88,14 @@ pub enum Kind {
     Tag = 22,
     Refused = 23,
     Table = 24,
+    FarAnswer = 25,
 }
 
 impl Kind {
     /// Returns the kind that this byte means.
     pub fn of(byte: u8) -> Option<Self> {
-        use Kind::{Get, Hello, Item, Large, None, Put, Ran, Refused, Run, Seen, Table, Tag, Welcome};
-        let all = [Hello, Run, Get, Put, Seen, Welcome, Ran, Item, Large, None, Tag, Refused, Table];
+        use Kind::{Far, FarAnswer, Get, Hello, Item, Large, None, Put, Ran, Refused, Run, Seen, Table, Tag, Welcome};
+        let all = [Hello, Run, Get, Put, Seen, Far, Welcome, Ran, Item, Large, None, Tag, Refused, Table, FarAnswer];
         all.into_iter().find(|&kind| kind as u8 == byte)
     }
 }
@@ -128,6 +134,7 @@ pub enum Request<'a> {
     Get { wish: bool, key: &'a [u8] },
     Put { wish: bool, key: &'a [u8], line: &'a [u8], segments: Segments<'a> },
     Seen(Seen<'a>),
+    Far(&'a [u8]),
 }
 
 /// A message that a server sends.
@@ -142,6 +149,7 @@ pub enum Reply<'a> {
     Tag(Option<Tag>),
     Refused { why: Refusal, text: &'a str },
     Table(Table<'a>),
+    Far(&'a [u8]),
 }
 
 /// The place of the [GET table](crate::gets), and the memory that its places are in.
@@ -360,6 +368,7 @@ impl<'a> Request<'a> {
                 }
                 Self::Seen(Seen(seen))
             }
+            Kind::Far => Self::Far(fields.rest()),
             _ => return Err(Malformed("a server says this, not a client")),
         };
         fields.end()?;
@@ -447,6 +456,7 @@ impl<'a> Reply<'a> {
                 }
                 Self::Table(Table { now, secret, segments: Segments(fields.take(segments * SEGMENT)?) })
             }
+            Kind::FarAnswer => Self::Far(fields.rest()),
             _ => return Err(Malformed("a client says this, not a server")),
         };
         fields.end()?;
@@ -497,6 +507,10 @@ impl<'a> Reply<'a> {
                 }
                 into.extend_from_slice(segments);
                 Kind::Table
+            }
+            Self::Far(answer) => {
+                into.extend_from_slice(answer);
+                Kind::FarAnswer
             }
         }
     }

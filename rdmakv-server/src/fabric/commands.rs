@@ -90,6 +90,11 @@ impl<'f> Commands<'f> {
         session.is_authorised(&cx)
     }
 
+    /// Returns the name that the client logged in by, if it did.
+    pub(super) fn login(&self) -> Option<&[u8]> {
+        self.session.login()
+    }
+
     /// Carries the input out, and waits for what it needs from flash; returns how much of it is done with.
     fn advance(&mut self, input: &[u8]) -> (usize, Pause) {
         let mut done = 0;

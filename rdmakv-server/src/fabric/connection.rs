@@ -10,6 +10,7 @@
 //! | Commands | `commands.rs` | the session, its output and its counts                            |
 //! | Inbox    | `messages.rs` | the message that is being received                                |
 //! | Outbox   | `messages.rs` | the message that is being sent, and the step after it             |
+//! | FarRequests | `far_requests.rs` | the client's regions of far memory                         |
 //! | Gets     | `gets.rs`     | the chunks that transfers read                                    |
 //! | Puts     | `puts.rs`     | the value that is read out of the client's memory                 |
 //! | Reader   | `grants.rs`   | the client's tags, and its use of the GET table                   |
@@ -23,6 +24,7 @@ use frrwp::engine::{Engine, Event, TransferError};
 use frrwp::handshake::{Expired, Limits, Operation, Side, Tag};
 
 use super::commands::{Announced, Commands};
+use super::far_requests::FarRequests;
 use super::gets::{Found, Get, Gets, check_key};
 use super::grants::Reader;
 use super::messages::{Inbox, Outbox, Sent, Then};
@@ -59,6 +61,8 @@ pub(super) struct Connection<'f, F: Fabric> {
     reader: Reader<'f, F>,
     /// Dropped before the stores' memory goes back: then no peer reads that memory any more.
     engine: Engine<'f, End<F::Endpoint>>,
+    /// Dropped after the engine, so that nothing of the client's arrives after its far memory is another's.
+    far: FarRequests<'f, F>,
     gets: Gets<'f>,
     outbox: Outbox<'f>,
     puts: Puts,
@@ -103,6 +107,7 @@ impl<'f, F: Fabric> Connection<'f, F> {
             state,
             reader: Reader::new(state, &endpoint),
             engine: Engine::new(&state.cache, End(endpoint), Side::Accepting, limits),
+            far: FarRequests::new(state),
             gets: Gets::default(),
             outbox: Outbox::default(),
             puts: Puts::default(),
@@ -303,12 +308,25 @@ impl<'f, F: Fabric> Connection<'f, F> {
                 self.get(Get { id, wish, key });
             }
             Request::Put { wish, key, line, segments } => self.put(id, wish.then_some(key), line, segments)?,
+            Request::Far(request) => self.far_request(id, request)?,
             Request::Seen(seen) => {
                 // It is not answered: the next request is measured.
                 self.turns.pass();
                 self.reader.seen(seen, self.commands.counts());
             }
         }
+        Ok(())
+    }
+
+    /// Carries out a request for far memory.
+    fn far_request(&mut self, id: u32, request: &[u8]) -> Result<(), Malformed> {
+        if !self.may_ask(id) {
+            return Ok(());
+        }
+        let mut reply = Vec::new();
+        let login = self.commands.login();
+        self.far.answer(&self.engine.endpoint().0, login, request, &mut reply)?;
+        self.outbox.reply(id, &Reply::Far(&reply));
         Ok(())
     }
 

@@ -22,6 +22,7 @@ mod commands;
 mod connection;
 mod datagrams;
 pub mod far;
+mod far_requests;
 mod gets;
 mod grants;
 pub mod incarnation;

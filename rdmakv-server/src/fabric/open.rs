@@ -21,6 +21,7 @@ use mrrc::PAGE;
 
 use super::arenas::Arenas;
 use super::datagrams::{self, DatagramState};
+use super::far::{Closes, Far, FarPlan};
 use super::grants::Exposed;
 use super::incarnation::{self, IncarnationFile};
 use super::listener::{self, Seats};
@@ -37,13 +38,15 @@ use super::providers::windows::Windowed;
 use super::reaper;
 use super::state::{FabricState, Terms};
 use crate::log;
-use crate::metrics::Reported;
+use crate::metrics::{FarReported, Reported};
 use crate::session::{Shards, Shared};
 use crate::store::Memory;
 use rdmakv_proto::clock;
 
 /// Keys of shared memory at most; each has a slot in a table that clients see.
 const KEYS: u64 = 1 << 18;
+/// Connections that access a region of far memory, as far as keys are counted.
+const LANES: u64 = 16;
 /// Stores at most that have an arena each.
 const ARENAS: usize = 4096;
 
@@ -136,6 +139,10 @@ impl Opened {
             }
         }
         let memory = shm.as_ref().map(|(domain, _): &(ShmDomain, _)| domain.clone());
+        if let Some(far) = &plan.far {
+            let (regions, mebibytes) = (far.regions, far.region_bytes >> 20);
+            said.push(format!("offering far memory: {regions} regions of {mebibytes} MB"));
+        }
         let mut fabrics = Vec::<Begin>::new();
         if let Some((domain, listeners)) = shm {
             fabrics.push(Box::new(|start, running| start.shm(domain, listeners, running)));
@@ -244,13 +251,17 @@ impl Opened {
     /// Begins to serve. `first` is the first free place for counts, and those behind it are free too. Returns what has begun, to be
     /// [ended](Running::end), and the resource that could not be had, if there is one, with the remedy.
     pub(crate) fn start(self, shared: &Arc<Shared>, first: usize) -> (Running, Result<(), String>) {
-        let Self { plan, fabrics, datagrams, incarnation_file, incarnation, .. } = self;
+        let Self { plan, fabrics, datagrams, incarnation_file, incarnation, memory, .. } = self;
         let incarnation_file = Arc::new(Mutex::new(incarnation_file));
-        let mut running = Running { listeners: Vec::new(), reapers: Vec::new(), fabrics: Vec::new(), incarnation_file };
+        let (listeners, reapers, fabrics_of) = (Vec::new(), Vec::new(), Vec::new());
+        let mut running = Running { listeners, reapers, fabrics: fabrics_of, incarnation_file, far: None };
         let threads = first + FABRICS + plan.connections;
         let started = start_datagrams(datagrams, (&plan, incarnation), (shared, threads), &mut running);
         if fabrics.is_empty() || started.is_err() {
             return (running, started);
+        }
+        if let Some(Err(error)) = plan.far.map(|far| running.offer_far(far, memory)) {
+            return (running, Err(error));
         }
         let arenas = Arc::new(Arenas::of(&shared.shards));
         let start = Start {
@@ -382,9 +393,10 @@ fn list_in(table: &Table, shared: &Shared, arenas: &[(u64, u64)]) {
     }
 }
 
-/// Keys that shared memory needs: one for each chunk that is leased or was a while ago.
+/// Keys that shared memory needs: one for each chunk that is leased or was a while ago, and for each lane of a region.
 fn keys(plan: &Plan) -> u64 {
-    (plan.registered / PAGE).clamp(8192, KEYS)
+    let of_far = plan.far.map_or(0, |far| u64::from(far.regions) * LANES);
+    (plan.registered / PAGE + of_far).clamp(8192, KEYS)
 }
 
 fn listen_shm<'a>(
@@ -454,6 +466,7 @@ impl Start<'_> {
             eager: self.plan.eager(name),
             transfers_from: self.plan.transfers_from(name),
             registered: self.registered,
+            far: self.plan.far.map_or(0, |far| far.bytes()),
             policy: self.plan.policy,
         };
         let pins = if self.pin {
@@ -469,8 +482,13 @@ impl Start<'_> {
         } else {
             None
         };
-        let state = FabricState::new(fabric, self.shared.clone(), self.arenas.clone(), terms, pins);
+        let far = running.far.as_ref().map(|(far, _)| far.clone());
+        let state = FabricState::new(fabric, self.shared.clone(), self.arenas.clone(), terms, pins, far.clone());
         let state = Arc::new(state.map_err(|error| format!("--fabric {name}: {error}"))?);
+        if let Some(far) = &far {
+            let state: Arc<dyn Closes> = state.clone();
+            far.attach(Arc::downgrade(&state));
+        }
         self.shared.shards.each(|store| store.attach(Box::new(Exposed(Arc::downgrade(&state)))));
         let thread = |error| format!("--fabric {name}: starting a thread: {error}");
         let seat = self.first + running.fabrics.len();
@@ -490,9 +508,31 @@ pub(crate) struct Running {
     reapers: Vec<JoinHandle<()>>,
     fabrics: Vec<Arc<dyn Reported>>,
     incarnation_file: Arc<Mutex<Option<IncarnationFile>>>,
+    /// Far memory, and the thread that frees it.
+    far: Option<(Arc<Far>, JoinHandle<()>)>,
 }
 
 impl Running {
+    /// Offers far memory, in files of the domain whose peers are passed them.
+    fn offer_far(&mut self, plan: FarPlan, domain: Option<ShmDomain>) -> Result<(), String> {
+        // Without clients over shared memory no peer is passed anything.
+        let domain = match domain {
+            Some(domain) => domain,
+            None => ShmDomain::new(ShmOptions { arenas: ARENAS, ..ShmOptions::default() })
+                .map_err(|error| format!("--far: {error}"))?,
+        };
+        let far = Arc::new(Far::new(plan, domain));
+        let thread = far.start().map_err(|error| format!("--far: starting a thread: {error}"))?;
+        self.far = Some((far, thread));
+        Ok(())
+    }
+
+    /// Returns far memory, to report on.
+    pub(crate) fn far(&self) -> Option<Arc<dyn FarReported>> {
+        let (far, _) = self.far.as_ref()?;
+        Some(far.clone())
+    }
+
     /// Returns the fabrics, to report on.
     pub(crate) fn fabrics(&self) -> &[Arc<dyn Reported>] {
         &self.fabrics
@@ -521,6 +561,10 @@ impl Running {
     pub(crate) fn end(self, shards: &Shards, last: impl FnOnce()) {
         for listener in self.listeners {
             let _ = listener.join();
+        }
+        if let Some((far, thread)) = self.far {
+            far.stop();
+            let _ = thread.join();
         }
         last();
         shards.each(|store| store.close(clock::now()));

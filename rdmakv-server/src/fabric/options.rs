@@ -12,6 +12,7 @@ use frrwp::fabric::shm::ShmAddress;
 use frrwp::fabric::verbs::VerbsAddress;
 use mrrc::policy::PolicyKind;
 
+use super::far::{FarFlags, FarPlan};
 use crate::store::LONGEST;
 use rdmakv_proto::eager;
 use rdmakv_proto::item::{HEADER, KEY_MAX};
@@ -61,6 +62,8 @@ pub(crate) struct FabricFlags {
     /// Threads at each udp: address; a client stays with its thread
     #[arg(long = "datagram-threads", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     datagram_threads: u16,
+    #[command(flatten)]
+    far: FarFlags,
 }
 
 fn policy(text: &str) -> Result<PolicyKind, String> {
@@ -153,6 +156,8 @@ pub(crate) struct Plan {
     pub(crate) datagram_clients: usize,
     /// Threads at each address for datagrams.
     pub(crate) datagram_threads: usize,
+    /// Far memory, if it is offered.
+    pub(super) far: Option<FarPlan>,
 }
 
 impl Plan {
@@ -211,6 +216,11 @@ impl Plan {
             ("fabric_timeout_ms", self.timeout.as_millis().to_string()),
             ("fabric_connections", self.connections.to_string()),
         ];
+        if let Some(far) = &self.far {
+            lines.push(("far_memory", far.bytes().to_string()));
+            lines.push(("far_region", far.region_bytes.to_string()));
+            lines.push(("far_longest", far.longest.as_secs().to_string()));
+        }
         if self.threads() > 0 {
             lines.push(("datagram_clients", self.datagram_clients.to_string()));
             lines.push(("datagram_threads", self.datagram_threads.to_string()));
@@ -229,6 +239,11 @@ impl Place {
             Self::Verbs(_) => "verbs",
             Self::Udp(_) => "udp",
         }
+    }
+
+    /// Returns whether clients there have far memory.
+    fn has_far(&self) -> bool {
+        matches!(self, Self::Shm(_) | Self::ShmOfPort | Self::Iwarp(_))
     }
 
     /// Returns whether clients come by datagrams, and not by connections.
@@ -294,14 +309,30 @@ impl FabricFlags {
         let largest = (server.item + 8192) as u64;
         let registering = places.iter().filter(|place| !place.has_datagrams()).count();
         let fabrics = registering.max(1) as u64;
-        let least = (4 * largest * fabrics).next_multiple_of(1 << 20);
+        let far = self.far.plan(places.iter().any(Place::has_far))?;
+        let of_items = (4 * largest * fabrics).next_multiple_of(1 << 20);
+        let far_bytes = far.as_ref().map_or(0, FarPlan::bytes).saturating_mul(fabrics);
+        let least = of_items.saturating_add(far_bytes);
         let registered = match self.registered {
             Some(megabytes) => megabytes.saturating_mul(1 << 20),
             // Registrations with shm: and iwarp: alone take no more of the machine than it had anyway.
-            None if self.pin || places.iter().any(Place::pins) => (server.memory / 4).max(least),
-            None => server.memory.max(least),
+            None if self.pin || places.iter().any(Place::pins) => {
+                (server.memory / 4).max(of_items).saturating_add(far_bytes)
+            }
+            None => server.memory.max(of_items).saturating_add(far_bytes),
         };
         if registered < least && registering > 0 {
+            if far_bytes > 0 {
+                return Err(format!(
+                    "--registered-memory: {} MB are too few for far memory (--far, {} MB on {fabrics} fabric(s)) and for items of up to {} \
+                     bytes (-I), {} MB: {} MB are lacking",
+                    registered >> 20,
+                    far_bytes >> 20,
+                    server.item,
+                    of_items >> 20,
+                    (least - registered).div_ceil(1 << 20)
+                ));
+            }
             return Err(format!(
                 "--registered-memory: with items of up to {} bytes (-I) on {fabrics} fabric(s) it takes {} MB at least",
                 server.item,
@@ -322,6 +353,7 @@ impl FabricFlags {
             connections: usize::from(self.fabric_connections),
             datagram_clients: self.datagram_clients as usize,
             datagram_threads: usize::from(self.datagram_threads),
+            far,
         })
     }
 }
@@ -377,6 +409,18 @@ mod tests {
         let floors = ["shm", "iwarp"].map(|name| unsaid.transfers_from(name));
         assert_eq!(floors, ["shm", "iwarp"].map(eager::transfers_from));
         assert_eq!((said.transfers_from("shm"), short.transfers_from("shm")), (4096, short.eager("shm")));
+    }
+
+    #[test]
+    fn far_memory_counts_as_registered() {
+        let far = "--far 64 --far-region 2m";
+        assert_eq!(plan(far, SERVER).unwrap().registered, (64 + 64) << 20);
+        let both = format!("{far} --fabric shm:@x --fabric iwarp:[::]:0");
+        assert_eq!(plan(&both, SERVER).unwrap().registered, (64 + 2 * 64) << 20);
+        assert!(plan(&format!("{far} --registered-memory 69"), SERVER).is_ok());
+        let error = plan(&format!("{far} --registered-memory 60"), SERVER).unwrap_err();
+        assert!(error.contains("9 MB are lacking"), "{error}");
+        assert!(plan("--far 64 --fabric udp:127.0.0.1:0", SERVER).unwrap_err().contains("shm: or iwarp:"));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use mrrc::{Cache, PAGE};
 use super::arenas::Arenas;
 use super::bell::Bell;
 use super::budget::{Budget, pages_of};
+use super::far::{Closes, Far, FarTags, Part};
 use super::pinned::{Pinned, Pins};
 use super::providers::Fabric;
 use super::tags::{Limits, Tags};
@@ -31,6 +32,8 @@ pub(super) struct Terms {
     pub(super) transfers_from: usize,
     /// Bytes that may be registered with this fabric.
     pub(super) registered: u64,
+    /// Bytes of them that are for far memory.
+    pub(super) far: u64,
     /// The eviction policy when they are full.
     pub(super) policy: PolicyKind,
 }
@@ -56,6 +59,10 @@ pub(super) struct FabricState<F: Fabric> {
     tags: Mutex<Tags<F>>,
     /// Wakes the thread that looks after ended leases.
     pub(super) bell: Bell,
+    /// The server's far memory, if it offers some.
+    pub(super) far: Option<Arc<Far>>,
+    /// The tags of its regions over this fabric.
+    pub(super) far_tags: FarTags<F::FarTag>,
 }
 
 impl<F: Fabric> FabricState<F> {
@@ -70,6 +77,7 @@ impl<F: Fabric> FabricState<F> {
         arenas: Arc<Arenas>,
         terms: Terms,
         pins: Option<Pins>,
+        far: Option<Arc<Far>>,
     ) -> io::Result<Self> {
         let pinned = pins.is_some() || F::PINS;
         // Nothing is registered but the stores' memory, which is never unmapped: no monitor is needed.
@@ -83,7 +91,8 @@ impl<F: Fabric> FabricState<F> {
             None => cache,
         };
         let cache = cache.build().map_err(io::Error::other)?;
-        let pages = cache.usage().capacity_pages;
+        // Regions of far memory have room of their own: items never wait for them.
+        let pages = cache.usage().capacity_pages.saturating_sub(terms.far / PAGE);
         // Room for two of the largest items, or an eighth: what is leased cannot make room for what is new.
         let reserve = (pages / 8).max(2 * pages_of(shared.settings.item_max as u64)).min(pages / 2);
         let limits = Limits::of(pages, pinned, reserve, terms.lease, F::REBINDS);
@@ -100,6 +109,8 @@ impl<F: Fabric> FabricState<F> {
             tags: Mutex::new(Tags::new(limits)),
             arenas,
             bell: Bell::default(),
+            far,
+            far_tags: FarTags::default(),
         })
     }
 
@@ -108,6 +119,26 @@ impl<F: Fabric> FabricState<F> {
     pub(super) fn tags(&self) -> MutexGuard<'_, Tags<F>> {
         // A panic in the table is a bug; going on with what is there serves more than ending every connection would.
         self.tags.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Closes tags of regions, by connection and place. Returns whether none of these is left.
+    pub(super) fn close_far(&self, names: impl Fn(u64, u32) -> bool) -> bool {
+        self.far_tags.close(names, |tag| self.fabric.close_far(tag))
+    }
+}
+
+impl<F: Fabric> Closes for FabricState<F> {
+    fn close_place(&self, place: u32, part: &Part) -> bool {
+        let is_closed = self.close_far(|_, of| of == place);
+        // The cache keeps regions that are in no lease; this one is unmapped next.
+        if is_closed && self.cache.invalidate(part.address(), part.bytes()).is_ok() {
+            let _ = self.cache.reap();
+        }
+        is_closed
+    }
+
+    fn close_connection(&self, connection: u64) -> bool {
+        self.close_far(|of, _| of == connection)
     }
 }
 

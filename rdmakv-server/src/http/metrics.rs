@@ -3,7 +3,7 @@
 use std::fmt::{Display, Write as _};
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::metrics::{Asked, FabricGauges, Measured, Report, Transferred, below_micros, by_name};
+use crate::metrics::{Asked, FabricGauges, FarGauges, Measured, Report, Transferred, below_micros, by_name};
 use crate::session::{Shared, Snapshot, VERSION, is_accepting, measured};
 
 /// Powers of two of microseconds at which the histogram of latencies is cut: 1 µs to 2 s.
@@ -61,6 +61,7 @@ pub(super) fn text(now: &Snapshot, shared: &Shared) -> String {
     cluster(&mut text, shared);
     transfers(&mut text, now, shared);
     fabrics(&mut text, now, shared);
+    far(&mut text, shared);
     latencies(&mut text, shared);
     text.0
 }
@@ -360,6 +361,27 @@ fn fabrics(text: &mut Text, now: &Snapshot, shared: &Shared) {
             family.one(&format!("fabric=\"{}\",event=\"{name}\"", fabric.name), value);
         }
     }
+}
+
+fn far(text: &mut Text, shared: &Shared) {
+    let Some(far) = shared.far.get() else { return };
+    let FarGauges { region_bytes, memories, used, free, ending } = far.gauges();
+    let states = [("used", used), ("free", free), ("ending", ending)];
+    let mut family = text.family("gauge", "far_regions", "Regions of far memory, by state.");
+    for (state, regions) in states {
+        family.one(&format!("state=\"{state}\""), regions);
+    }
+    let mut family = text.family("gauge", "far_bytes", "Bytes of far memory, by state.");
+    for (state, regions) in states {
+        family.one(&format!("state=\"{state}\""), regions * region_bytes);
+    }
+    text.gauge("far_memories", "Far memories that clients own.", memories);
+    let (expired, counts): (Vec<_>, Vec<_>) = far.counts().list().into_iter().partition(|(name, _)| *name == "expired");
+    let (refused, requests): (Vec<_>, Vec<_>) = counts.into_iter().partition(|(name, _)| *name == "refused");
+    text.counters("far_requests_total", "Requests for far memory, by verb.", "verb", &requests);
+    let sum = |of: &[(&str, u64)]| of.iter().map(|(_, value)| value).sum::<u64>();
+    text.counter("far_refusals_total", "Requests for far memory that were refused.", sum(&refused));
+    text.counter("far_expired_total", "Far memories that ended because their time was over.", sum(&expired));
 }
 
 fn datagrams(text: &mut Text, fabrics: &[Report]) {

@@ -18,6 +18,8 @@ pub(super) struct Login {
     done: bool,
     /// It has logged in.
     shown: bool,
+    /// The name that it logged in by.
+    name: Option<Box<[u8]>>,
     sasl: Sasl,
 }
 
@@ -43,7 +45,11 @@ impl Login {
         let known = space.filter(|_| good).map(|at| {
             let mut wanted = name_and_password.to_vec();
             wanted[at] = b':';
-            is_known(&wanted, cx)
+            let is_known = is_known(&wanted, cx);
+            if is_known {
+                self.name = Some(wanted[..at].into());
+            }
+            is_known
         });
         let line = match known {
             Some(true) => {
@@ -72,7 +78,10 @@ impl Login {
             Step::Malformed => None,
         };
         cx.counts.auth_cmds += 1;
-        if !user.is_some_and(|user| is_known(&user, cx)) {
+        let known = user.filter(|user| is_known(user, cx));
+        if let Some(user) = &known {
+            self.name = user.split(|&byte| byte == b':').next().map(Into::into);
+        } else {
             cx.counts.auth_errors += 1;
             return put_error(header, status::AUTH_ERROR, out);
         }
@@ -80,6 +89,11 @@ impl Login {
         let line = b"Authenticated";
         header.answer(&mut out.bytes, status::OK, (0, 0, line.len()), 0);
         out.bytes.extend_from_slice(line);
+    }
+
+    /// Returns the name that the client logged in by, if it did.
+    pub(super) fn name(&self) -> Option<&[u8]> {
+        self.name.as_deref()
     }
 
     fn succeed(&mut self, cx: &Context<'_>) {

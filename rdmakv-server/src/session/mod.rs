@@ -344,6 +344,11 @@ impl Session {
         self.login.is_shown(cx)
     }
 
+    /// Returns the name that the client logged in by, if it did.
+    pub(crate) fn login(&self) -> Option<&[u8]> {
+        self.login.name()
+    }
+
     /// The conversation ends: what it holds of the store goes back.
     pub fn close(&mut self, shards: &Shards) {
         match &self.state {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use super::flash::place;
 use super::{Bell, Cluster, Peers, Prefixes, Reads, Settings, Shards, Tls, Watchers};
 use crate::log::Log;
-use crate::metrics::{Counts, KernelReported, Latencies, Reported};
+use crate::metrics::{Counts, FarReported, KernelReported, Latencies, Reported};
 use crate::store::Waiter;
 
 /// The shared state of all sessions.
@@ -71,6 +71,8 @@ pub struct Shared {
     pub tls: Option<Tls>,
     /// Fabrics, to report on.
     pub fabrics: OnceLock<Vec<Arc<dyn Reported>>>,
+    /// Far memory, if it is offered, to report on.
+    pub far: OnceLock<Arc<dyn FarReported>>,
     /// The programs in the kernel, if there are any.
     pub kernel: OnceLock<Arc<dyn KernelReported>>,
     /// The driver of flash, if there is any.
@@ -118,6 +120,7 @@ impl Shared {
             fixed_reads: AtomicU64::new(0),
             tls: None,
             fabrics: OnceLock::new(),
+            far: OnceLock::new(),
             kernel: OnceLock::new(),
             reads: OnceLock::new(),
             cluster: None,

@@ -248,6 +248,9 @@ fn as_user(
     };
     let served = started.and_then(|()| {
         let _ = shared.fabrics.set(fabrics.fabrics().to_vec());
+        if let Some(far) = fabrics.far() {
+            let _ = shared.far.set(far);
+        }
         let files = (plan.users_file, plan.hosts, plan.flash.said());
         let parts = (&fabrics, kernel.as_ref(), warm.as_ref(), plan.cluster.as_ref());
         serve(&shared, &mut listeners, &signals, files, background, parts)

@@ -7,6 +7,7 @@ mod common;
 mod apart;
 mod client;
 mod cut;
+mod far;
 mod hostile;
 mod kills;
 mod puppet;

@@ -445,7 +445,7 @@ impl Link {
                     elsewhere.push(Elsewhere { op: name, busy: why == Refusal::Busy });
                 }
             }
-            Reply::Welcome(_) | Reply::Tag(_) | Reply::Table(_) => {
+            Reply::Welcome(_) | Reply::Tag(_) | Reply::Table(_) | Reply::Far(_) => {
                 return Err(nonsense(common, name, server, "another answer than there can be"));
             }
         }
@@ -562,6 +562,10 @@ mod tests {
         }
 
         unsafe fn fetch(&mut self, _: *mut u8, _: RemoteSegment) -> Result<u64, OpenError> {
+            unreachable!()
+        }
+
+        unsafe fn put(&mut self, _: *const u8, _: RemoteSegment) -> Result<u64, OpenError> {
             unreachable!()
         }
 

@@ -1,6 +1,7 @@
-//! The messages of far memory: the bodies of the kinds [`CLIENT`] and [`SERVER`] of a fabric connection.
+//! The messages of far memory: the bodies of the kinds FAR of a [fabric connection](crate::messages).
 //!
-//! Nothing sends them yet, so the two kinds are not among those of [`crate::messages`]. Numbers are little-endian:
+//! So far a server carries out OFFER, TAKE without a source, TAGS of accesses, RENEW, LIST, DROP and END, and refuses the others as
+//! *unable*. Numbers are little-endian:
 //!
 //! ```text
 //! client 7 FAR
@@ -65,10 +66,6 @@
 
 use crate::messages::{Fields, Malformed, RemoteSegment, Segments};
 
-/// The kind of a client's message.
-pub const CLIENT: u8 = 7;
-/// The kind of a server's message.
-pub const SERVER: u8 = 25;
 /// Bytes of marks at most: pages of a region of 1 GiB, a bit each.
 pub const MARKS_MAX: usize = (1 << 30) / 4096 / 8;
 /// Segments of a region at most, for reads and for writes each: 1 GiB in parts of 2 MiB.

@@ -86,6 +86,7 @@ impl<'f> Executor<'f> {
                 self.get(key, *note, to);
             }
             Request::Put { .. } => return Err(Malformed("a PUT: over datagrams a value travels in its message")),
+            Request::Far(_) => return Err(Malformed("FAR: far memory is reached over shm: and iwarp:")),
             Request::Seen(_) => to.reply(&Reply::None),
         }
         Ok(())

@@ -1,8 +1,23 @@
-//! Far memory: regions of this server's memory that clients own. Nothing uses it yet: the driver of its
-//! [messages](rdmakv_proto::far::messages) will call it.
+//! Far memory: regions of this server's memory that clients own, and read and write by themselves.
+//!
+//! Clients ask for regions by [messages](rdmakv_proto::far::messages). The server carries out OFFER, TAKE, TAGS, RENEW, LIST, DROP and END.
+//! It refuses those of rings, moves and procedures as *unable*.
 //!
 //! * [`offers`]: which client has which region, until when.
 //! * [`places`]: which parts of the arena are free, in use, or may still be written by a former owner.
+//! * `arena`: the memory of regions.
+//! * `tags`: by which keys connections access regions.
+//! * `options`: the flags.
+//! * `owner`: all of these tied together; it frees what ended.
 
+mod arena;
 pub mod offers;
+mod options;
+mod owner;
 pub mod places;
+mod tags;
+
+pub(super) use arena::Part;
+pub(super) use options::FarFlags;
+pub(super) use owner::{Closes, Far, FarPlan, now};
+pub(super) use tags::FarTags;

@@ -494,6 +494,34 @@ impl Offers {
         over
     }
 
+    /// Returns the place of a region that the caller accesses.
+    ///
+    /// # Errors
+    ///
+    /// The connection is not attached to such a memory, or the region is not here, or of another epoch.
+    pub fn reach(&mut self, caller: &Caller, memory: u64, region: u32, epoch: u32) -> Result<u32, Refused> {
+        let region = self.memory(caller, memory)?.regions.get(&region).ok_or(Refusal::Unknown)?;
+        if region.epoch != epoch {
+            return Err(Refusal::Stale.into());
+        }
+        region.place.ok_or(Refusal::State.into())
+    }
+
+    /// Returns whether there is such a memory.
+    pub fn has(&self, memory: u64) -> bool {
+        self.memories.contains_key(&memory)
+    }
+
+    /// Returns how many memories there are.
+    pub fn memories(&self) -> usize {
+        self.memories.len()
+    }
+
+    /// Returns how many regions memories have here.
+    pub fn held(&self) -> u32 {
+        self.memories.values().map(Memory::held).sum()
+    }
+
     /// Returns the places of the arena.
     pub fn places(&self) -> &Places {
         &self.places

@@ -8,12 +8,13 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use frrwp::fabric::iwarp::{Binding, Handle, IwarpDomain, IwarpEndpoint};
+use frrwp::fabric::iwarp::{Binding, Exact, Handle, IwarpDomain, IwarpEndpoint};
 use frrwp::wire::Segment;
 use mrrc::{Access, Cache};
 
+use crate::fabric::far::Part;
 use crate::fabric::pinned::Pinned;
-use crate::fabric::providers::{Fabric, Leased};
+use crate::fabric::providers::{Fabric, FarOpened, Leased};
 use crate::fabric::tags::{Granted, TagKind};
 
 /// Looks at a read that is just being copied before other threads have their turn.
@@ -37,6 +38,19 @@ impl Iwarp {
 
 /// Keeps a chunk registered.
 pub(crate) struct Kept(#[expect(dead_code, reason = "kept until it is dropped")] Leased<Iwarp>);
+
+/// Opens a region of far memory.
+pub(crate) struct FarTag {
+    /// Dropped before the lease: then no peer is at the region.
+    exact: Exact,
+    _leased: Leased<Iwarp>,
+}
+
+impl fmt::Debug for FarTag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.exact, f)
+    }
+}
 
 /// The binding that the tags of an item name.
 pub(crate) struct Record {
@@ -121,6 +135,29 @@ impl Fabric for Iwarp {
 
     fn release(&self, registration: Kept) {
         drop(registration);
+    }
+
+    const HAS_FAR: bool = true;
+    type FarTag = FarTag;
+
+    #[expect(unsafe_code, reason = "clients access regions by their addresses")]
+    fn open_far(
+        &self,
+        endpoint: &IwarpEndpoint,
+        leased: Leased<Self>,
+        part: &Part,
+        access: Access,
+    ) -> io::Result<FarOpened<FarTag>> {
+        // SAFETY: `open` requires that the memory stays mapped until the registration is dropped. A region's memory goes after all tags of
+        // its place were closed, and this process does not rely on its bytes.
+        let exact = unsafe { endpoint.own_domain().open(part.address(), part.bytes(), access) }?;
+        let segment = exact.segment();
+        Ok(FarOpened { tag: FarTag { exact, _leased: leased }, segment })
+    }
+
+    fn close_far(&self, tag: FarTag) -> Option<FarTag> {
+        drop(tag);
+        None
     }
 
     fn tag_guesses(&self) -> (u64, u64) {

@@ -14,6 +14,7 @@ use frrwp::wire::Segment;
 use mrrc::{Access, Cache, Lease};
 use rdmakv_proto::messages::RemoteSegment;
 
+use super::far::Part;
 use super::origin::Origin;
 use super::pinned::Pinned;
 use super::tags::{Granted, TagKind};
@@ -29,6 +30,15 @@ pub(in crate::fabric) struct Offer<'a> {
     pub(in crate::fabric) secret: [u64; 2],
     /// The table, then the arenas.
     pub(in crate::fabric) segments: &'a [RemoteSegment],
+}
+
+/// A region that was opened to a connection.
+#[derive(Debug)]
+pub(in crate::fabric) struct FarOpened<T> {
+    /// Keeps it open.
+    pub(in crate::fabric) tag: T,
+    /// The segment that the client is told.
+    pub(in crate::fabric) segment: Segment,
 }
 
 /// A fabric that clients come over. [`TagKind`] describes the parts of its tags.
@@ -96,6 +106,23 @@ pub(in crate::fabric) trait Fabric:
     fn hold_table(&self) -> bool {
         false
     }
+    /// Whether clients have far memory over it.
+    const HAS_FAR: bool = false;
+    /// Keeps a region of far memory open to one connection.
+    type FarTag: Send + std::fmt::Debug;
+    /// Opens a region to the connection of this endpoint, with these rights, and keeps its lease.
+    ///
+    /// # Errors
+    /// The fabric opens no regions, or has no key left.
+    fn open_far(
+        &self,
+        endpoint: &Self::Endpoint,
+        leased: Leased<Self>,
+        part: &Part,
+        access: Access,
+    ) -> io::Result<FarOpened<Self::FarTag>>;
+    /// Closes a tag: no peer accesses the region by it any more. Returns it if a peer that stalled holds it.
+    fn close_far(&self, tag: Self::FarTag) -> Option<Self::FarTag>;
     /// Drops what was over for long enough; returns whether nothing is left of it.
     fn bury(&self) -> bool {
         true

@@ -7,6 +7,7 @@
 //! Clients that read the [GET table](rdmakv_proto::gets) need no such keys: one opens the table to them, and one each arena, for good.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -20,8 +21,9 @@ use mrrc::registrar::{Registered, Registrar};
 use mrrc::{Access, Cache, PageRange};
 use rdmakv_proto::messages::RemoteSegment;
 
+use crate::fabric::far::Part;
 use crate::fabric::pinned::Pinned;
-use crate::fabric::providers::{Fabric, Leased, Offer};
+use crate::fabric::providers::{Fabric, FarOpened, Leased, Offer};
 use crate::fabric::tags::{Granted, TagKind};
 use crate::store::{GetTable, Memory};
 use rdmakv_proto::clock;
@@ -113,6 +115,19 @@ pub(crate) struct Open {
     /// Before the lease: a client with neither is not at the memory.
     key: Registered<ShmKey>,
     _leased: Leased<Shm>,
+}
+
+/// Opens a region of far memory.
+pub(crate) struct FarTag {
+    /// Closed before the lease ends.
+    key: Registered<ShmKey>,
+    leased: Leased<Shm>,
+}
+
+impl fmt::Debug for FarTag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.key.registration, f)
+    }
 }
 
 impl Shm {
@@ -208,6 +223,31 @@ impl Fabric for Shm {
         let early: Vec<_> = released.drain(..too_many).map(|(_, key)| key).collect();
         drop(released);
         self.close(early);
+    }
+
+    const HAS_FAR: bool = true;
+    type FarTag = FarTag;
+
+    fn open_far(
+        &self,
+        endpoint: &ShmEndpoint,
+        leased: Leased<Self>,
+        part: &Part,
+        access: Access,
+    ) -> io::Result<FarOpened<FarTag>> {
+        // The file is what keeps other clients out: they are not passed it.
+        endpoint.pass(part.file()).map_err(io::Error::other)?;
+        let range = PageRange::of_bytes(part.address() as u64, part.bytes() as u64).map_err(io::Error::other)?;
+        let registration = self.domain.register(range, access)?;
+        let segment = self.domain.remote(&registration, part.address(), part.bytes());
+        Ok(FarOpened { tag: FarTag { key: Registered { range, access, registration }, leased }, segment })
+    }
+
+    fn close_far(&self, FarTag { key, leased }: FarTag) -> Option<FarTag> {
+        let mut keys = vec![key];
+        // A peer that stopped in the middle of an access keeps its key.
+        let _ = self.domain.deregister(&mut keys);
+        keys.pop().map(|key| FarTag { key, leased })
     }
 
     fn join_table(&self) -> Option<Offer<'_>> {

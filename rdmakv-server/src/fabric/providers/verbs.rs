@@ -5,6 +5,7 @@
 //! A key goes when the cache takes the registration back, after the leases of what is in it. A client that reads later than
 //! that loses its connection.
 
+use std::convert::Infallible;
 use std::io;
 
 use frrwp::fabric::Domain;
@@ -12,8 +13,9 @@ use frrwp::fabric::verbs::{VerbsDomain, VerbsEndpoint};
 use frrwp::wire::Segment;
 use mrrc::{Access, Cache};
 
+use crate::fabric::far::Part;
 use crate::fabric::pinned::Pinned;
-use crate::fabric::providers::{Fabric, Leased};
+use crate::fabric::providers::{Fabric, FarOpened, Leased};
 use crate::fabric::tags::{Granted, TagKind};
 
 /// The fabric.
@@ -72,5 +74,15 @@ impl Fabric for Verbs {
 
     fn release(&self, registration: Open) {
         drop(registration);
+    }
+
+    type FarTag = Infallible;
+
+    fn open_far(&self, _: &VerbsEndpoint, _: Leased<Self>, _: &Part, _: Access) -> io::Result<FarOpened<Infallible>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn close_far(&self, tag: Infallible) -> Option<Infallible> {
+        Some(tag)
     }
 }

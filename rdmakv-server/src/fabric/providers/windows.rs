@@ -7,6 +7,7 @@
 //!
 //! A client that reads later than that loses its connection.
 
+use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 
@@ -14,8 +15,9 @@ use frrwp::fabric::verbs::{VerbsDomain, VerbsEndpoint, Window, Windows};
 use frrwp::wire::Segment;
 use mrrc::{Access, Cache};
 
+use crate::fabric::far::Part;
 use crate::fabric::pinned::Pinned;
-use crate::fabric::providers::{Fabric, Leased};
+use crate::fabric::providers::{Fabric, FarOpened, Leased};
 use crate::fabric::tags::{Granted, TagKind};
 
 /// The fabric.
@@ -80,5 +82,15 @@ impl Fabric for Windowed {
 
     fn release(&self, registration: Open) {
         drop(registration);
+    }
+
+    type FarTag = Infallible;
+
+    fn open_far(&self, _: &VerbsEndpoint, _: Leased<Self>, _: &Part, _: Access) -> io::Result<FarOpened<Infallible>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn close_far(&self, tag: Infallible) -> Option<Infallible> {
+        Some(tag)
     }
 }

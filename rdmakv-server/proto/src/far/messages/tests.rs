@@ -175,8 +175,16 @@ fn refuses_bytes_that_are_not_zero() {
 }
 
 #[test]
-fn kinds_are_free_for_the_drivers() {
-    assert_eq!([CLIENT, SERVER].map(Kind::of), [None, None]);
+fn bodies_travel_in_kinds_of_their_own() {
+    assert_eq!([7, 25].map(Kind::of), [Some(Kind::Far), Some(Kind::FarAnswer)]);
+    let request = Request { memory: 3, region: 1, epoch: 2, verb: Verb::Offer };
+    let bytes = bytes_of(|into| request.encode(into));
+    let carried = crate::messages::Request::decode(Kind::Far, &bytes);
+    assert_eq!(carried, Ok(crate::messages::Request::Far(&bytes)));
+    assert!(crate::messages::Reply::decode(Kind::Far, &bytes).is_err());
+    let mut into = Vec::new();
+    assert_eq!(crate::messages::Reply::Far(&bytes).encode(&mut into), Kind::FarAnswer);
+    assert_eq!(crate::messages::Reply::decode(Kind::FarAnswer, &into), Ok(crate::messages::Reply::Far(&bytes)));
 }
 
 proptest! {

@@ -1,0 +1,359 @@
+//! A server's far memory: the regions, their memory and their ends, for all fabrics together.
+//!
+//! A region ends in three steps. [`Offers`] frees its place, the fabrics close all tags of the place, and the memory goes back to the
+//! system. Then the place is free for others. A thread does that for memories whose time is over, and for tags that stalled peers
+//! held.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+
+use frrwp::fabric::shm::ShmDomain;
+use rdmakv_proto::clock;
+use rdmakv_proto::far::messages::{Refusal, Secret};
+
+use super::super::bell::Bell;
+use super::arena::{Arena, Part};
+use super::offers::{Caller, List, Offers, Refused, Settings, Take};
+use crate::log;
+use crate::metrics::{FarCounts, FarGauges, FarReported, add, count};
+
+/// How long a region that moved is known.
+const FORWARD: Duration = Duration::from_secs(60);
+/// The interval at which ends are looked for.
+const ROUND: Duration = Duration::from_millis(200);
+
+/// How much the server offers, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::fabric) struct FarPlan {
+    /// Regions.
+    pub(in crate::fabric) regions: u32,
+    /// Bytes of one.
+    pub(in crate::fabric) region_bytes: u64,
+    /// The longest time for which a memory is reserved.
+    pub(in crate::fabric) longest: Duration,
+}
+
+impl FarPlan {
+    /// Returns the bytes of all regions.
+    pub(in crate::fabric) fn bytes(&self) -> u64 {
+        self.region_bytes * u64::from(self.regions)
+    }
+}
+
+/// A fabric, as far as it has tags of regions.
+pub(in crate::fabric) trait Closes: Send + Sync {
+    /// Closes all tags of a place. Returns whether none is left.
+    fn close_place(&self, place: u32, part: &Part) -> bool;
+    /// Closes all tags of a connection. Returns whether none is left.
+    fn close_connection(&self, connection: u64) -> bool;
+}
+
+/// The regions of a server, for all fabrics.
+pub(in crate::fabric) struct Far {
+    /// The number that this run drew.
+    server: u64,
+    plan: FarPlan,
+    arena: Arena,
+    state: Mutex<State>,
+    /// One thread at a time frees what ended.
+    freeing: Mutex<()>,
+    fabrics: Mutex<Vec<Weak<dyn Closes>>>,
+    connections: AtomicU64,
+    counts: FarCounts,
+    bell: Bell,
+}
+
+#[derive(Debug)]
+struct State {
+    offers: Offers,
+    /// The memory of places that are in use, or being freed.
+    parts: BTreeMap<u32, Part>,
+    /// Freed places with tags that may be open.
+    revoking: Vec<u32>,
+    /// Connections that ended, with tags that may be open.
+    leaving: Vec<u64>,
+    /// Names of logins. A login's number is its place, counted from 1.
+    logins: Vec<Box<[u8]>>,
+}
+
+/// Returns the time by which far memory is reserved.
+pub(in crate::fabric) fn now() -> Duration {
+    Duration::from_nanos(clock::boot())
+}
+
+impl std::fmt::Debug for Far {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Far").field("plan", &self.plan).finish_non_exhaustive()
+    }
+}
+
+impl Far {
+    /// Returns far memory in files of this domain. All regions are free.
+    pub(in crate::fabric) fn new(plan: FarPlan, domain: ShmDomain) -> Self {
+        let settings = Settings {
+            regions: plan.regions,
+            longest: plan.longest,
+            forward: FORWARD,
+            // Files are not lent twice: once its tags are closed no former owner reaches a region.
+            quarantine: Duration::ZERO,
+        };
+        let offers = Offers::new(settings);
+        let (parts, logins) = (BTreeMap::new(), Vec::new());
+        Self {
+            server: rand::random::<u64>().max(1),
+            plan,
+            arena: Arena::new(domain, plan.region_bytes),
+            state: Mutex::new(State { offers, parts, revoking: Vec::new(), leaving: Vec::new(), logins }),
+            freeing: Mutex::default(),
+            fabrics: Mutex::default(),
+            connections: AtomicU64::new(1),
+            counts: FarCounts::default(),
+            bell: Bell::default(),
+        }
+    }
+
+    /// Adds a fabric.
+    pub(in crate::fabric) fn attach(&self, fabric: Weak<dyn Closes>) {
+        self.fabrics.lock().unwrap_or_else(PoisonError::into_inner).push(fabric);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(in crate::fabric) fn server(&self) -> u64 {
+        self.server
+    }
+
+    pub(in crate::fabric) fn plan(&self) -> &FarPlan {
+        &self.plan
+    }
+
+    pub(in crate::fabric) fn counts(&self) -> &FarCounts {
+        &self.counts
+    }
+
+    /// Returns a number for a new connection.
+    pub(in crate::fabric) fn connection(&self) -> u64 {
+        self.connections.fetch_add(1, Relaxed)
+    }
+
+    /// Returns the number of a login; 0 is that of clients which need none.
+    pub(in crate::fabric) fn login(&self, name: Option<&[u8]>) -> u32 {
+        let Some(name) = name else { return 0 };
+        let logins = &mut self.state().logins;
+        let at = logins.iter().position(|known| **known == *name).unwrap_or_else(|| {
+            logins.push(name.into());
+            logins.len() - 1
+        });
+        at as u32 + 1
+    }
+
+    /// Returns how many regions a login can take.
+    pub(in crate::fabric) fn room(&self, login: u32) -> u32 {
+        self.state().offers.room(login)
+    }
+
+    /// Takes regions, and makes memory for those that are new.
+    pub(in crate::fabric) fn take(&self, caller: &Caller, take: &Take<'_>) -> Result<Secret, Refused> {
+        let mut state = self.state();
+        let state = &mut *state;
+        let is_known = state.offers.has(take.memory);
+        let secret = state.offers.take(caller, take, rand::random())?;
+        let numbers = take.first..take.first + take.regions;
+        let places = numbers.filter_map(|region| Some((region, state.offers.place(take.memory, region)?)));
+        let new: Vec<(u32, u32)> = places.filter(|(_, place)| !state.parts.contains_key(place)).collect();
+        if new.is_empty() {
+            return Ok(secret);
+        }
+        match self.arena.allocate(new.len() as u32) {
+            Ok(parts) => {
+                state.parts.extend(new.iter().zip(parts).map(|(&(_, place), part)| (place, part)));
+                Ok(secret)
+            }
+            Err(error) => {
+                log::print(format_args!("far memory for {} regions: {error}", new.len()));
+                for (region, _) in new {
+                    let _ = state.offers.drop_region(caller, take.memory, region, take.epoch, 0);
+                }
+                if !is_known {
+                    let _ = state.offers.end(caller, take.memory);
+                }
+                free_unused(state);
+                Err(Refused { why: Refusal::NoRoom, room: 0 })
+            }
+        }
+    }
+
+    /// Returns the place and the memory of a region that the caller may access.
+    pub(in crate::fabric) fn reach(
+        &self,
+        caller: &Caller,
+        memory: u64,
+        region: u32,
+        epoch: u32,
+    ) -> Result<(u32, Part), Refused> {
+        let mut state = self.state();
+        let place = state.offers.reach(caller, memory, region, epoch)?;
+        let part = state.parts.get(&place).cloned().ok_or(Refusal::Unknown)?;
+        Ok((place, part))
+    }
+
+    /// Returns whether a region still has this place.
+    pub(in crate::fabric) fn has_place(&self, memory: u64, region: u32, place: u32) -> bool {
+        self.state().offers.place(memory, region) == Some(place)
+    }
+
+    pub(in crate::fabric) fn list(
+        &self,
+        caller: &Caller,
+        (memory, name): (u64, &[u8]),
+        (owner, secret): (u64, &Secret),
+        first: u32,
+    ) -> Result<List, Refused> {
+        self.state().offers.list(caller, memory, name, owner, secret, first)
+    }
+
+    pub(in crate::fabric) fn renew(
+        &self,
+        caller: &Caller,
+        memory: u64,
+        duration: Duration,
+    ) -> Result<Duration, Refused> {
+        self.state().offers.renew(caller, memory, duration)
+    }
+
+    /// Drops a region. Its place is free when this returns, unless a stalled peer holds it.
+    pub(in crate::fabric) fn drop_region(
+        &self,
+        caller: &Caller,
+        memory: u64,
+        (region, epoch): (u32, u32),
+        to: u64,
+    ) -> Result<(), Refused> {
+        self.state().offers.drop_region(caller, memory, region, epoch, to)?;
+        self.free();
+        Ok(())
+    }
+
+    /// Ends a memory. Its places are free when this returns, unless a stalled peer holds them.
+    pub(in crate::fabric) fn end(&self, caller: &Caller, memory: u64) -> Result<(), Refused> {
+        self.state().offers.end(caller, memory)?;
+        self.free();
+        Ok(())
+    }
+
+    /// Takes note that a connection has ended and was flushed.
+    pub(in crate::fabric) fn leave(&self, connection: u64) {
+        self.state().leaving.push(connection);
+        self.free();
+    }
+
+    /// Frees what ended: closes tags, gives memory back. Returns how many memories ran out of time.
+    fn free(&self) {
+        let _one = self.freeing.lock().unwrap_or_else(PoisonError::into_inner);
+        let fabrics: Vec<Arc<dyn Closes>> = {
+            let fabrics = self.fabrics.lock().unwrap_or_else(PoisonError::into_inner);
+            fabrics.iter().filter_map(Weak::upgrade).collect()
+        };
+        let (places, connections) = {
+            let mut state = self.state();
+            let over = state.offers.expire(now());
+            add(&self.counts.expired, over.len() as u64);
+            while let Some(place) = state.offers.places_mut().next_to_revoke() {
+                state.revoking.push(place);
+            }
+            let places: Vec<_> = std::mem::take(&mut state.revoking);
+            let places: Vec<_> = places.into_iter().map(|place| (place, state.parts.get(&place).cloned())).collect();
+            (places, std::mem::take(&mut state.leaving))
+        };
+        // Each fabric is asked, also after one that holds something.
+        let are_closed =
+            |close: &dyn Fn(&dyn Closes) -> bool| fabrics.iter().filter(|fabric| !close(&***fabric)).count() == 0;
+        let mut state = self.state();
+        for connection in connections {
+            drop(state);
+            let is_closed = are_closed(&|fabric| fabric.close_connection(connection));
+            state = self.state();
+            if is_closed { state.offers.detach(connection) } else { state.leaving.push(connection) }
+        }
+        for (place, part) in places {
+            drop(state);
+            let is_closed = part.as_ref().is_none_or(|part| are_closed(&|fabric| fabric.close_place(place, part)));
+            state = self.state();
+            if !is_closed {
+                state.revoking.push(place);
+                continue;
+            }
+            drop(part);
+            if let Some(Err(error)) = state.parts.remove(&place).map(Part::free) {
+                log::print(format_args!("far memory: giving a region back to the system: {error}"));
+            }
+            free_place(&mut state, place);
+        }
+    }
+
+    /// Counts a request.
+    pub(in crate::fabric) fn count_request(&self, verb: u8) {
+        if let Some(counter) = self.counts.requests(verb) {
+            count(counter);
+        }
+    }
+
+    /// Starts the thread that ends memories whose time is over. It ends by [`Far::stop`].
+    ///
+    /// # Errors
+    ///
+    /// No thread.
+    pub(in crate::fabric) fn start(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
+        let far = self.clone();
+        Builder::new().name("far".to_owned()).spawn(move || {
+            while !far.bell.wait(ROUND, false) {
+                far.free();
+            }
+        })
+    }
+
+    /// Ends the thread.
+    pub(in crate::fabric) fn stop(&self) {
+        self.bell.end();
+    }
+}
+
+/// Makes a place free whose tags are closed and whose memory went back.
+fn free_place(state: &mut State, place: u32) {
+    let places = state.offers.places_mut();
+    places.revoked(now(), place);
+    while let Some(place) = places.next_to_zero(Duration::MAX) {
+        places.zeroed(place);
+    }
+}
+
+/// Frees places that were given back before they had memory.
+fn free_unused(state: &mut State) {
+    while let Some(place) = state.offers.places_mut().next_to_revoke() {
+        if state.parts.contains_key(&place) { state.revoking.push(place) } else { free_place(state, place) }
+    }
+}
+
+impl FarReported for Far {
+    fn gauges(&self) -> FarGauges {
+        let state = self.state();
+        let (total, free) = (u64::from(self.plan.regions), u64::from(state.offers.places().free_count()));
+        let held = u64::from(state.offers.held());
+        FarGauges {
+            region_bytes: self.plan.region_bytes,
+            memories: state.offers.memories() as u64,
+            used: held,
+            free,
+            ending: total - free - held.min(total - free),
+        }
+    }
+
+    fn counts(&self) -> &FarCounts {
+        &self.counts
+    }
+}

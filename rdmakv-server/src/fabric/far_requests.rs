@@ -1,0 +1,174 @@
+//! The requests for far memory of one connection.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use frrwp::wire::Segment;
+use mrrc::Access;
+use rdmakv_proto::far::messages::{Answer, Entries, Refusal, Reply, Request, Verb};
+use rdmakv_proto::messages::{Malformed, RemoteSegment, Segments};
+
+use super::far::offers::{Caller, Refused, Take};
+use super::far::{Far, Part, now};
+use super::providers::{Fabric, FarOpened};
+use super::state::FabricState;
+use crate::metrics::count;
+
+/// The rights of a region's owner.
+const OWNER: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
+
+/// The part of a connection that asks for far memory. It is dropped after the connection's engine, which is flushed then.
+pub(super) struct FarRequests<'f, F: Fabric> {
+    state: &'f FabricState<F>,
+    /// The connection's number, once it has asked for something.
+    joined: Option<(Arc<Far>, u64)>,
+}
+
+impl<'f, F: Fabric> FarRequests<'f, F> {
+    pub(super) fn new(state: &'f FabricState<F>) -> Self {
+        Self { state, joined: None }
+    }
+
+    /// Carries a request out, for a client that logged in by this name, and writes the reply.
+    ///
+    /// # Errors
+    ///
+    /// The request makes no sense.
+    pub(super) fn answer(
+        &mut self,
+        endpoint: &F::Endpoint,
+        login: Option<&[u8]>,
+        request: &[u8],
+        into: &mut Vec<u8>,
+    ) -> Result<(), Malformed> {
+        let request = Request::decode(request)?;
+        let Request { memory, region, epoch, verb } = request;
+        let reply = |answer| Reply { memory, region, epoch, answer };
+        let Some(far) = self.state.far.clone() else {
+            refusal(verb.number(), Refusal::Unable.into(), reply).encode(into);
+            return Ok(());
+        };
+        far.count_request(verb.number());
+        let connection = self.joined.get_or_insert_with(|| (far.clone(), far.connection())).1;
+        let caller = Caller { now: now(), login: far.login(login), connection };
+        let mut call = Call { state: self.state, endpoint, far: &far, caller, request };
+        if let Err(refused) = call.carry_out(into) {
+            count(&far.counts().refused);
+            into.clear();
+            refusal(verb.number(), refused, reply).encode(into);
+        }
+        Ok(())
+    }
+}
+
+fn refusal<'a>(verb: u8, Refused { why, room }: Refused, reply: impl Fn(Answer<'a>) -> Reply<'a>) -> Reply<'a> {
+    reply(Answer::Refused { verb, why, room })
+}
+
+impl<F: Fabric> Drop for FarRequests<'_, F> {
+    fn drop(&mut self) {
+        if let Some((far, connection)) = self.joined.take() {
+            far.leave(connection);
+        }
+    }
+}
+
+/// One request.
+struct Call<'c, F: Fabric> {
+    state: &'c FabricState<F>,
+    endpoint: &'c F::Endpoint,
+    far: &'c Far,
+    caller: Caller,
+    request: Request<'c>,
+}
+
+impl<F: Fabric> Call<'_, F> {
+    /// Carries it out, and writes its reply.
+    fn carry_out(&mut self, into: &mut Vec<u8>) -> Result<(), Refused> {
+        let Self { far, caller, request: Request { memory, region, epoch, verb }, .. } = *self;
+        let mut reply = |memory, answer| Reply { memory, region, epoch, answer }.encode(into);
+        match verb {
+            Verb::Offer => {
+                let plan = far.plan();
+                let regions = if F::HAS_FAR { far.room(caller.login) } else { 0 };
+                reply(
+                    memory,
+                    Answer::Offer {
+                        server: far.server(),
+                        region_bytes: plan.region_bytes,
+                        longest_millis: plan.longest.as_millis() as u64,
+                        regions,
+                        workers: 0,
+                    },
+                );
+            }
+            Verb::Take { source: Some(_), .. } => return Err(Refusal::Unable.into()),
+            Verb::Take { .. } if !F::HAS_FAR => return Err(Refusal::Unable.into()),
+            Verb::Take { regions, millis, owner, secret, name, source: None } => {
+                let duration = Duration::from_millis(millis);
+                let take = Take { memory, first: region, regions, epoch, duration, owner, secret, name, source: None };
+                reply(memory, Answer::Take { secret: far.take(&caller, &take)? });
+            }
+            Verb::Tags { moves: false } => {
+                let mut written = Vec::new();
+                let segments = Segments::write(&[self.tag()?], &mut written);
+                reply(memory, Answer::Tags { token: [0; 16], read: segments, write: segments });
+            }
+            Verb::Renew { millis } => {
+                let left = far.renew(&caller, memory, Duration::from_millis(millis))?;
+                reply(memory, Answer::Renew { left_millis: left.as_millis() as u64 });
+            }
+            Verb::List { owner, secret, name } => {
+                let list = far.list(&caller, (memory, name), (owner, &secret), region)?;
+                let mut written = Vec::new();
+                let entries = Entries::write(&list.entries, &mut written);
+                let (server, left_millis) = (far.server(), list.left.as_millis() as u64);
+                reply(list.memory, Answer::List { server, left_millis, more: list.more, entries });
+            }
+            Verb::Drop { to } => {
+                far.drop_region(&caller, memory, (region, epoch), to)?;
+                reply(memory, Answer::Drop);
+            }
+            Verb::End => {
+                far.end(&caller, memory)?;
+                reply(memory, Answer::End);
+            }
+            _ => return Err(Refusal::Unable.into()),
+        }
+        Ok(())
+    }
+
+    /// Returns the segment by which the connection accesses the region. It is made when it is first asked for.
+    fn tag(&self) -> Result<RemoteSegment, Refused> {
+        let Self { state, far, caller, request: Request { memory, region, epoch, .. }, .. } = *self;
+        let (place, part) = far.reach(&caller, memory, region, epoch)?;
+        let segment = match state.far_tags.find(caller.connection, place) {
+            Some(segment) => segment,
+            None => self.open(place, &part)?,
+        };
+        // The memory may have ended meanwhile, and its tags been closed before this one was there.
+        if !far.has_place(memory, region, place) {
+            state.close_far(|connection, of| (connection, of) == (caller.connection, place));
+            return Err(Refusal::Unknown.into());
+        }
+        let Segment { address, length, key } = segment;
+        Ok(RemoteSegment { address, length, key })
+    }
+
+    fn open(&self, place: u32, part: &Part) -> Result<Segment, Refused> {
+        let unable = |error: &dyn std::fmt::Display| {
+            let name = F::NAME;
+            self.state.shared.log.warn(format_args!("{name}: registering a region of far memory: {error}"));
+            Refused::from(Refusal::Unable)
+        };
+        #[expect(unsafe_code, reason = "the region is lent to the fabric by its address")]
+        // SAFETY: `acquire` requires that the memory stays as long as the lease; the tag keeps the lease, and the region's memory goes
+        // after all tags of its place. Its bytes are the owner's: this process makes no reference of them.
+        let leased = unsafe { self.state.cache.acquire(part.address(), part.bytes(), F::RIGHTS) };
+        let leased = leased.map_err(|error| unable(&error))?;
+        let opened = self.state.fabric.open_far(self.endpoint, leased, part, OWNER);
+        let FarOpened { tag, segment } = opened.map_err(|error| unable(&error))?;
+        self.state.far_tags.add(self.caller.connection, place, tag, segment);
+        Ok(segment)
+    }
+}

@@ -1,0 +1,70 @@
+//! The counters and gauges of far memory.
+
+use std::sync::atomic::AtomicU64;
+
+counters! {
+    shared
+    /// The counters of far memory. One-sided accesses are invisible to the server.
+    FarCounts {
+        /// Requests for how much there is.
+        offers = "offer",
+        /// Requests for regions.
+        takes = "take",
+        /// Requests for tags of regions.
+        tags = "tags",
+        /// Requests for more time.
+        renewals = "renew",
+        /// Requests that opened a memory.
+        lists = "list",
+        /// Requests that dropped a region.
+        drops = "drop",
+        /// Requests that ended a memory.
+        ends = "end",
+        /// Requests of other kinds.
+        others = "other",
+        /// Requests that were refused.
+        refused = "refused",
+        /// Memories that ran out of time.
+        expired = "expired",
+    }
+}
+
+impl FarCounts {
+    /// Returns the counter of a verb of the messages.
+    pub(crate) fn requests(&self, verb: u8) -> Option<&AtomicU64> {
+        Some(match verb {
+            1 => &self.offers,
+            2 => &self.takes,
+            3 => &self.tags,
+            5 => &self.renewals,
+            6 => &self.lists,
+            11 => &self.drops,
+            15 => &self.ends,
+            4..=14 => &self.others,
+            _ => return None,
+        })
+    }
+}
+
+/// The gauges of far memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FarGauges {
+    /// Bytes of a region.
+    pub region_bytes: u64,
+    /// Memories.
+    pub memories: u64,
+    /// Regions that memories have.
+    pub used: u64,
+    /// Regions that are free.
+    pub free: u64,
+    /// Regions that ended, and whose tags may still be open.
+    pub ending: u64,
+}
+
+/// Far memory, as reports see it.
+pub trait FarReported: Send + Sync + std::fmt::Debug {
+    /// Returns the gauges.
+    fn gauges(&self) -> FarGauges;
+    /// Returns the counters.
+    fn counts(&self) -> &FarCounts;
+}

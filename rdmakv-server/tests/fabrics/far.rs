@@ -1,0 +1,138 @@
+//! Far memory: which connection reaches a region by a tag, and until when.
+
+use rdmakv_proto::far::messages::{Answer, Refusal, Reply, Request, Verb};
+use rdmakv_proto::messages::{self, Kind, RemoteSegment, Tag};
+
+use super::client::{Client, Way, cache};
+use super::common::{Server, soon};
+use super::{fabric, on_both};
+
+const FLAGS: &[&str] = &["--far", "16m", "--far-region", "2m", "-m", "16"];
+
+on_both! {
+    tags_open_one_region_to_one_connection(super::FLAGS) = apart;
+    tags_end_with_the_memory(super::FLAGS) = ended;
+    tags_end_when_the_time_is_over(super::FLAGS) = over;
+    unable_verbs_are_refused(super::FLAGS) = unable;
+    malformed_requests_end_the_connection(super::FLAGS) = malformed;
+}
+
+/// Asks for something, and passes the answer on.
+fn ask<W: Way, T>(client: &mut Client<'_, W>, request: &Request<'_>, take: impl FnOnce(Answer<'_>) -> T) -> T {
+    let mut bytes = Vec::new();
+    request.encode(&mut bytes);
+    let (_, kind, answer) = client.ask(Kind::Far, &bytes).expect("an answer");
+    let Ok(messages::Reply::Far(answer)) = messages::Reply::decode(kind, &answer) else { panic!("{kind:?}") };
+    take(Reply::decode(answer).unwrap().answer)
+}
+
+fn take<W: Way>(client: &mut Client<'_, W>, memory: u64, regions: u32, millis: u64) {
+    let verb = Verb::Take { regions, millis, owner: 7, secret: [3; 16], name: b"", source: None };
+    let request = Request { memory, region: 0, epoch: 1, verb };
+    ask(client, &request, |answer| assert!(matches!(answer, Answer::Take { secret: [3, ..] }), "{answer:?}"));
+}
+
+fn tag<W: Way>(client: &mut Client<'_, W>, memory: u64, region: u32) -> Result<Tag, Refusal> {
+    let request = Request { memory, region, epoch: 1, verb: Verb::Tags { moves: false } };
+    ask(client, &request, |answer| match answer {
+        Answer::Tags { read, write, .. } => {
+            assert_eq!(read, write);
+            let segment = read.iter().next().unwrap();
+            assert_eq!((segment.length, read.iter().len()), (2 << 20, 1));
+            Ok(Tag { segment: RemoteSegment { length: 4096, ..segment }, incarnation: 0 })
+        }
+        Answer::Refused { why, .. } => Err(why),
+        other => panic!("{other:?}"),
+    })
+}
+
+fn apart<W: Way>(_: &Server, way: &W, address: &str) {
+    let cache = cache(way);
+    let mut owner = Client::new(way, &cache, address);
+    take(&mut owner, 9, 2, 60_000);
+    let first = tag(&mut owner, 9, 0).unwrap();
+    assert_eq!(tag(&mut owner, 9, 0), Ok(first), "asked again, the same");
+    assert_eq!(owner.read(&first), Some(vec![0; 4096]));
+    // The region beside it is another registration.
+    let beyond = RemoteSegment { address: first.segment.address + (2 << 20) - 2048, ..first.segment };
+    let mut other = Client::new(way, &cache, address);
+    assert_eq!(tag(&mut other, 9, 0), Err(Refusal::Unknown), "it is not attached");
+    assert_eq!(other.read(&first), None, "a tag is of its connection, or of a file that was passed");
+    assert_eq!(owner.read(&first), Some(vec![0; 4096]));
+    assert_eq!(owner.read(&Tag { segment: beyond, incarnation: 0 }), None);
+}
+
+fn ended<W: Way>(_: &Server, way: &W, address: &str) {
+    let cache = cache(way);
+    let mut client = Client::new(way, &cache, address);
+    take(&mut client, 9, 3, 60_000);
+    take(&mut client, 10, 1, 60_000);
+    let (gone, kept) = (tag(&mut client, 9, 2).unwrap(), tag(&mut client, 10, 0).unwrap());
+    let verb = Verb::List { owner: 7, secret: [3; 16], name: b"" };
+    let mut other = Client::new(way, &cache, address);
+    let request = Request { memory: 9, region: 0, epoch: 0, verb };
+    ask(&mut other, &request, |answer| assert!(matches!(answer, Answer::List { more: false, .. }), "{answer:?}"));
+    let end = Request { memory: 9, region: 0, epoch: 0, verb: Verb::End };
+    ask(&mut other, &end, |answer| assert_eq!(answer, Answer::End));
+    // Its room is there at once, and no tag leads to it.
+    take(&mut other, 11, 3, 60_000);
+    assert_eq!(tag(&mut client, 9, 2), Err(Refusal::Unknown));
+    assert_eq!(client.read(&kept), Some(vec![0; 4096]));
+    assert_eq!(client.read(&gone), None);
+}
+
+fn over<W: Way>(server: &Server, way: &W, address: &str) {
+    let cache = cache(way);
+    let mut client = Client::new(way, &cache, address);
+    take(&mut client, 9, 1, 1);
+    // It may be over before it has a tag.
+    if let Ok(tag) = tag(&mut client, 9, 0) {
+        soon("the end of its time", || client.read(&tag).is_none());
+    }
+    let mut later = Client::new(way, &cache, address);
+    soon("its room", || {
+        ask(&mut later, &Request { memory: 0, region: 0, epoch: 0, verb: Verb::Offer }, |answer| {
+            matches!(answer, Answer::Offer { region_bytes: 0x20_0000, regions: 4, .. })
+        })
+    });
+    drop(later);
+    assert!(fabric(server, address.split(':').next().unwrap()) == address);
+}
+
+fn unable<W: Way>(_: &Server, way: &W, address: &str) {
+    let cache = cache(way);
+    let mut client = Client::new(way, &cache, address);
+    take(&mut client, 9, 1, 60_000);
+    for verb in
+        [Verb::Freeze { to: 5 }, Verb::Commit, Verb::Tags { moves: true }, Verb::Code { length: 1, at: 0, part: b"x" }]
+    {
+        let request = Request { memory: 9, region: 0, epoch: 1, verb };
+        let number = verb.number();
+        ask(&mut client, &request, |answer| {
+            assert_eq!(answer, Answer::Refused { verb: number, why: Refusal::Unable, room: 0 });
+        });
+    }
+    assert!(tag(&mut client, 9, 0).is_ok(), "it goes on");
+    // A server that offers none.
+    let none = Server::on_a_free_port(&["--fabric", "iwarp:127.0.0.1:0", "--fabric", "shm:@rdmakv-test-no-far"]);
+    let mut client = Client::new(way, &cache, &fabric(&none, address.split(':').next().unwrap()));
+    let offer = Request { memory: 0, region: 0, epoch: 0, verb: Verb::Offer };
+    ask(&mut client, &offer, |answer| {
+        assert_eq!(answer, Answer::Refused { verb: 1, why: Refusal::Unable, room: 0 });
+    });
+}
+
+fn malformed<W: Way>(_: &Server, way: &W, address: &str) {
+    let cache = cache(way);
+    for bytes in [&b""[..], &[99; 30], &[2; 20]] {
+        let mut client = Client::new(way, &cache, address);
+        let answer = client.ask(Kind::Far, bytes);
+        assert!(matches!(answer, Some((_, Kind::Refused, _)) | None), "{answer:?}");
+        assert_eq!(client.hear(), None, "the connection ends");
+    }
+    let mut silent = Client::silent(way, &cache, address).unwrap();
+    let mut offer = Vec::new();
+    Request { memory: 0, region: 0, epoch: 0, verb: Verb::Offer }.encode(&mut offer);
+    let answer = silent.ask(Kind::Far, &offer);
+    assert!(matches!(answer, Some((_, Kind::Refused, _)) | None), "before HELLO: {answer:?}");
+}
