@@ -188,6 +188,10 @@ impl End for Datagrams {
         Err(OpenError::TooShort { length: 0, wanted: from.length })
     }
 
+    unsafe fn put(&mut self, _: *const u8, to: RemoteSegment) -> Result<u64, OpenError> {
+        Err(OpenError::TooShort { length: 0, wanted: to.length })
+    }
+
     unsafe fn read_now(&mut self, _: *mut u8, _: RemoteSegment) -> Option<bool> {
         None
     }

@@ -27,6 +27,12 @@ pub(crate) trait End: Send {
     /// As [`Engine::fetch`]: so many bytes from `memory` on are lent until the end of the read is told or this end is dropped.
     unsafe fn fetch(&mut self, memory: *mut u8, from: RemoteSegment) -> Result<u64, OpenError>;
 
+    /// Writes `to.length` bytes into the server's memory.
+    ///
+    /// # Safety
+    /// As [`Engine::write_remote`]: so many bytes from `memory` on are not written until the end of the write is told or this end is dropped.
+    unsafe fn put(&mut self, memory: *const u8, to: RemoteSegment) -> Result<u64, OpenError>;
+
     /// Reads `from.length` bytes of the server's before it returns: none where the fabric cannot, or not now, else whether they were read.
     ///
     /// # Safety
@@ -119,6 +125,12 @@ where
     unsafe fn fetch(&mut self, memory: *mut u8, from: RemoteSegment) -> Result<u64, OpenError> {
         // SAFETY: the caller promises that the memory stays, with no other user, until the read has ended.
         unsafe { self.engine.read_remote(memory, from.length as usize, named(from)) }
+    }
+
+    #[inline]
+    unsafe fn put(&mut self, memory: *const u8, to: RemoteSegment) -> Result<u64, OpenError> {
+        // SAFETY: the caller promises that the memory stays, and is not written, until the write has ended.
+        unsafe { self.engine.write_remote(memory, to.length as usize, named(to)) }
     }
 
     #[inline]

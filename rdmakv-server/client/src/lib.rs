@@ -189,6 +189,9 @@ pub struct Client {
     id: u64,
 }
 
+/// How long a server may take to answer a request for far memory: it may have to wait for a former owner's process.
+const FAR_PATIENCE: Duration = Duration::from_secs(10);
+
 type Result<T> = std::result::Result<T, Error>;
 /// Names and values.
 pub type Stats = Vec<(String, String)>;
@@ -258,6 +261,20 @@ impl Client {
             resilient: None,
             told: 0,
             id: NEXT.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    /// Returns the servers as far memory uses them, over connections of its own.
+    pub(crate) fn far_source(&self) -> far::Source {
+        let of = |server: &Server| {
+            let (name, fabrics) = server.fabrics();
+            far::SourceServer { name: name.to_owned(), fabrics: fabrics.to_vec() }
+        };
+        far::Source {
+            servers: self.servers.iter().map(of).collect(),
+            login: self.common.login.clone(),
+            connect: self.common.patience.connect,
+            patience: self.common.timeout.max(FAR_PATIENCE),
         }
     }
 

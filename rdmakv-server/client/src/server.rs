@@ -102,6 +102,11 @@ impl Server {
         }
     }
 
+    /// Returns the server as it was named, and its fabrics.
+    pub(super) fn fabrics(&self) -> (&str, &[Fabric]) {
+        (&self.text, &self.fabrics)
+    }
+
     /// Returns the value, if it is to be had one-sidedly: out of the server's table, if that may list the key, or by a tag.
     #[inline]
     pub(super) fn get_now(&mut self, common: &mut Common, (key, may_be_listed): (&[u8], bool)) -> Option<Value> {

@@ -109,6 +109,51 @@ pub(super) enum ClusterCommand {
 }
 
 #[derive(Subcommand, Debug)]
+pub(super) enum FarCommand {
+    /// Makes a memory, and prints its name, its secret and for how long it is reserved
+    Create {
+        /// A name that no other memory of this user has
+        name: String,
+        /// Bytes; k, m and g are understood
+        #[arg(long, value_name = "SIZE", default_value = "64m", value_parser = size)]
+        size: u64,
+        /// For how many seconds it is reserved; the server's --far-longest at most
+        #[arg(long = "for", value_name = "SECONDS", default_value_t = 3600, value_parser = within::<u64, 1, SECONDS>)]
+        seconds: u64,
+    },
+    /// Deletes the memory whose secret is in the variable RDMAKV_FAR_SECRET
+    Delete {
+        /// Its name
+        name: String,
+    },
+    /// Makes a memory, reads and writes random records, prints how fast that was, and deletes it
+    Bench(Load),
+}
+
+/// The load of a measurement of far memory.
+#[derive(Args, Debug, Clone, Copy)]
+pub(super) struct Load {
+    /// Bytes of the memory; k, m and g are understood
+    #[arg(long, value_name = "SIZE", default_value = "64m", value_parser = size)]
+    pub(super) size: u64,
+    /// Bytes of a record
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = within::<u32, 1, { 1 << 20 }>)]
+    pub(super) record: u32,
+    /// The share of reads, 0 to 1; the others are writes
+    #[arg(long, value_name = "SHARE", default_value_t = 0.9, value_parser = share)]
+    pub(super) reads: f64,
+    /// Threads, each with a connection of its own
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = within::<u32, 1, 256>)]
+    pub(super) lanes: u32,
+    /// Accesses of a lane that are under way at a time
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = within::<u32, 1, { crate::far::DEPTH_MAX as u64 }>)]
+    pub(super) depth: u32,
+    /// How long it is measured
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
+    pub(super) seconds: f64,
+}
+
+#[derive(Subcommand, Debug)]
 pub(super) enum Command {
     /// Writes the values of keys to standard output, as they are
     #[command(
@@ -216,6 +261,14 @@ pub(super) enum Command {
         #[arg(long)]
         until_input_ends: bool,
     },
+    /// Makes, deletes and measures far memory: memory of servers that one process reads and writes by itself
+    #[command(
+        after_help = "Examples:\n  rdmakv far create scratch --size 1g --for 3600  prints the secret by which programs open it\n  RDMAKV_FAR_SECRET=SECRET rdmakv far delete scratch\n  rdmakv -s iwarp:10.0.0.1:7471 far bench --record 64 --lanes 2 --depth 16"
+    )]
+    Far {
+        #[command(subcommand)]
+        command: FarCommand,
+    },
     /// Prints servers' versions
     #[command(after_help = "Examples:\n  rdmakv version")]
     Version,
@@ -262,6 +315,23 @@ fn within<T: TryFrom<u64>, const LOW: u64, const HIGH: u64>(text: &str) -> Resul
 /// As the flags say it.
 pub(super) fn ends(seconds: u64) -> Expire {
     if seconds == 0 { Expire::Never } else { Expire::In(Duration::from_secs(seconds)) }
+}
+
+/// Returns a number of bytes.
+fn size(text: &str) -> Result<u64, String> {
+    let (number, unit) = match text.as_bytes().last() {
+        Some(b'k' | b'K') => (&text[..text.len() - 1], 1 << 10),
+        Some(b'm' | b'M') => (&text[..text.len() - 1], 1 << 20),
+        Some(b'g' | b'G') => (&text[..text.len() - 1], 1 << 30),
+        _ => (text, 1),
+    };
+    let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit)).filter(|&bytes| bytes > 0);
+    bytes.ok_or_else(|| "a number of bytes is needed, above 0: 4096, 64m, 1g".to_owned())
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "a share is needed, 0 to 1".to_owned())
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

@@ -4,6 +4,7 @@
 
 mod agent;
 mod cluster;
+mod far;
 mod flags;
 mod repairs;
 mod values;
@@ -152,6 +153,7 @@ fn run(flags: &Flags) -> Result<(), Failure> {
         Command::Decr { key, by } => number(key, client.decr(key, *by)?),
         Command::Stats { kind } => stats(client.stats(kind)),
         Command::Watch { interval, count } => watch::watch(&mut client, Duration::from_secs_f64(*interval), *count),
+        Command::Far { command } => far::run(&client, command),
         Command::Cluster(_) | Command::Agent { .. } => Ok(()),
         Command::Version => everywhere(client.version(), |server, version, text| {
             let _ = writeln!(text, "{server}  {version}");

@@ -1,9 +1,38 @@
-//! Far memory: memory of servers with a service level. Its decisions, so far: which configuration meets a level at the least cost, where a
-//! region is, and how it moves.
+//! Far memory: a byte array in the memory of servers, which one process reads and writes without the servers' CPUs.
 //!
-//! Nothing uses it yet. It decides, and does no input or output. Lanes will ask the table where an access goes. A driver will send what
-//! the machines of migration ask for, by the [messages](rdmakv_proto::far::messages).
+//! ```no_run
+//! use rdmakv_client::Client;
+//! use rdmakv_client::far::{Memory, Options};
 //!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let client = Client::new(["shm:@rdmakv-11211"])?;
+//! let memory = Memory::create(&client, 64 << 20, &Options::default())?;
+//! let mut lane = memory.lane()?;
+//! let mut buffer = lane.buffer(5)?;
+//! buffer.copy_from_slice(b"bytes");
+//! let ticket = lane.write(1000, buffer)?;
+//! let buffer = lane.wait(ticket)?;
+//! let ticket = lane.read(998, buffer)?;
+//! assert_eq!(&lane.wait(ticket)?[..], b"\0\0byt");
+//! memory.delete()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Servers offer it with `--far SIZE`, over `shm:` and `iwarp:`. A memory lasts for its [duration](Options::duration), also without its
+//! process. [`Memory::open`] takes it over by its name and secret once the former owner has ended.
+//!
+//! # What is kept
+//!
+//! A write that was waited for is in the server's memory. When a server ends, or a connection to it breaks, its regions are lost. Their
+//! accesses end as [lost](AccessError::Lost) from then on, on all lanes. Open the memory again where only the connection broke.
+//!
+//! # Service levels and moves
+//!
+//! These are decisions that nothing carries out yet: which configuration meets a level at the least cost, and how a region moves.
+//!
+//! * [`memory`](Memory), [`lane`](Lane): the memory, and a thread's accesses.
+//! * [`mod@bench`]: the speed of one configuration.
 //! * [`slo`]: a service level.
 //! * [`configuration`]: threads, batches and depth, and what they cost.
 //! * [`model`]: what was measured, and the values between. [`samples`] are what is measured, and the file of it.
@@ -12,12 +41,44 @@
 //! * [`table`]: which server has each region, and where an access goes.
 //! * [`migration`]: how a region moves to another server, and what an open finds of it.
 
+pub mod bench;
 pub mod configuration;
+mod connection;
 mod faults;
+mod lane;
+mod memory;
 pub mod migration;
 pub mod model;
+mod order;
 pub mod samples;
 pub mod search;
+mod shared;
 pub mod simulated;
 pub mod slo;
 pub mod table;
+
+pub use lane::{Buffer, Lane, Ticket};
+pub use memory::{DEPTH_MAX, Memory, NAME_MAX, Options};
+pub use shared::{NoSecret, Secret};
+pub use table::{AccessError, MemoryError};
+
+use crate::address::Fabric;
+use std::time::Duration;
+
+/// A client's servers, and the terms of connections to them.
+pub(crate) struct Source {
+    pub(crate) servers: Vec<SourceServer>,
+    /// The first bytes on each connection.
+    pub(crate) login: Option<Vec<u8>>,
+    /// How long connecting may take.
+    pub(crate) connect: Duration,
+    /// How long an answer may take.
+    pub(crate) patience: Duration,
+}
+
+/// A server of a client.
+pub(crate) struct SourceServer {
+    /// As the user named it.
+    pub(crate) name: String,
+    pub(crate) fabrics: Vec<Fabric>,
+}

@@ -42,6 +42,26 @@ pub enum AccessError {
         /// When the loss was noticed.
         since: Duration,
     },
+    /// Its time is over, or it was deleted.
+    #[error("access far memory: its time is over, or it was deleted: create another one, and renew it in time")]
+    Ended,
+    /// There is no memory for a buffer.
+    #[error("get a buffer of {bytes} bytes: no such piece is free: drop buffers, or raise `Options::buffers`")]
+    NoBuffer {
+        /// The bytes that were asked for.
+        bytes: usize,
+    },
+    /// A batch does not fill its buffer.
+    #[error("read a batch of {wanted} bytes into a buffer of {length}: give one of as many bytes")]
+    Buffer {
+        /// Bytes of the batch.
+        wanted: u64,
+        /// Bytes of the buffer.
+        length: u64,
+    },
+    /// The ticket is of another lane.
+    #[error("wait for an access: the ticket is of another lane: give it to the lane that it came from")]
+    OtherLane,
     /// Writes to the region are paused, and too many wait.
     #[error("write far memory, region {region}: it moves, and its queue is full: try again")]
     Busy {
@@ -65,6 +85,44 @@ pub enum MemoryError {
     /// Its time is over, or it was deleted.
     #[error("use far memory: its time is over, or it was deleted: create another one")]
     Ended,
+    /// There is no memory of this name, or the secret is another.
+    #[error("open far memory: no server has one of this name and secret: look at both, and whether its time is over")]
+    Unknown,
+    /// The login has a memory of this name.
+    #[error("create far memory: there is one of this name: choose another name, or delete that one")]
+    NameInUse,
+    /// A name that cannot be one.
+    #[error("name far memory: a name has 1 to 255 bytes: choose another one")]
+    Name,
+    /// The client has no servers.
+    #[error("create far memory: the client has no servers: name one that was started with --far")]
+    NoServer,
+    /// A server has no address over which there is far memory.
+    #[error("reach far memory at {server}: it has no address of shm: or iwarp: name one")]
+    NoFabric {
+        /// The server, as it was given.
+        server: String,
+    },
+    /// A server offers none.
+    #[error("create far memory at {server}: it offers none: start it with --far SIZE")]
+    Unable {
+        /// The server, as it was given.
+        server: String,
+    },
+    /// A server does not answer.
+    #[error("reach far memory at {server}: {why}: see whether it runs")]
+    Unreachable {
+        /// The server, as it was given.
+        server: String,
+        /// The reason.
+        why: String,
+    },
+    /// This system lacks something.
+    #[error("make far memory: {what}: free some memory")]
+    System {
+        /// The resource that is not there.
+        what: String,
+    },
     /// Its regions are more than can be numbered.
     #[error("create far memory of {capacity} bytes in regions of {region}: make it shorter, or its regions longer")]
     Shape {
@@ -151,6 +209,11 @@ impl Table {
         };
         let regions = vec![Region { target, writes: Writes::Flow }; count as usize];
         Ok(Self { capacity, region_bytes, regions, change: 1 })
+    }
+
+    /// Returns the bytes of the memory.
+    pub fn capacity(&self) -> u64 {
+        self.capacity
     }
 
     /// Returns how many regions there are.

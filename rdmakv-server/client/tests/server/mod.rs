@@ -1,4 +1,5 @@
 //! The real server on free ports, in a process of its own that ends with the test: this test program, run once more.
+#![allow(dead_code, reason = "shared by tests")]
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};

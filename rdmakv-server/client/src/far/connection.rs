@@ -1,0 +1,232 @@
+//! A connection of a lane, or of the memory itself, to one server: messages of far memory, and one-sided accesses.
+#![expect(unsafe_code, reason = "lends buffers to engines")]
+
+use super::Source;
+use crate::address::Fabric;
+use crate::domains::Attempt;
+use crate::end::End;
+use frrwp::engine::{Event, OpenError};
+use frrwp::handshake::SendError;
+use rdmakv_proto::far::messages as far;
+use rdmakv_proto::messages::{self, Assembly, Kind, RemoteSegment, Request, VERSION};
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// Bytes of an answer at most.
+const ANSWER: usize = 256 << 10;
+
+/// Why a request came to nothing.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// The connection is of no use any more.
+    Broken(String),
+    /// The server refuses, and has room for so many regions.
+    Refused(far::Refusal, u32),
+}
+
+/// See the module.
+pub(super) struct Connection {
+    /// Dropped first: the memory that it was lent is its caller's.
+    end: Box<dyn End>,
+    next_id: u32,
+    received: Vec<u8>,
+    assembly: Assembly,
+    answers: VecDeque<(u32, Kind, Vec<u8>)>,
+    completed: VecDeque<u64>,
+    broken: Option<String>,
+    patience: Duration,
+}
+
+impl Connection {
+    /// Connects, and logs in. It may take as long as two answers.
+    ///
+    /// # Errors
+    /// The reason.
+    pub(super) fn open(attempt: Attempt, source: &Source) -> Result<Self, String> {
+        let mut connection = Self {
+            end: attempt()?,
+            next_id: 1,
+            received: Vec::new(),
+            assembly: Assembly::default(),
+            answers: VecDeque::new(),
+            completed: VecDeque::new(),
+            broken: None,
+            patience: source.patience,
+        };
+        connection.greet(source.login.as_deref()).map_err(|trouble| match trouble {
+            Trouble::Broken(why) => why,
+            Trouble::Refused(why, _) => format!("{why:?}"),
+        })?;
+        Ok(connection)
+    }
+
+    fn greet(&mut self, login: Option<&[u8]>) -> Result<(), Trouble> {
+        let mut body = Vec::new();
+        let kind = Request::hello(&mut body, false);
+        let (kind, answer) = self.exchange(kind, &body)?;
+        match messages::Reply::decode(kind, &answer) {
+            Ok(messages::Reply::Welcome(welcome)) if welcome.version == VERSION => {}
+            Ok(messages::Reply::Refused { text, .. }) => return Err(self.fail(text.to_owned())),
+            _ => return Err(self.fail(format!("the server does not speak version {VERSION}"))),
+        }
+        let Some(login) = login else { return Ok(()) };
+        body.clear();
+        let kind = Request::run(&mut body, false, b"login", &[login]);
+        let (kind, answer) = self.exchange(kind, &body)?;
+        match messages::Reply::decode(kind, &answer) {
+            Ok(messages::Reply::Ran { answer: b"STORED\r\n", .. }) => Ok(()),
+            _ => Err(self.fail("logging in: the server does not know this name and password".to_owned())),
+        }
+    }
+
+    /// Returns why it is of no use any more, if it is not.
+    pub(super) fn broken(&self) -> Option<&str> {
+        self.broken.as_deref()
+    }
+
+    fn fail(&mut self, why: String) -> Trouble {
+        Trouble::Broken(self.broken.get_or_insert(why).clone())
+    }
+
+    /// Asks for something, and waits for the answer, which `take` reads.
+    pub(super) fn ask<T>(
+        &mut self,
+        request: &far::Request<'_>,
+        take: impl FnOnce(&far::Reply<'_>) -> Option<T>,
+    ) -> Result<T, Trouble> {
+        let mut body = Vec::new();
+        request.encode(&mut body);
+        let (kind, answer) = self.exchange(Kind::Far, &body)?;
+        let answer = match messages::Reply::decode(kind, &answer) {
+            Ok(messages::Reply::Far(answer)) => answer,
+            Ok(messages::Reply::Refused { text, .. }) => return Err(self.fail(format!("the server refuses: {text}"))),
+            _ => return Err(self.fail("the server's answer makes no sense".to_owned())),
+        };
+        let reply = match far::Reply::decode(answer) {
+            Ok(reply) => reply,
+            Err(malformed) => return Err(self.fail(malformed.to_string())),
+        };
+        if let far::Answer::Refused { why, room, .. } = reply.answer {
+            return Err(Trouble::Refused(why, room));
+        }
+        take(&reply).ok_or_else(|| self.fail("the server answered another question".to_owned()))
+    }
+
+    /// Sends a message of one fragment, and waits for its answer.
+    fn exchange(&mut self, kind: Kind, body: &[u8]) -> Result<(Kind, Vec<u8>), Trouble> {
+        let id = self.next_id;
+        self.next_id = self.next_id.wrapping_add(1).max(1);
+        let mut message = Vec::with_capacity(body.len() + messages::FRAGMENT);
+        messages::start(&mut message, id, kind, false);
+        message.extend_from_slice(body);
+        let until = Instant::now() + self.patience;
+        let mut is_sent = false;
+        loop {
+            if !is_sent {
+                is_sent = match self.end.say(&message) {
+                    Ok(()) => true,
+                    Err(SendError::Full) => false,
+                    Err(error) => return Err(self.fail(error.to_string())),
+                };
+            }
+            self.progress();
+            if let Some(at) = self.answers.iter().position(|(of, ..)| *of == id)
+                && let Some((_, kind, answer)) = self.answers.remove(at)
+            {
+                return Ok((kind, answer));
+            }
+            if let Some(why) = &self.broken {
+                return Err(Trouble::Broken(why.clone()));
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(self.fail(format!("the server did not answer within {:?}", self.patience)));
+            }
+            self.end.wait(left);
+        }
+    }
+
+    /// Does what can be done now. What has ended waits for [`Connection::next_completed`].
+    pub(super) fn progress(&mut self) {
+        self.end.progress();
+        while let Some(event) = self.end.next_event() {
+            match event {
+                Event::Message => self.receive(),
+                Event::ReadCompleted { id, succeeded: true } | Event::WriteCompleted { id, succeeded: true } => {
+                    self.completed.push_back(id);
+                }
+                Event::ReadCompleted { .. } | Event::WriteCompleted { .. } => {
+                    self.fail("an access to far memory failed".to_owned());
+                }
+                Event::Requested { tag, .. } => self.end.refuse(tag),
+                Event::Closed { why: Some(why) } => drop(self.fail(format!("the connection was closed: {why}"))),
+                Event::Closed { why: None } => {
+                    self.fail("the server closed the connection, or has gone".to_owned());
+                }
+                Event::PeerTooOld { .. } => drop(self.fail("the server is too old: it takes no messages".to_owned())),
+                Event::Expired(expired) => drop(self.fail(expired.to_string())),
+                _ => {}
+            }
+        }
+    }
+
+    fn receive(&mut self) {
+        let mut received = std::mem::take(&mut self.received);
+        if self.end.heard(&mut received) {
+            match self.assembly.take(&received, ANSWER) {
+                Ok(Some((id, kind, bytes))) => self.answers.push_back((id, kind, bytes.to_vec())),
+                Ok(None) => {}
+                Err(malformed) => drop(self.fail(malformed.to_string())),
+            }
+        }
+        self.received = received;
+    }
+
+    /// Sleeps until there may be something to do, a while at most.
+    pub(super) fn wait(&mut self) {
+        if self.completed.is_empty() && self.broken.is_none() {
+            self.end.wait(self.patience);
+        }
+    }
+
+    /// Returns the next access that has ended well, in the order of posting.
+    pub(super) fn next_completed(&mut self) -> Option<u64> {
+        self.completed.pop_front()
+    }
+
+    /// Posts a read. None where the fabric has no room for it now, or the connection is broken.
+    ///
+    /// # Safety
+    /// So many bytes from `memory` on have no other user until the read has ended or this is dropped.
+    pub(super) unsafe fn read(&mut self, memory: *mut u8, from: RemoteSegment) -> Option<u64> {
+        // SAFETY: `End::fetch` requires what this function requires of its caller.
+        let posted = unsafe { self.end.fetch(memory, from) };
+        self.posted(posted)
+    }
+
+    /// Posts a write. None where the fabric has no room for it now, or the connection is broken.
+    ///
+    /// # Safety
+    /// So many bytes from `memory` on are not written until the write has ended or this is dropped.
+    pub(super) unsafe fn write(&mut self, memory: *const u8, to: RemoteSegment) -> Option<u64> {
+        // SAFETY: `End::put` requires what this function requires of its caller.
+        let posted = unsafe { self.end.put(memory, to) };
+        self.posted(posted)
+    }
+
+    fn posted(&mut self, posted: Result<u64, OpenError>) -> Option<u64> {
+        match posted {
+            Ok(id) => Some(id),
+            Err(OpenError::Busy { .. }) => None,
+            Err(error) => {
+                self.fail(error.to_string());
+                None
+            }
+        }
+    }
+}
+
+/// Returns whether a completed write over this fabric is at the server.
+pub(super) fn acks_by_completion(fabric: &Fabric) -> bool {
+    matches!(fabric, Fabric::Shm(_))
+}

@@ -1,0 +1,405 @@
+//! A lane: accesses of one thread to a far memory, over connections of its own, without the servers' CPUs.
+//!
+//! An access is split over regions. Each part is posted at the server that has the region, by a tag that the lane asked for once. The
+//! access ends with its last part.
+#![expect(unsafe_code, reason = "lends buffers to connections")]
+
+use super::connection::{Connection, acks_by_completion};
+use super::order::{Kind, Op, Order};
+use super::shared::{Place, Shared};
+use super::table::{AccessError, MemoryError, Piece, ServerId, Table, Target, WriteRoute};
+use crate::slots::Slot;
+use rdmakv_proto::far::messages::{Answer, Request, Verb};
+use rdmakv_proto::messages::RemoteSegment;
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+/// Bytes of a read that acks writes.
+const ACK: u64 = 8;
+/// Pieces of accesses that one batch has at most.
+const PIECES: usize = 1 << 16;
+
+/// Memory for accesses, from [`Lane::buffer`]. It may be kept.
+pub struct Buffer(Slot);
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.0.bytes()
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.0.bytes_mut()
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} bytes)", self.len())
+    }
+}
+
+/// Names an access that was begun. [`Lane::wait`] has its outcome.
+#[must_use = "the buffer is kept until the outcome is taken"]
+#[derive(Debug, PartialEq, Eq)]
+pub struct Ticket(Op);
+
+/// An access that was begun.
+struct Access {
+    buffer: Buffer,
+    /// Parts that have not ended, and one while more may be posted.
+    parts: usize,
+    writes: bool,
+    error: Option<AccessError>,
+}
+
+/// The lane's part of one server.
+struct Server {
+    place: Place,
+    /// None once it is lost. Its end has no access to buffers then.
+    connection: Option<Connection>,
+    order: Order,
+    /// By region.
+    tags: HashMap<u32, RemoteSegment>,
+    /// The destination of reads that ack writes.
+    ack: Slot,
+    /// The tag of the last write.
+    last: Option<RemoteSegment>,
+}
+
+/// See the module. From [`Memory::lane`](super::Memory::lane).
+pub struct Lane {
+    /// Dropped first: accesses have their buffers until then.
+    servers: Vec<Server>,
+    accesses: HashMap<Op, Access>,
+    next: Op,
+    table: Table,
+    shared: Arc<Shared>,
+}
+
+impl fmt::Debug for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lane").field("under_way", &self.accesses.len()).finish_non_exhaustive()
+    }
+}
+
+impl Lane {
+    pub(super) fn new(shared: &Arc<Shared>) -> Result<Self, MemoryError> {
+        let mut servers = Vec::new();
+        for place in shared.servers() {
+            let no_memory = || MemoryError::System { what: "the memory for buffers is full".to_owned() };
+            let connection = match shared.connect(place) {
+                Ok(connection) => Some(connection),
+                Err(MemoryError::Unreachable { .. } | MemoryError::Ended) if !shared.is_over() => {
+                    shared.lose(place.server());
+                    None
+                }
+                Err(error) => return Err(error),
+            };
+            servers.push(Server {
+                place: place.clone(),
+                connection,
+                order: Order::new(shared.depth(), acks_by_completion(place.fabric())),
+                tags: HashMap::new(),
+                ack: shared.slot(ACK as usize).ok_or_else(no_memory)?,
+                last: None,
+            });
+        }
+        Ok(Self { servers, accesses: HashMap::new(), next: 1, table: shared.table(), shared: shared.clone() })
+    }
+
+    /// Returns memory for accesses of so many bytes. Its content is undefined, and not zero where it was used before.
+    ///
+    /// # Errors
+    /// [`AccessError::NoBuffer`].
+    pub fn buffer(&self, bytes: usize) -> Result<Buffer, AccessError> {
+        self.shared.slot(bytes).map(Buffer).ok_or(AccessError::NoBuffer { bytes })
+    }
+
+    /// Begins to read as many bytes as the buffer has, from `at` on. It waits while [as many accesses](super::Options::depth) as may be are
+    /// under way.
+    ///
+    /// # Errors
+    /// [`AccessError`]; later ones are the outcome's.
+    pub fn read(&mut self, at: u64, buffer: Buffer) -> Result<Ticket, AccessError> {
+        let length = buffer.len() as u64;
+        self.begin(&[(at, length)], buffer, false)
+    }
+
+    /// Begins to read these bytes, each a first one and a length, into the buffer, one after the other: the buffer has as many.
+    ///
+    /// # Errors
+    /// As [`Lane::read`].
+    pub fn read_batch(&mut self, parts: &[(u64, u64)], buffer: Buffer) -> Result<Ticket, AccessError> {
+        self.begin(parts, buffer, false)
+    }
+
+    /// Begins to write the buffer, from `at` on. It waits as [`Lane::read`] does. The outcome comes when the server's memory has the bytes.
+    ///
+    /// Accesses of the same bytes that are under way at the same time have no order: wait for one before the other.
+    ///
+    /// # Errors
+    /// As [`Lane::read`].
+    pub fn write(&mut self, at: u64, buffer: Buffer) -> Result<Ticket, AccessError> {
+        let length = buffer.len() as u64;
+        self.begin(&[(at, length)], buffer, true)
+    }
+
+    /// Returns whether an access has ended: [`Lane::wait`] does not wait then.
+    pub fn test(&mut self, ticket: &Ticket) -> bool {
+        self.progress();
+        self.is_over(ticket.0)
+    }
+
+    /// Waits for the end of an access, and returns its buffer.
+    ///
+    /// # Errors
+    /// [`AccessError`]. Bytes of a write that came to nothing may have been written.
+    pub fn wait(&mut self, ticket: Ticket) -> Result<Buffer, AccessError> {
+        loop {
+            self.progress();
+            if self.is_over(ticket.0) {
+                break;
+            }
+            self.sleep(ticket.0);
+        }
+        match self.accesses.remove(&ticket.0) {
+            Some(Access { buffer, error: None, .. }) => Ok(buffer),
+            Some(Access { error: Some(error), .. }) => Err(error),
+            None => Err(AccessError::OtherLane),
+        }
+    }
+
+    fn is_over(&self, op: Op) -> bool {
+        self.accesses.get(&op).is_none_or(|access| access.parts == 0)
+    }
+
+    fn begin(&mut self, parts: &[(u64, u64)], buffer: Buffer, writes: bool) -> Result<Ticket, AccessError> {
+        self.refresh();
+        if self.shared.is_over() {
+            return Err(AccessError::Ended);
+        }
+        let mut pieces = Vec::new();
+        let mut filled = 0_u64;
+        for &(at, length) in parts {
+            for Piece { region, offset, buffer } in self.table.split(at, length)? {
+                let target = self.target(region, buffer.end - buffer.start, writes)?;
+                pieces.push((target.server, region, offset, filled + buffer.start..filled + buffer.end));
+            }
+            filled += length;
+        }
+        if filled != buffer.len() as u64 || pieces.len() > PIECES {
+            return Err(AccessError::Buffer { wanted: filled, length: buffer.len() as u64 });
+        }
+        let op = self.next;
+        self.next += 1;
+        let start = buffer.0.as_ptr();
+        self.accesses.insert(op, Access { buffer, parts: 1, writes, error: None });
+        for (server, region, offset, range) in pieces {
+            let Some(at) = self.servers.iter().position(|of| of.place.server() == server) else { continue };
+            let piece = (region, offset, range.end - range.start);
+            self.post(at, op, piece, start.wrapping_add(range.start as usize), writes);
+        }
+        self.end_part(op);
+        Ok(Ticket(op))
+    }
+
+    fn target(&mut self, region: u32, length: u64, writes: bool) -> Result<Target, AccessError> {
+        if !writes {
+            return self.table.read(region);
+        }
+        match self.table.write(region, length)? {
+            WriteRoute::To(target) | WriteRoute::Marked(target) => Ok(target),
+            WriteRoute::Wait => Err(AccessError::Busy { region }),
+        }
+    }
+
+    /// Posts a part of an access, or notes why it cannot be.
+    fn post(&mut self, at: usize, op: Op, (region, offset, length): (u32, u64, u64), memory: *mut u8, writes: bool) {
+        if let Some(access) = self.accesses.get_mut(&op) {
+            access.parts += 1;
+        }
+        while let Some(tag) = self.tag(at, region) {
+            let Server { connection: Some(connection), order, last, .. } = &mut self.servers[at] else { break };
+            if order.has_room() {
+                let segment = RemoteSegment { address: tag.address + offset, length, ..tag };
+                // SAFETY: `Connection::read` and `write` require that the memory has no other user, and is not written, until the end
+                // or until the connection is dropped. It is the buffer's, which `accesses` keeps until all parts have ended.
+                let posted = unsafe {
+                    if writes { connection.write(memory, segment) } else { connection.read(memory, segment) }
+                };
+                if let Some(id) = posted {
+                    order.post(id, if writes { Kind::Write(op) } else { Kind::Read(op) });
+                    *last = if writes { Some(tag) } else { *last };
+                    self.ack(at, false);
+                    return;
+                }
+                connection.progress();
+            }
+            self.settle(at);
+            self.ack(at, true);
+            let Server { connection: Some(connection), order, .. } = &mut self.servers[at] else { break };
+            if !order.has_room() {
+                connection.wait();
+                self.settle(at);
+            }
+        }
+        let error = self.lost(region);
+        self.fail(op, error);
+        self.end_part(op);
+    }
+
+    /// Posts a read that acks writes, where one is wanted. Without room for it now, it is tried again.
+    fn ack(&mut self, at: usize, is_waiting: bool) {
+        let Server { connection: Some(connection), order, ack, last: Some(tag), .. } = &mut self.servers[at] else {
+            return;
+        };
+        if !order.wants_ack(is_waiting) {
+            return;
+        }
+        // SAFETY: `Connection::read` requires that the memory has no other user until the read has ended. One such read is under way at
+        // a time, nothing else uses its slot, and the slot is dropped after the connection.
+        if let Some(id) = unsafe { connection.read(ack.as_ptr(), RemoteSegment { length: ACK, ..*tag }) } {
+            order.post(id, Kind::Ack);
+        }
+    }
+
+    /// Returns the tag of a region, which is asked for once. None if the server is lost.
+    fn tag(&mut self, at: usize, region: u32) -> Option<RemoteSegment> {
+        if let Some(&tag) = self.servers[at].tags.get(&region) {
+            return Some(tag);
+        }
+        let epoch = self.table.target(region)?.epoch;
+        let Server { connection, tags, place, .. } = &mut self.servers[at];
+        let request = Request { memory: self.shared.name().memory, region, epoch, verb: Verb::Tags { moves: false } };
+        let bytes = self.table.region_bytes();
+        let asked = connection.as_mut()?.ask(&request, |reply| match reply.answer {
+            Answer::Tags { write, .. } => write.iter().next().filter(|tag| tag.length == bytes),
+            _ => None,
+        });
+        match asked {
+            Ok(tag) => {
+                tags.insert(region, tag);
+                Some(tag)
+            }
+            // The memory has ended, or the server has no key for it: nothing of it is reached by this lane any more.
+            Err(_) => {
+                let server = place.server();
+                self.lose(at, server);
+                None
+            }
+        }
+    }
+
+    /// Takes what has ended at one server, and notes whether it is lost.
+    fn settle(&mut self, at: usize) {
+        let mut ended = Vec::new();
+        let Server { connection: Some(connection), order, place, .. } = &mut self.servers[at] else { return };
+        connection.progress();
+        while let Some(id) = connection.next_completed() {
+            if !order.complete(id, &mut ended) {
+                debug_assert!(false, "a fabric completes in the order of posting");
+            }
+        }
+        let lost = connection.broken().is_some().then_some(place.server());
+        ended.into_iter().for_each(|op| self.end_part(op));
+        if let Some(server) = lost {
+            self.lose(at, server);
+        } else {
+            self.ack(at, false);
+        }
+    }
+
+    fn progress(&mut self) {
+        self.refresh();
+        (0..self.servers.len()).for_each(|at| self.settle(at));
+    }
+
+    /// Sleeps until a part of the access may have ended.
+    fn sleep(&mut self, op: Op) {
+        if self.accesses.get(&op).is_some_and(|access| access.writes) {
+            (0..self.servers.len()).for_each(|at| self.ack(at, true));
+        }
+        // Of several servers each is waited for in turn: all have to answer.
+        let waited = self.servers.iter_mut().find(|server| server.connection.is_some() && !server.order.is_idle());
+        match waited.and_then(|server| server.connection.as_mut()) {
+            Some(connection) => connection.wait(),
+            // Nothing is under way, so nothing of this access can end it.
+            None => {
+                let error = self.lost(0);
+                self.fail(op, error);
+                if let Some(access) = self.accesses.get_mut(&op) {
+                    access.parts = 0;
+                }
+            }
+        }
+    }
+
+    /// Learns what other lanes found out.
+    fn refresh(&mut self) {
+        if self.shared.change() == self.table.change() {
+            return;
+        }
+        self.table = self.shared.table();
+        let is_lost = |server: &Server, table: &Table| {
+            (0..table.len()).all(|region| table.target(region).is_none_or(|at| at.server != server.place.server()))
+        };
+        for at in 0..self.servers.len() {
+            if self.servers[at].connection.is_some() && is_lost(&self.servers[at], &self.table) {
+                self.abandon(at);
+            }
+        }
+    }
+
+    fn lose(&mut self, at: usize, server: ServerId) {
+        self.shared.lose(server);
+        self.table = self.shared.table();
+        self.abandon(at);
+    }
+
+    /// Ends the accesses under way at a server that is lost.
+    fn abandon(&mut self, at: usize) {
+        // It is flushed when it is dropped: nothing is at the buffers after that.
+        self.servers[at].connection = None;
+        self.servers[at].tags.clear();
+        let server = self.servers[at].place.server();
+        let error = self.lost_of(server);
+        for op in self.servers[at].order.give_up() {
+            self.fail(op, error.clone());
+            self.end_part(op);
+        }
+    }
+
+    fn lost(&self, region: u32) -> AccessError {
+        if self.shared.is_over() {
+            return AccessError::Ended;
+        }
+        self.table.read(region.min(self.table.len() - 1)).err().unwrap_or(AccessError::OtherLane)
+    }
+
+    fn lost_of(&self, server: ServerId) -> AccessError {
+        if self.shared.is_over() {
+            return AccessError::Ended;
+        }
+        let of_server = |error: &AccessError| matches!(error, AccessError::Lost { server: of, .. } if *of == server);
+        let errors = (0..self.table.len()).filter_map(|region| self.table.read(region).err());
+        errors.into_iter().find(of_server).unwrap_or(AccessError::Ended)
+    }
+
+    fn fail(&mut self, op: Op, error: AccessError) {
+        if let Some(access) = self.accesses.get_mut(&op) {
+            access.error.get_or_insert(error);
+        }
+    }
+
+    fn end_part(&mut self, op: Op) {
+        if let Some(access) = self.accesses.get_mut(&op) {
+            access.parts = access.parts.saturating_sub(1);
+        }
+    }
+}

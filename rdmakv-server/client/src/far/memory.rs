@@ -1,0 +1,417 @@
+//! A far memory: a byte array in the memory of servers, which this process alone reads and writes.
+
+use super::connection::{Connection, Trouble};
+use super::lane::Lane;
+use super::shared::{Name, Place, Secret, Shared, failed, over};
+use super::table::{MemoryError, ServerId, Table, Target};
+use super::{Source, SourceServer};
+use crate::Client;
+use crate::address::Fabric;
+use crate::domains::Fabrics;
+use crate::slots::Slots;
+use rdmakv_proto::clock;
+use rdmakv_proto::far::messages::{Answer, Refusal, Request, State, Verb};
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use std::time::Duration;
+
+/// The epoch of regions that have never moved.
+const EPOCH: u32 = 1;
+/// Accesses of a lane that are under way at most.
+pub const DEPTH_MAX: u32 = 48;
+/// Bytes of a name at most.
+pub const NAME_MAX: usize = 255;
+
+/// How a memory is made and accessed.
+///
+/// Fields may be added in a minor release: name those that you set, and write `..Default::default()` for the others.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// A name by which it is opened. None, unless set. A login has each name once.
+    pub name: Option<String>,
+    /// How long servers keep it after this call, and after each [`Memory::renew`]: an hour. They may give less.
+    pub duration: Duration,
+    /// Accesses of a lane that are under way at a server at most: 8, and up to [`DEPTH_MAX`].
+    pub depth: u32,
+    /// Bytes of all buffers of its lanes: 64 MiB of addresses, of which the system gives what is used.
+    pub buffers: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { name: None, duration: Duration::from_secs(3600), depth: 8, buffers: 64 << 20 }
+    }
+}
+
+/// A server that was asked.
+struct Asked {
+    place: Place,
+    connection: Connection,
+    region_bytes: u64,
+    room: u32,
+}
+
+/// A far memory. From [`Memory::create`] or [`Memory::open`].
+///
+/// It stays when this is dropped: until its time is over, or [`Memory::delete`].
+pub struct Memory {
+    /// One connection a server, which keeps others from opening it.
+    connections: Vec<(Place, Connection)>,
+    shared: Arc<Shared>,
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memory").field("capacity", &self.capacity()).field("servers", &self.shared.servers()).finish()
+    }
+}
+
+fn random() -> Result<u64, MemoryError> {
+    let mut bytes = [0; 8];
+    let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    match got {
+        Ok(8) => Ok(u64::from_le_bytes(bytes).max(1)),
+        _ => Err(MemoryError::System { what: "the system gives no random numbers".to_owned() }),
+    }
+}
+
+/// The common part of opening and creating: the memory of this side, and the servers that answer.
+struct Opening {
+    fabrics: Fabrics,
+    slots: Slots,
+    source: Source,
+    asked: Vec<Asked>,
+    /// Why others do not.
+    down: Option<MemoryError>,
+}
+
+impl Opening {
+    fn begin(client: &Client, options: &Options) -> Result<Self, MemoryError> {
+        if options.name.as_ref().is_some_and(|name| name.is_empty() || name.len() > NAME_MAX) {
+            return Err(MemoryError::Name);
+        }
+        let source = client.far_source();
+        let mut fabrics = Fabrics::new(&crate::Options::default());
+        let no_memory = |error: std::io::Error| MemoryError::System { what: error.to_string() };
+        let slots = Slots::new(options.buffers).map_err(no_memory)?;
+        let (mut asked, mut down) = (Vec::new(), None);
+        for server in &source.servers {
+            match ask(server, &mut fabrics, &source) {
+                Ok(found) => asked.push(found),
+                Err(error) => down = Some(error),
+            }
+        }
+        Ok(Self { fabrics, slots, source, asked, down })
+    }
+
+    /// Returns the error where no server does what is wanted.
+    fn none(self, otherwise: MemoryError) -> MemoryError {
+        if self.asked.is_empty() { self.down.unwrap_or(MemoryError::NoServer) } else { otherwise }
+    }
+
+    fn finish(
+        self,
+        (memory, owner, secret): (u64, u64, Secret),
+        (table, ends): (Table, u64),
+        options: &Options,
+    ) -> Memory {
+        let is_used =
+            |server| (0..table.len()).any(|region| table.target(region).is_some_and(|at| at.server == server));
+        let used = self.asked.into_iter().filter(|asked| is_used(asked.place.server()));
+        let connections: Vec<_> = used.map(|asked| (asked.place, asked.connection)).collect();
+        let servers = connections.iter().map(|(place, _)| place.clone()).collect();
+        let name = Name { memory, owner, secret };
+        let depth = options.depth.clamp(1, DEPTH_MAX) as usize;
+        let shared = Shared::new((self.fabrics, self.slots, self.source), name, (servers, table, ends), depth);
+        Memory { connections, shared: Arc::new(shared) }
+    }
+}
+
+/// Asks a server what it offers, over the first of its fabrics that works.
+fn ask(server: &SourceServer, fabrics: &mut Fabrics, source: &Source) -> Result<Asked, MemoryError> {
+    let unreachable = |why: String| MemoryError::Unreachable { server: server.name.clone(), why };
+    let has_far = |fabric: &&Fabric| matches!(fabric, Fabric::Shm(_) | Fabric::Iwarp(_));
+    let mut last = MemoryError::NoFabric { server: server.name.clone() };
+    for fabric in server.fabrics.iter().filter(has_far) {
+        let attempt = fabrics.attempt(fabric, source.connect);
+        let mut connection = match Connection::open(attempt, source) {
+            Ok(connection) => connection,
+            Err(why) => {
+                last = unreachable(why);
+                continue;
+            }
+        };
+        let request = Request { memory: 0, region: 0, epoch: 0, verb: Verb::Offer };
+        let offer = connection.ask(&request, |reply| match reply.answer {
+            Answer::Offer { server, region_bytes, regions, .. } if region_bytes > 0 => {
+                Some((server, region_bytes, regions))
+            }
+            _ => None,
+        });
+        let (number, region_bytes, room) =
+            offer.map_err(|trouble| failed(trouble, &server.name, MemoryError::Ended))?;
+        let place = Place::new(number, &server.name, fabric);
+        return Ok(Asked { place, connection, region_bytes, room });
+    }
+    Err(last)
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Memory {
+    /// Makes a memory of so many bytes, all zeros, at the servers of a client: on as few of them as have room.
+    ///
+    /// # Errors
+    /// [`MemoryError`].
+    pub fn create(client: &Client, capacity: u64, options: &Options) -> Result<Self, MemoryError> {
+        let mut opening = Opening::begin(client, options)?;
+        // The largest first: so they are few.
+        opening.asked.sort_by_key(|asked| std::cmp::Reverse(u64::from(asked.room) * asked.region_bytes));
+        let Some(first) = opening.asked.first() else { return Err(opening.none(MemoryError::NoServer)) };
+        let (region_bytes, server) = (first.region_bytes, first.place.server());
+        let mut table = Table::new(capacity, region_bytes, Target { server, epoch: EPOCH })?;
+        let fitting = opening.asked.iter().filter(|asked| asked.region_bytes == region_bytes);
+        let offered = fitting.map(|asked| u64::from(asked.room)).sum::<u64>() * region_bytes;
+        if offered < u64::from(table.len()) * region_bytes {
+            return Err(MemoryError::NoRoom { offered });
+        }
+        let (memory, owner, mut secret) = (random()?, random()?, Secret::default());
+        let name = options.name.as_deref().unwrap_or_default().as_bytes();
+        let (mut next, mut ends, mut failure) = (0, u64::MAX, None);
+        for asked in opening.asked.iter_mut().filter(|asked| asked.region_bytes == region_bytes) {
+            let regions = asked.room.min(table.len() - next);
+            if regions == 0 {
+                continue;
+            }
+            let sent = clock::boot();
+            match take(asked, (memory, next..next + regions), (owner, secret, name), options.duration) {
+                Ok((given, left)) => {
+                    secret = given;
+                    ends = ends.min(over(sent, left));
+                    for region in next..next + regions {
+                        table.place(region, Target { server: asked.place.server(), epoch: EPOCH });
+                    }
+                    next += regions;
+                }
+                Err(error) => {
+                    failure = Some(error);
+                    break;
+                }
+            }
+        }
+        if let Some(error) = failure {
+            for asked in &mut opening.asked {
+                // Where it took nothing, it knows of nothing to be ended.
+                let _ = end(&mut asked.connection, memory);
+            }
+            return Err(error);
+        }
+        Ok(opening.finish((memory, owner, secret), (table, ends), options))
+    }
+
+    /// Opens a memory that this process, or another one, made at servers of the client. Its capacity is that of whole regions. The regions
+    /// of servers that are gone are [lost](Memory::lost).
+    ///
+    /// # Errors
+    /// [`MemoryError`].
+    pub fn open(client: &Client, name: &str, secret: Secret, options: &Options) -> Result<Self, MemoryError> {
+        let options = &Options { name: Some(name.to_owned()), ..options.clone() };
+        let mut opening = Opening::begin(client, options)?;
+        let owner = random()?;
+        let (mut found, mut memory, mut ends, mut failure) = (Vec::new(), 0, u64::MAX, None);
+        for asked in &mut opening.asked {
+            let sent = clock::boot();
+            match list(asked, name.as_bytes(), (owner, secret)) {
+                Ok((number, left, regions)) => {
+                    memory = number;
+                    ends = ends.min(over(sent, left));
+                    found.extend(regions.into_iter().map(|region| (region, asked.place.server(), asked.region_bytes)));
+                }
+                Err(MemoryError::Unknown) => {}
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        if let Some(error) = failure {
+            return Err(error);
+        }
+        let count = found.iter().map(|&(region, ..)| region).max();
+        let (Some(last), Some(&(_, _, region_bytes))) = (count, found.first()) else {
+            return Err(opening.none(MemoryError::Unknown));
+        };
+        let capacity = (u64::from(last) + 1).saturating_mul(region_bytes);
+        let mut table = Table::new(capacity, region_bytes, Target { server: 0, epoch: EPOCH })?;
+        for (region, server, _) in found {
+            table.place(region, Target { server, epoch: EPOCH });
+        }
+        for region in 0..table.len() {
+            if table.target(region).is_some_and(|target| target.server == 0) {
+                table.lose(region, clock::since_1970());
+            }
+        }
+        Ok(opening.finish((memory, owner, secret), (table, ends), options))
+    }
+
+    /// Returns a lane: connections of its own, for one thread at a time.
+    ///
+    /// # Errors
+    /// [`MemoryError`]; a server that does not answer is lost from then on, and no error.
+    pub fn lane(&self) -> Result<Lane, MemoryError> {
+        Lane::new(&self.shared)
+    }
+
+    /// Returns the bytes that it has.
+    pub fn capacity(&self) -> u64 {
+        self.shared.table().capacity()
+    }
+
+    /// Returns the secret by which it is opened.
+    pub fn secret(&self) -> Secret {
+        self.shared.name().secret
+    }
+
+    /// Returns how much time is left.
+    pub fn left(&self) -> Duration {
+        self.shared.left()
+    }
+
+    /// Reserves it for longer, from now on. Returns how much time is left then: servers may give less.
+    ///
+    /// # Errors
+    /// [`MemoryError`]. Regions of a server that does not answer are [lost](Memory::lost).
+    pub fn renew(&mut self, duration: Duration) -> Result<Duration, MemoryError> {
+        let mut ends = u64::MAX;
+        let shared = &self.shared;
+        self.connections.retain(|(place, connection)| {
+            let is_up = connection.broken().is_none();
+            if !is_up {
+                shared.lose(place.server());
+            }
+            is_up
+        });
+        for (place, connection) in &mut self.connections {
+            let (sent, verb) = (clock::boot(), Verb::Renew { millis: millis(duration) });
+            let request = Request { memory: shared.name().memory, region: 0, epoch: 0, verb };
+            let left = connection.ask(&request, |reply| match reply.answer {
+                Answer::Renew { left_millis } => Some(left_millis),
+                _ => None,
+            });
+            match left {
+                Ok(left) => ends = ends.min(over(sent, left)),
+                Err(Trouble::Broken(_)) => shared.lose(place.server()),
+                Err(trouble) => return Err(failed(trouble, place.name(), MemoryError::Ended)),
+            }
+        }
+        if ends == u64::MAX {
+            return Err(MemoryError::Ended);
+        }
+        shared.ends_at(ends);
+        Ok(self.left())
+    }
+
+    /// Returns the servers that are lost: to this connection, or to a lane's.
+    fn lost_servers(&mut self) -> Vec<ServerId> {
+        for (place, connection) in &mut self.connections {
+            connection.progress();
+            if connection.broken().is_some() {
+                self.shared.lose(place.server());
+            }
+        }
+        let table = self.shared.table();
+        let has = |server| (0..table.len()).any(|region| table.target(region).is_some_and(|at| at.server == server));
+        self.connections.iter().map(|(place, _)| place.server()).filter(|&server| !has(server)).collect()
+    }
+
+    /// Returns the regions that are lost, and the bytes of a region. It looks whether servers are gone, and does not wait.
+    pub fn lost(&mut self) -> (Vec<Range<u32>>, u64) {
+        self.lost_servers();
+        let table = self.shared.table();
+        let mut lost: Vec<Range<u32>> = Vec::new();
+        for region in (0..table.len()).filter(|&region| table.target(region).is_none()) {
+            match lost.last_mut() {
+                Some(last) if last.end == region => last.end += 1,
+                _ => lost.push(region..region + 1),
+            }
+        }
+        (lost, table.region_bytes())
+    }
+
+    /// Deletes it. Accesses of its lanes end as [ended](super::AccessError::Ended). A server that is lost is left out.
+    ///
+    /// # Errors
+    /// [`MemoryError`]: a server did not answer; it keeps its regions until their time is over.
+    pub fn delete(mut self) -> Result<(), MemoryError> {
+        let mut outcome = Ok(());
+        self.shared.ends_at(0);
+        let lost = self.lost_servers();
+        for (place, connection) in self.connections.iter_mut().filter(|(place, _)| !lost.contains(&place.server())) {
+            if let Err(trouble) = end(connection, self.shared.name().memory) {
+                outcome = Err(failed(trouble, place.name(), MemoryError::Ended));
+            }
+        }
+        outcome
+    }
+}
+
+fn end(connection: &mut Connection, memory: u64) -> Result<(), Trouble> {
+    let request = Request { memory, region: 0, epoch: 0, verb: Verb::End };
+    connection.ask(&request, |reply| matches!(reply.answer, Answer::End).then_some(()))
+}
+
+/// Takes regions of a server, and returns the secret and how many milliseconds are left.
+fn take(
+    asked: &mut Asked,
+    (memory, regions): (u64, Range<u32>),
+    (owner, secret, name): (u64, Secret, &[u8]),
+    duration: Duration,
+) -> Result<(Secret, u64), MemoryError> {
+    let (millis, count) = (millis(duration), regions.end - regions.start);
+    let verb = Verb::Take { regions: count, millis, owner, secret: secret.bytes(), name, source: None };
+    let request = Request { memory, region: regions.start, epoch: EPOCH, verb };
+    let taken = asked.connection.ask(&request, |reply| match reply.answer {
+        Answer::Take { secret } => Some(Secret::of(secret)),
+        _ => None,
+    });
+    let secret = taken.map_err(|trouble| match trouble {
+        Trouble::Refused(Refusal::NoRoom, room) => {
+            MemoryError::NoRoom { offered: u64::from(room) * asked.region_bytes }
+        }
+        Trouble::Refused(Refusal::Taken, _) => MemoryError::NameInUse,
+        trouble => failed(trouble, asked.place.name(), MemoryError::Ended),
+    })?;
+    // A server may give less time than was asked for.
+    let renew = Request { memory, region: 0, epoch: 0, verb: Verb::Renew { millis: 0 } };
+    let left = asked.connection.ask(&renew, |reply| match reply.answer {
+        Answer::Renew { left_millis } => Some(left_millis),
+        _ => None,
+    });
+    left.map(|left| (secret, left)).map_err(|trouble| failed(trouble, asked.place.name(), MemoryError::Ended))
+}
+
+/// Attaches the connection to a memory. Returns its number, the milliseconds that are left, and its regions there.
+fn list(asked: &mut Asked, name: &[u8], (owner, secret): (u64, Secret)) -> Result<(u64, u64, Vec<u32>), MemoryError> {
+    let (mut regions, mut first) = (Vec::new(), 0);
+    loop {
+        let verb = Verb::List { owner, secret: secret.bytes(), name };
+        let request = Request { memory: 0, region: first, epoch: 0, verb };
+        let listed = asked.connection.ask(&request, |reply| match reply.answer {
+            Answer::List { left_millis, more, entries, .. } => {
+                let live = entries.iter().filter(|entry| entry.state == State::Live && entry.epoch == EPOCH);
+                let live: Vec<u32> = live.map(|entry| entry.region).collect();
+                let last = entries.iter().last().map(|entry| entry.region);
+                Some((reply.memory, left_millis, more.then_some(last).flatten(), live))
+            }
+            _ => None,
+        });
+        let (memory, left, more, live) =
+            listed.map_err(|trouble| failed(trouble, asked.place.name(), MemoryError::Unknown))?;
+        regions.extend(live);
+        match more.and_then(|last| last.checked_add(1)) {
+            Some(next) => first = next,
+            None => return Ok((memory, left, regions)),
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! Far memory at real servers, which are processes of their own: accesses under stamps, and what is left when a side dies.
+//!
+//! ```text
+//! cargo test -p rdmakv-client --test far
+//! ```
+
+mod server;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use rdmakv_client::Client;
+use rdmakv_client::far::{AccessError, Lane, Memory, MemoryError, Options, Secret};
+use server::{Server, soon};
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+
+/// A server's options: regions of 2 MiB, on both fabrics.
+fn far_server(size: &str) -> Server {
+    let name =
+        format!("shm:@rdmakv-far-{}-{}", std::process::id(), NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+    Server::on_a_free_port(&[
+        "--far",
+        size,
+        "--far-region",
+        "2m",
+        "--fabric",
+        &name,
+        "--fabric",
+        "iwarp:127.0.0.1:0",
+        "-m",
+        "32",
+    ])
+}
+
+static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+
+/// Returns the server's address on a fabric.
+fn address(server: &Server, fabric: &str) -> String {
+    let start = format!("listening on {fabric}:");
+    let found = server.lines.iter().find_map(|line| line.strip_prefix(&start));
+    format!("{fabric}:{}", found.unwrap_or_else(|| panic!("it prints where it listens: {:?}", server.lines)))
+}
+
+fn client(server: &Server, fabric: &str) -> Client {
+    Client::new([address(server, fabric)]).unwrap()
+}
+
+fn create(client: &Client, capacity: u64) -> Memory {
+    Memory::create(client, capacity, &Options { depth: 6, ..Options::default() }).unwrap()
+}
+
+fn write(lane: &mut Lane, at: u64, bytes: &[u8]) -> Result<(), AccessError> {
+    let mut buffer = lane.buffer(bytes.len())?;
+    buffer.copy_from_slice(bytes);
+    let ticket = lane.write(at, buffer)?;
+    lane.wait(ticket).map(drop)
+}
+
+fn read(lane: &mut Lane, at: u64, length: usize) -> Result<Vec<u8>, AccessError> {
+    let buffer = lane.buffer(length)?;
+    let ticket = lane.read(at, buffer)?;
+    lane.wait(ticket).map(|buffer| buffer.to_vec())
+}
+
+/// Random ranges under way at a time that do not overlap, against a plain array.
+fn random_ranges(server: &Server, fabric: &str) {
+    const CAPACITY: u64 = 5 * MIB + 1234;
+    let client = client(server, fabric);
+    let memory = create(&client, CAPACITY);
+    assert_eq!(memory.capacity(), CAPACITY);
+    let mut lane = memory.lane().unwrap();
+    let mut model = vec![0_u8; CAPACITY as usize];
+    let mut random = StdRng::seed_from_u64(7);
+    let mut under_way = VecDeque::new();
+    for step in 0..1500_u64 {
+        let length = if step % 50 == 0 { random.random_range(1..3 * MIB) } else { random.random_range(1..5000) };
+        let at = if step % 5 == 0 {
+            // Around the border of two regions.
+            (2 * MIB * random.random_range(1..3)).saturating_sub(length / 2)
+        } else {
+            random.random_range(0..CAPACITY)
+        };
+        let length = length.min(CAPACITY - at);
+        let range = at as usize..(at + length) as usize;
+        let overlaps = |of: &(std::ops::Range<usize>, _, _)| of.0.start < range.end && range.start < of.0.end;
+        while under_way.len() > 8 || under_way.iter().any(overlaps) {
+            finish(&mut lane, under_way.pop_front().unwrap());
+        }
+        let mut buffer = lane.buffer(range.len()).unwrap();
+        if random.random() {
+            random.fill(&mut buffer[..]);
+            model[range.clone()].copy_from_slice(&buffer);
+            under_way.push_back((range, lane.write(at, buffer).unwrap(), None));
+        } else {
+            buffer.fill(0xee);
+            let expected = model[range.clone()].to_vec();
+            under_way.push_back((range, lane.read(at, buffer).unwrap(), Some(expected)));
+        }
+    }
+    under_way.into_iter().for_each(|access| finish(&mut lane, access));
+    // Another lane, and parts of several places in one read.
+    let mut other = memory.lane().unwrap();
+    assert!(read(&mut other, 0, CAPACITY as usize).unwrap() == model, "{fabric}");
+    let parts = [(2 * MIB - 3, 7), (0, 1), (CAPACITY - 5, 5)];
+    let buffer = other.buffer(13).unwrap();
+    let ticket = other.read_batch(&parts, buffer).unwrap();
+    let expected: Vec<u8> =
+        parts.iter().flat_map(|&(at, length)| &model[at as usize..(at + length) as usize]).copied().collect();
+    assert_eq!(other.wait(ticket).unwrap()[..], expected);
+    // Nothing, too much, and a batch that does not fit.
+    assert_eq!(read(&mut other, 5, 0).unwrap(), b"");
+    let beyond = AccessError::OutOfRange { at: CAPACITY - 4, length: 5, capacity: CAPACITY };
+    assert_eq!(read(&mut other, CAPACITY - 4, 5), Err(beyond));
+    let buffer = other.buffer(5).unwrap();
+    assert_eq!(other.read_batch(&[(0, 4)], buffer).unwrap_err(), AccessError::Buffer { wanted: 4, length: 5 });
+    drop((lane, other));
+    memory.delete().unwrap();
+}
+
+fn finish(
+    lane: &mut Lane,
+    (range, ticket, expected): (std::ops::Range<usize>, rdmakv_client::far::Ticket, Option<Vec<u8>>),
+) {
+    let buffer = lane.wait(ticket).unwrap();
+    if let Some(expected) = expected {
+        assert!(buffer[..] == expected, "{range:?}");
+    }
+}
+
+#[test]
+fn random_ranges_are_as_written_over_shm() {
+    random_ranges(&far_server("64m"), "shm");
+}
+
+#[test]
+fn random_ranges_are_as_written_over_iwarp() {
+    random_ranges(&far_server("64m"), "iwarp");
+}
+
+#[test]
+fn lanes_see_acked_writes_of_each_other() {
+    let server = far_server("64m");
+    for fabric in ["shm", "iwarp"] {
+        let client = client(&server, fabric);
+        let memory = create(&client, 4 * MIB);
+        let (mut one, mut other) = (memory.lane().unwrap(), memory.lane().unwrap());
+        for counter in 1..2000_u64 {
+            let at = (counter * 4096 + counter * 8) % (4 * MIB - 8);
+            write(&mut one, at, &counter.to_le_bytes()).unwrap();
+            assert_eq!(read(&mut other, at, 8).unwrap(), counter.to_le_bytes(), "{fabric}");
+        }
+        drop((one, other));
+        memory.delete().unwrap();
+    }
+}
+
+#[test]
+fn room_is_bounded_and_comes_back_zeroed() {
+    let server = far_server("16m");
+    for fabric in ["shm", "iwarp"] {
+        let client = client(&server, fabric);
+        let error = Memory::create(&client, 16 * MIB, &Options::default()).unwrap_err();
+        assert_eq!(error, MemoryError::NoRoom { offered: 8 * MIB }, "half of it is for others");
+        for _ in 0..3 {
+            let memory = create(&client, 8 * MIB);
+            assert!(matches!(Memory::create(&client, 1, &Options::default()), Err(MemoryError::NoRoom { offered: 0 })));
+            let mut lane = memory.lane().unwrap();
+            assert!(read(&mut lane, 0, 8 << 20).unwrap().iter().all(|&byte| byte == 0), "{fabric}: another's bytes");
+            write(&mut lane, 0, &vec![7; 8 << 20]).unwrap();
+            memory.delete().unwrap();
+            assert_eq!(read(&mut lane, 0, 1), Err(AccessError::Ended));
+        }
+    }
+    let none = Server::on_a_free_port(&["--fabric", "iwarp:127.0.0.1:0"]);
+    let error = Memory::create(&client(&none, "iwarp"), 1, &Options::default()).unwrap_err();
+    assert!(matches!(&error, MemoryError::Unable { .. }) && error.to_string().contains("--far SIZE"), "{error}");
+}
+
+#[test]
+fn killed_servers_lose_their_regions_alone() {
+    for fabric in ["shm", "iwarp"] {
+        let (one, other) = (far_server("16m"), far_server("16m"));
+        let client = Client::new([address(&one, fabric), address(&other, fabric)]).unwrap();
+        let mut memory = create(&client, 12 * MIB);
+        let mut lane = memory.lane().unwrap();
+        for region in 0..6_u64 {
+            write(&mut lane, region * 2 * MIB, &region.to_le_bytes()).unwrap();
+        }
+        assert_eq!(memory.lost().0, []);
+        drop(one);
+        let mut lost = Vec::new();
+        for region in 0..6_u64 {
+            match read(&mut lane, region * 2 * MIB, 8) {
+                Ok(bytes) => assert_eq!(bytes, region.to_le_bytes()),
+                Err(AccessError::Lost { regions, .. }) => {
+                    assert!(regions.contains(&(region as u32)), "{regions:?}");
+                    lost.push(region);
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert!(lost == [0, 1, 2, 3] || lost == [2, 3, 4, 5] || lost == [0, 1] || lost == [4, 5], "{fabric}: {lost:?}");
+        let all = memory.lost().0;
+        assert_eq!((all.len(), all[0].len()), (1, lost.len()));
+        let error = write(&mut lane, lost[0] * 2 * MIB, b"x").unwrap_err();
+        assert!(matches!(error, AccessError::Lost { .. }), "{error}");
+        // A later lane knows it from the beginning.
+        let mut later = memory.lane().unwrap();
+        assert!(matches!(read(&mut later, lost[0] * 2 * MIB, 8), Err(AccessError::Lost { .. })));
+        let there = (0..6).find(|region| !lost.contains(region)).unwrap();
+        assert_eq!(read(&mut later, there * 2 * MIB, 8).unwrap(), there.to_le_bytes());
+        drop((lane, later));
+        memory.delete().unwrap();
+    }
+}
+
+#[test]
+fn death_under_load_ends_each_write_once() {
+    for fabric in ["shm", "iwarp"] {
+        let server = far_server("16m");
+        let client = client(&server, fabric);
+        let memory = create(&client, 8 * MIB);
+        let mut lane = memory.lane().unwrap();
+        let mut server = Some(server);
+        let mut under_way = VecDeque::new();
+        let error = loop {
+            let begun = lane.buffer(8).and_then(|buffer| lane.write(under_way.len() as u64 * 8, buffer));
+            match begun {
+                Ok(ticket) => under_way.push_back(ticket),
+                Err(error) => break error,
+            }
+            if under_way.len() == 5000 {
+                server = None;
+            }
+        };
+        assert!(server.is_none() && matches!(error, AccessError::Lost { .. }), "{fabric}: {error}");
+        // Each has one outcome.
+        let outcomes: Vec<_> = under_way.into_iter().map(|ticket| lane.wait(ticket).is_ok()).collect();
+        assert!(outcomes[0] && outcomes.len() >= 5000);
+    }
+}
+
+/// The variables by which a test program becomes a client that is to be killed.
+const OWNS: &str = "RDMAKV_TEST_OWNS";
+
+/// Becomes a client that makes a memory, writes, and waits to be killed.
+#[test]
+#[ignore = "the process of a client"]
+fn own() {
+    let Ok(server) = std::env::var(OWNS) else { return };
+    let client = Client::new([server]).unwrap();
+    let options = Options { name: Some("mine".into()), ..Options::default() };
+    let memory = Memory::create(&client, 4 * MIB, &options).unwrap();
+    let mut lane = memory.lane().unwrap();
+    for at in 0..1000_u64 {
+        write(&mut lane, at * 4000, &at.to_le_bytes()).unwrap();
+    }
+    println!("\nsecret {}", memory.secret());
+    std::io::stdout().flush().unwrap();
+    // Writes that are never waited for.
+    loop {
+        for at in 0..1000_u64 {
+            let buffer = lane.buffer(8).unwrap();
+            let ticket = lane.write(at * 4000 + 16, buffer).unwrap();
+            lane.wait(ticket).unwrap();
+        }
+    }
+}
+
+struct Owner(Child);
+
+impl Owner {
+    fn begin(server: &str) -> (Self, Secret) {
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "own", "--nocapture", "--include-ignored"])
+            .env(OWNS, server)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let secret = lines.map_while(Result::ok).find_map(|line| line.strip_prefix("secret ")?.parse().ok());
+        (Self(process), secret.expect("it prints the secret"))
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn secret_opens_memory_of_a_killed_client() {
+    let server = far_server("16m");
+    for fabric in ["shm", "iwarp"] {
+        let (owner, secret) = Owner::begin(&address(&server, fabric));
+        let client = client(&server, fabric);
+        let open = |name, secret| Memory::open(&client, name, secret, &Options::default());
+        assert_eq!(open("mine", secret).unwrap_err(), MemoryError::Taken, "{fabric}");
+        let wrong = "0123456789abcdef0123456789abcdef".parse().unwrap();
+        assert_eq!(open("mine", wrong).unwrap_err(), MemoryError::Unknown);
+        assert_eq!(open("other", secret).unwrap_err(), MemoryError::Unknown);
+        let named = Options { name: Some("mine".into()), ..Options::default() };
+        assert_eq!(Memory::create(&client, 1, &named).unwrap_err(), MemoryError::NameInUse);
+        drop(owner);
+        let mut opened = None;
+        soon("the former owner's end", || {
+            opened = open("mine", secret).map_err(|error| assert_eq!(error, MemoryError::Taken)).ok();
+            opened.is_some()
+        });
+        let memory = opened.unwrap();
+        assert_eq!(memory.capacity(), 4 * MIB);
+        let mut lane = memory.lane().unwrap();
+        for at in 0..1000_u64 {
+            assert_eq!(read(&mut lane, at * 4000, 8).unwrap(), at.to_le_bytes(), "{fabric}");
+        }
+        drop(lane);
+        memory.delete().unwrap();
+        assert_eq!(open("mine", secret).unwrap_err(), MemoryError::Unknown);
+    }
+}
+
+#[test]
+fn reservations_end_and_are_renewed() {
+    let server = far_server("16m");
+    let client = client(&server, "shm");
+    let short = Options { duration: Duration::from_millis(300), ..Options::default() };
+    let mut kept = Memory::create(&client, 2 * MIB, &short).unwrap();
+    assert!(kept.renew(Duration::from_secs(600)).unwrap() > Duration::from_secs(500));
+    let memory = Memory::create(&client, 2 * MIB, &short).unwrap();
+    let mut lane = memory.lane().unwrap();
+    soon("its end", || match write(&mut lane, 0, b"x") {
+        Ok(()) => false,
+        Err(error) => {
+            assert_eq!(error, AccessError::Ended);
+            true
+        }
+    });
+    soon("its room", || Memory::create(&client, 6 * MIB, &Options::default()).map(|memory| memory.delete()).is_ok());
+    let mut lane = kept.lane().unwrap();
+    write(&mut lane, 0, b"x").unwrap();
+    drop(lane);
+    kept.delete().unwrap();
+}
