@@ -24,6 +24,7 @@ pub fn commands() -> Vec<Command> {
         tracesim::cli::command(),
         rdmakv_server::startup::command(),
         rdmakv_client::cli::command(),
+        rdmakv_fuse::cli::command(),
         rdmakv_bench::cli::command(),
         rdmakv_check::cli::command(),
         benches::cli::command(),

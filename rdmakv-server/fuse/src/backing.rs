@@ -9,6 +9,7 @@
 //! Directories are opened name by name, and no symbolic link is followed on the way.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::Write;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -17,7 +18,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use rdmakv_proto::files::{Generation, Ino, Key, Kind, Time, is_name};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, Stat, linkat, openat, readlinkat, statat, unlinkat};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, RawDir, Stat, fsync, linkat, openat, readlinkat, statat, unlinkat,
+};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
@@ -73,7 +76,7 @@ impl Backing {
             std::fs::create_dir_all(folder.join(name)).map_err(failed("make folder in"))?;
         }
         let (id, text) = (folder.join("id"), format!("{cluster:032x}"));
-        match std::fs::File::options().write(true).create_new(true).open(&id) {
+        match File::options().write(true).create_new(true).open(&id) {
             Ok(mut file) => {
                 file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed("write to"))?;
             }
@@ -102,6 +105,44 @@ impl Backing {
         };
         let (root, data) = (open(path)?, open(&folder.join("data"))?);
         Ok(Self { path: path.to_owned(), root, data })
+    }
+
+    /// Returns its path.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the directory of data files.
+    pub(crate) fn data(&self) -> &OwnedFd {
+        &self.data
+    }
+
+    /// Opens the directory with the folders of agents.
+    ///
+    /// # Errors
+    ///
+    /// The backing fails.
+    pub(crate) fn staging(&self) -> std::result::Result<OwnedFd, Errno> {
+        openat(&self.root, ".rdmakv/new", DIRECTORY, Mode::empty())
+    }
+
+    /// Opens the data file of a generation for writing, and makes it if it is absent. Returns whether it did.
+    ///
+    /// # Errors
+    ///
+    /// The backing fails.
+    pub(crate) fn data_file(&self, ino: Ino, generation: Generation) -> std::result::Result<(File, bool), Errno> {
+        let name = data_name(ino, generation);
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let open = |flags| openat(&self.data, &name, flags, Mode::RUSR | Mode::WUSR);
+        match open(flags) {
+            Err(Errno::NOENT) => {
+                let file = open(flags | OFlags::CREATE)?;
+                fsync(&self.data)?;
+                Ok((file.into(), true))
+            }
+            opened => Ok((opened?.into(), false)),
+        }
     }
 
     /// Opens a directory; None if the name is absent, or is not a directory.
@@ -210,7 +251,7 @@ impl Backing {
         let failed = |errno| Error::of_backing(errno, "read data file", name.to_string_lossy());
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = match openat(&self.data, &name, flags, Mode::empty()) {
-            Ok(file) => std::fs::File::from(file),
+            Ok(file) => File::from(file),
             Err(Errno::NOENT) => return Ok(None),
             Err(errno) => return Err(failed(errno)),
         };

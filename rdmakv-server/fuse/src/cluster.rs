@@ -10,7 +10,7 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
-use rdmakv_client::{Client, Cluster as Address, Error as ClientError, Expire, Options, Stored, Ticket, Value};
+use rdmakv_client::{Client, Cluster as Address, Error as ClientError, Expire, Frozen, Options, Stored, Ticket, Value};
 use rdmakv_proto::files::{Bucket, Generation, Ino, Inode, Key, MountId, bucket_of};
 use rustix::io::Errno;
 
@@ -196,6 +196,11 @@ impl Cluster {
         self.client.wait(ticket).map(|_| ())
     }
 
+    /// Tells servers what they wait for: that writes were published. Until then they do not freeze these chunks.
+    pub(crate) fn move_on(&mut self) {
+        self.client.progress();
+    }
+
     /// Returns whether a chunk is stored, or failed.
     pub(crate) fn is_done(&mut self, ticket: &Ticket<Stored>) -> bool {
         self.client.test(ticket).unwrap_or(true)
@@ -203,14 +208,53 @@ impl Cluster {
 
     /// Begins to delete chunks that nothing reads. A chunk that stays takes memory, and does no other harm.
     pub(crate) fn drop_chunks(&mut self, ino: Ino, chunks: impl IntoIterator<Item = (u32, Generation)>) {
-        for (index, generation) in chunks {
+        self.drop_keys(chunks.into_iter().map(|(index, generation)| Key::Chunk(ino, generation, index)));
+    }
+
+    /// Begins to delete keys that nothing reads.
+    pub(crate) fn drop_keys(&mut self, keys: impl IntoIterator<Item = Key>) {
+        for key in keys {
             while self.deletions.len() >= DELETIONS {
                 self.finish_deletion();
             }
-            if let Ok(ticket) = self.client.idelete(Key::Chunk(ino, generation, index).to_string()) {
+            if let Ok(ticket) = self.client.idelete(key.to_string()) {
                 self.deletions.push_back(ticket);
             }
         }
+    }
+
+    /// Waits until deletions ended.
+    pub(crate) fn finish_deletions(&mut self) {
+        while !self.deletions.is_empty() {
+            self.finish_deletion();
+        }
+    }
+
+    /// Stores a key that one process alone writes.
+    ///
+    /// # Errors
+    ///
+    /// It is not stored, or this is not known.
+    pub(crate) fn store(&mut self, key: &Key, value: &[u8]) -> Result<()> {
+        self.client.set(key.to_string(), value, ()).map(|_| ()).map_err(|error| Error::of_client(&error))
+    }
+
+    /// Has all servers refuse changes of a generation's chunks.
+    ///
+    /// # Errors
+    ///
+    /// Some did not take it in time.
+    pub(crate) fn freeze(&mut self, frozen: &Frozen) -> Result<()> {
+        self.client.freeze(frozen).map(|_| ()).map_err(|error| Error::of_client(&error))
+    }
+
+    /// Tells all servers that the backing has a generation.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::freeze`].
+    pub(crate) fn persisted(&mut self, frozen: &Frozen) -> Result<()> {
+        self.client.persisted(frozen).map(|_| ()).map_err(|error| Error::of_client(&error))
     }
 
     fn finish_deletion(&mut self) {

@@ -23,3 +23,25 @@ pub(crate) fn is_planted(_: &str) -> bool {
 pub(crate) fn plant(fault: &'static str) {
     PLANTED.set(fault);
 }
+
+/// A countdown of the steps that a process takes, for tests that kill it between two of them.
+#[cfg(feature = "library")]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Countdown(Option<u64>);
+
+#[cfg(feature = "library")]
+impl Countdown {
+    /// Has the process end by a signal before the step after so many.
+    pub(crate) fn end_after(steps: u64) -> Self {
+        Self(Some(steps))
+    }
+
+    /// Takes a step.
+    pub(crate) fn step(&mut self) {
+        match &mut self.0 {
+            Some(0) => std::process::abort(),
+            Some(left) => *left -= 1,
+            None => {}
+        }
+    }
+}

@@ -1,22 +1,23 @@
 //! Draining a frozen generation to the backing directory, and showing it there under its name.
 //!
-//! Each server drains by itself, and one agent finishes:
-//!
 //! | process | work |
 //! | --- | --- |
-//! | every server | answers FREEZE: marks the generation [final](Finals), then writes its slices ([`Draining`]), syncs, writes `p/INO/GEN/SERVER` |
-//! | the agent of the primary of `d/INO` | for each name of that directory that is new or a whiteout, a [`Publication`] |
-//! | every agent, in each epoch | takes its own [staging folder](Staging) before it publishes |
+//! | every server | answers FREEZE: marks the generation [final](Finals) |
+//! | the agent | for each name that is new or a whiteout, a [`Publication`]; it writes chunks by [`Draining`], syncs, writes `p/INO/GEN/SERVER` |
+//! | the agent, when it begins | takes a [staging folder](Staging) before it publishes |
+//!
+//! The machines also serve an agent for each server, which publishes the directories that its server is primary of, and servers that drain by
+//! themselves. The model explores those. Today one agent does all.
 //!
 //! **A frozen generation never changes**, so a slice may be written twice, late, and by two servers: the bytes are the same. Draining
 //! begins at a server only after it answered FREEZE. Finishing needs the answers of all servers of one epoch: a late change of a chunk
 //! then finds a server that refuses it.
 //!
 //! **Files on the backing.** `.rdmakv/data/INO.GEN` gets the slices. Bytes count as written once they are synced. When the ranges of all servers
-//! cover the file, the agent links it into its staging folder, `.rdmakv/new/EPOCH.SERVER/`. There it sets length and attributes, syncs it,
+//! cover the file, the agent links it into its staging folder, `.rdmakv/new/NUMBER/`. There it sets length and attributes, syncs it,
 //! and renames it over the name. So the name shows whole generations only. Names that go are renamed into the folder, and unlinked there.
 //!
-//! **The staging folder is a fence.** An agent that publishes in an epoch first removes the folders of all earlier ones. Each change of the
+//! **The staging folder is a fence.** Agents are numbered, here called epochs. One that publishes first removes the folders of all earlier ones. Each change of the
 //! backing's names leads through an agent's own folder. So a late agent, which the cluster removed, changes no name any more: its folder
 //! is gone. It makes a folder only for an epoch that it reads again afterwards. An agent of a later epoch, which removes the folder, came
 //! after that.
@@ -187,6 +188,8 @@ enum Stage {
     Name,
     /// The bucket's version and value, and the name's entry.
     Inode(Seen),
+    /// The inode is absent. The bucket is read again: the name may have gone to another since.
+    Missing(Seen),
     Writer(Seen, Inode),
     Abandoning(Seen, Update<InodeEdit>),
     Freezing(Seen, Inode),
@@ -225,6 +228,9 @@ impl Publication {
         match (stage, told) {
             (Stage::Name, Told::Store(answer)) => self.read_name(answer),
             (Stage::Inode(seen), Told::Store(answer)) => self.read_inode(seen, answer),
+            (Stage::Missing(seen), Told::Store(Answer::Found(version, _))) if *version == seen.version => {
+                Need::Nothing(Outcome::Broken)
+            }
             (Stage::Writer(_, _), Told::Store(Answer::Found(..))) => Need::Nothing(Outcome::Later),
             (Stage::Writer(seen, inode), Told::Store(Answer::Absent)) => match inode.writer {
                 Some(mount) => {
@@ -329,7 +335,10 @@ impl Publication {
     fn read_inode(&mut self, seen: Seen, answer: &Answer) -> Need {
         let value = match answer {
             Answer::Found(_, value) => value,
-            Answer::Absent => return Need::Nothing(Outcome::Broken),
+            Answer::Absent => {
+                let bucket = Need::Store(Request::Get(Key::Bucket(self.directory, bucket_of(&self.name))));
+                return self.go_on(Stage::Missing(seen), bucket);
+            }
             _ => return Need::Nothing(Outcome::Later),
         };
         let Ok(inode) = Inode::decode(value) else { return Need::Nothing(Outcome::Broken) };
@@ -509,6 +518,20 @@ mod tests {
         let generation = Generation(1);
         assert_eq!(first_change(State::Frozen), Need::Disk(Disk::Create(Ino(7), generation)));
         assert_eq!(first_change(State::Persisted), Need::Disk(Disk::Link(Ino(7), generation)));
+    }
+
+    #[test]
+    fn a_missing_inode_is_lost_only_if_its_name_stays() {
+        let mut bucket = Bucket::new(1);
+        bucket.put(Entry { name: b"a".to_vec(), ino: Ino(7), kind: Kind::File, standing: Standing::New });
+        for (version, outcome) in [(1, Outcome::Broken), (2, Outcome::Later)] {
+            let (mut publication, _) = Publication::begin(Ino::ROOT, b"a", &[0]);
+            publication.take(&Told::Store(Answer::Found(1, bucket.encode())));
+            let again = publication.take(&Told::Store(Answer::Absent));
+            assert_eq!(again, Need::Store(Request::Get(Key::Bucket(Ino::ROOT, bucket_of(b"a")))));
+            let bucket = Told::Store(Answer::Found(version, bucket.encode()));
+            assert_eq!(publication.take(&bucket), Need::Nothing(outcome));
+        }
     }
 
     #[test]

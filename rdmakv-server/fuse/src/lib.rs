@@ -1,7 +1,8 @@
 //! A burst buffer: files in the memory of a resilient cluster, drained to a directory.
 //!
-//! [`Files`] is the file system as a library (feature `library`, which is on by default). **Nothing drains its files yet.** Under it are
-//! state machines that decide, without sockets, clock or threads. Keys and values are [`rdmakv_proto::files`].
+//! [`Files`] is the file system as a library (feature `library`, which is on by default). [`Agent`] carries closed files to the backing directory, and
+//! is the command `rdmakv-fuse agent` (feature `cli`). Under both are state machines that decide, without sockets, clock or threads. Keys and
+//! values are [`rdmakv_proto::files`].
 //!
 //! * [`store`]: changes of one key by `cas`, which may be repeated.
 //! * [`inode`]: the states of a file and its generations: open, closed, frozen, persisted; what a mount's death does.
@@ -27,12 +28,13 @@
 //! | last close | the same, closed; after 1 s [`inode::Edit::Settle`] | `c/`, then `i/` |
 //! | chmod, chown, utimens | [`inode::Edit::Attributes`], then [`names::Held::mark`] | `i/`, `n/` |
 //!
-//! A server asks [`finish::Finals`] before it takes a chunk, and adds to them at FREEZE (`Call::Freeze` of `rdmakv-cluster`). That it drains by
-//! [`finish::Draining`] is not built yet.
+//! A server asks [`finish::Finals`] before it takes a chunk, and adds to them at FREEZE (`Call::Freeze` of `rdmakv-cluster`).
 //!
-//! An agent works for the directories whose `d/INO` its server is primary of. In each epoch it first takes its folder by [`finish::Staging`].
-//! Then it reads their buckets again and again, and runs a [`finish::Publication`] for each entry that is new or a whiteout. Chunks of its
-//! server it marks clean as [`inode::may_evict`] allows, and deletes as [`inode::is_garbage`] tells.
+//! # From keys to the backing
+//!
+//! The agent goes through all names again and again, and runs a [`finish::Publication`] for each that is new or a whiteout. It freezes a
+//! generation at all servers, reads its chunks with the client, and writes them to `.rdmakv/data/INO.GEN` by [`finish::Draining`]. **One agent works for
+//! a cluster**, the one that began last. It removes the folders of all earlier ones, as [`finish::Staging`] has it.
 //!
 //! # Rules for drivers
 //!
@@ -48,16 +50,23 @@
 //!
 //! # Not here yet
 //!
-//! * Inodes without a name, links in `.rdmakv/data` without an inode and buckets of removed directories are not swept.
+//! * Servers do not drain by themselves: all bytes go through the agent. Chunks that are persisted stay in memory until their file is removed.
+//! * Inodes that never got a name, and chunks of a generation whose writer died, are not swept.
 //! * Files that others put on the backing are replaced by a publication. The page's `RENAME_EXCHANGE` belongs into its driver.
 //! * Open files are not drained, and a file that is written again and again without a pause is not persisted.
 
 #[cfg(feature = "library")]
+mod agent;
+#[cfg(feature = "library")]
 mod backing;
+#[cfg(feature = "cli")]
+pub mod cli;
 #[cfg(feature = "library")]
 mod cluster;
 #[cfg(test)]
 mod dice;
+#[cfg(feature = "library")]
+mod drain;
 #[cfg(feature = "library")]
 mod error;
 mod faults;
@@ -76,13 +85,23 @@ mod names_tests;
 #[cfg(feature = "library")]
 mod node;
 pub mod ranges;
+#[cfg(feature = "library")]
+mod staging;
+#[cfg(feature = "library")]
+mod status;
 pub mod store;
 #[cfg(feature = "library")]
 mod volume;
+#[cfg(feature = "library")]
+mod walk;
 
+#[cfg(feature = "library")]
+pub use agent::{Agent, Round};
 #[cfg(feature = "library")]
 pub use error::{Error, Result};
 #[cfg(feature = "library")]
 pub use library::{File, Files, How, Settings};
+#[cfg(feature = "library")]
+pub use status::Status;
 #[cfg(feature = "library")]
 pub use volume::Listed;

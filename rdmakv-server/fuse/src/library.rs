@@ -313,7 +313,7 @@ impl Files {
         let until = Instant::now() + longest;
         loop {
             self.0.run(Volume::settle_all)?;
-            let Some(left) = self.0.run(|volume| volume.unsettled(Ino::ROOT))? else { return Ok(()) };
+            let Some(left) = self.0.run(Volume::unsettled)? else { return Ok(()) };
             if Instant::now() >= until {
                 let left = left.escape_ascii();
                 let why = format!(
@@ -556,7 +556,7 @@ pub(crate) fn read_config(cluster: &Address) -> Result<Config> {
 }
 
 /// Checks that no key of the file system is lost with one server.
-fn check_policies(config: &Config) -> Result<()> {
+pub(crate) fn check_policies(config: &Config) -> Result<()> {
     for prefix in ["c/", "d/", "i/", "m/", "n/", "p/"] {
         // The shortest key of each.
         if config.policy(format!("{prefix}1").as_bytes()).may_lose() == 0 {

@@ -7,8 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rdmakv_proto::files::{
-    BUCKETS, Bucket, Directory, Generation, Ino, Inode, Key, Kind, MAX_NAME, MAX_TARGET, Rename, Standing, State, Time,
-    is_name,
+    BUCKETS, Directory, Generation, Ino, Inode, Key, Kind, MAX_NAME, MAX_TARGET, Rename, Standing, State, Time, is_name,
 };
 use rustix::io::Errno;
 
@@ -18,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::inode::{Attributes, Edit};
 use crate::names::{Held, Lookup, look_up};
 use crate::node::{FLUSH_AFTER, Node, Stores};
+use crate::walk::{entries, unsettled};
 
 /// How often other mounts' wishes for directories are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -214,7 +214,9 @@ impl Volume {
             target: new.target.to_vec(),
             map: Vec::new(),
         };
+        let removed = self.removed(directory, name)?;
         self.stores.cluster.run(held.create(ino, inode.clone()))?;
+        self.forget_removed(removed);
         if new.kind == Kind::Directory {
             self.made(ino);
         }
@@ -304,7 +306,9 @@ impl Volume {
         let replaced = replaced.map(|(replaced, _)| replaced);
         let rename = Rename { ino, kind, replaced, source: source.to_vec(), target: target.to_vec() };
         let steps = held.rename(&rename).map_err(|refusal| Error::of_refusal(refusal, &Key::Directory(directory)))?;
+        let removed = self.removed(other, target)?;
         self.stores.cluster.run(steps)?;
+        self.forget_removed(removed);
         self.changed.insert(directory, now());
         let renamed = self.stores.cluster.inode(ino)?;
         if let (Some(node), Some(inode)) = (self.nodes.get_mut(&ino), renamed) {
@@ -456,6 +460,7 @@ impl Volume {
     ///
     /// The first that came. All else was done.
     pub(crate) fn tick(&mut self) -> Result<()> {
+        self.stores.cluster.move_on();
         let now = Instant::now();
         let mut outcome = Ok(());
         let before = now.checked_sub(FLUSH_AFTER);
@@ -498,30 +503,13 @@ impl Volume {
         all.into_iter().try_for_each(|directory| self.release(directory))
     }
 
-    /// Returns one name below a directory that the backing does not show as it is, if there is one.
+    /// Returns one path that the backing does not show as it is, if there is one.
     ///
     /// # Errors
     ///
     /// The cluster does not serve.
-    pub(crate) fn unsettled(&mut self, directory: Ino) -> Result<Option<Vec<u8>>> {
-        let mut left = vec![(directory, Vec::new())];
-        while let Some((directory, path)) = left.pop() {
-            let keys: Vec<Key> = (0..BUCKETS).map(|bucket| Key::Bucket(directory, bucket)).collect();
-            for (key, value) in keys.iter().zip(self.stores.cluster.many(&keys)?) {
-                let Some(value) = value else { continue };
-                let bucket = Bucket::decode(&value).map_err(|error| Error::of_value(&error, key))?;
-                for entry in bucket.entries() {
-                    let path = [path.as_slice(), b"/", &entry.name].concat();
-                    if entry.standing != Standing::Shown {
-                        return Ok(Some(path));
-                    }
-                    if entry.kind == Kind::Directory {
-                        left.push((entry.ino, path));
-                    }
-                }
-            }
-        }
-        Ok(None)
+    pub(crate) fn unsettled(&mut self) -> Result<Option<Vec<u8>>> {
+        unsettled(&mut self.stores.cluster)
     }
 
     fn handle(&self, handle: u64) -> Result<Handle> {
@@ -747,6 +735,37 @@ impl Volume {
         }
         self.settle_file(ino)?;
         if is_replaced { self.bury(ino) } else { Ok(()) }
+    }
+
+    /// Returns what had a name last, if the name was removed and the backing has not followed.
+    fn removed(&mut self, directory: Ino, name: &[u8]) -> Result<Option<(Ino, Kind)>> {
+        let bucket = self.stores.cluster.bucket_of(directory, name)?;
+        let entry = bucket.as_ref().and_then(|bucket| bucket.find(name));
+        let removed = entry.filter(|entry| entry.standing == Standing::Whiteout);
+        Ok(removed.map(|entry| (entry.ino, entry.kind)))
+    }
+
+    /// Removes what had a name that went to another: no agent finds it any more, or what was in it.
+    ///
+    /// The change of the name took effect. What stays here takes memory, and does no other harm.
+    fn forget_removed(&mut self, removed: Option<(Ino, Kind)>) {
+        let mut left: Vec<(Ino, Kind)> = removed.into_iter().collect();
+        while let Some((ino, kind)) = left.pop() {
+            // It may have another name since a rename, and one that a program has open goes once it is closed.
+            let inode = self.stores.cluster.inode_now(ino).ok().flatten();
+            let is_open = self.nodes.get(&ino).is_some_and(Node::is_open);
+            if is_open || !inode.is_some_and(|inode| inode.is_unlinked) {
+                continue;
+            }
+            if kind == Kind::Directory {
+                let entries = entries(&mut self.stores.cluster, ino).unwrap_or_default().into_iter();
+                left.extend(entries.map(|entry| (entry.ino, entry.kind)));
+                self.stores.cluster.drop_keys((0..BUCKETS).map(|bucket| Key::Bucket(ino, bucket)));
+                let _ = self.stores.cluster.edit(ino, Edit::Remove);
+            } else {
+                let _ = self.bury(ino);
+            }
+        }
     }
 
     /// Removes a file without a name.

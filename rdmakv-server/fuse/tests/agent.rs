@@ -1,20 +1,30 @@
 //! Draining to the backing directory, against real servers and etcd. The tests are skipped, with a line, on machines without etcd.
+//!
+//! `RDMAKV_STRIDE=1` has an agent be killed after each number of steps, in place of every fifth.
 
 #![cfg(feature = "library")]
 
 mod common;
 
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use common::{Cluster, Dice, soon};
-use rdmakv_client::{Client, Error, Frozen, Options};
-use rdmakv_fuse::{Files, How, Settings};
+use rdmakv_client::{Client, Cluster as Address, Error, Frozen, Options};
+use rdmakv_fuse::{Agent, Files, How, Settings};
 use rdmakv_proto::files::{Generation, Inode, Key, State};
+use rustix::io::Errno;
 
 fn write(files: &Files, path: &str, bytes: &[u8]) {
     let mut file = files.open(path, How::new().write().create().truncate()).unwrap();
     file.write_at(0, bytes).unwrap();
     file.close().unwrap();
+}
+
+fn read(files: &Files, path: &str) -> Vec<u8> {
+    files.open(path, How::new()).unwrap().read_at(0, 1 << 30).unwrap()
 }
 
 /// Mounts with small chunks, and freezes files as soon as they are closed.
@@ -55,4 +65,320 @@ fn all_servers_refuse_changes_of_a_frozen_file() {
     cluster.kill(2);
     let why = client.freeze(&frozen).unwrap_err();
     assert!(matches!(&why, Error::NotEverywhere { servers, .. } if servers.contains(&cluster.name(2))), "{why}");
+}
+
+/// An agent for the process that is to be one: addresses of etcd, the backing, and the steps after which it ends by a signal.
+const DRAIN: &str = "RDMAKV_TEST_DRAINS";
+
+/// Becomes the agent, where [`agent`] started this process. It ends once all names are shown.
+#[test]
+#[ignore = "the process of an agent"]
+fn drain() {
+    let Ok(arguments) = std::env::var(DRAIN) else { return };
+    let arguments: Vec<&str> = arguments.lines().collect();
+    let begun = Agent::begin(&Address::new(arguments[0]), arguments[1].as_ref(), Options::default());
+    let mut agent = begun.unwrap();
+    if let Ok(steps) = arguments[2].parse() {
+        agent.abort_after(steps);
+    }
+    loop {
+        let round = agent.round().unwrap();
+        if (round.shown, round.left, round.failed.len()) == (0, 0, 0) {
+            std::process::exit(0);
+        }
+    }
+}
+
+/// Starts the process of an agent.
+fn agent(cluster: &Cluster, steps: Option<u64>) -> Child {
+    let steps = steps.map_or("all".to_owned(), |steps| steps.to_string());
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "drain", "--nocapture", "--include-ignored"])
+        .env(DRAIN, [cluster.urls(), cluster.backing().display().to_string(), steps].join("\n"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("the agent starts")
+}
+
+fn begin(cluster: &Cluster) -> Agent {
+    Agent::begin(&cluster.address(), cluster.backing(), Options::default()).unwrap()
+}
+
+/// Has an agent go through the names until the backing shows all.
+fn settle(agent: &mut Agent, files: &Files) {
+    soon("that the backing shows all", || {
+        let round = agent.round().unwrap();
+        assert!(round.failed.is_empty(), "{round:?}");
+        files.settle(Duration::ZERO).is_ok()
+    });
+}
+
+fn on_backing(cluster: &Cluster, path: &str) -> Option<Vec<u8>> {
+    std::fs::read(cluster.backing().join(path)).ok()
+}
+
+fn names_on_backing(cluster: &Cluster, path: &str) -> Vec<String> {
+    let listed = std::fs::read_dir(cluster.backing().join(path)).unwrap();
+    let mut names: Vec<String> = listed.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.retain(|name| name != ".rdmakv");
+    names.sort();
+    names
+}
+
+#[test]
+fn the_backing_shows_what_a_mount_has() {
+    let Some(cluster) = Cluster::start(2) else { return };
+    let files = mount(&cluster);
+    let mut agent = begin(&cluster);
+    let mut dice = Dice(7);
+    let long = dice.bytes(1_500_000);
+    files.mkdir("d").unwrap();
+    files.mkdir("d/e").unwrap();
+    write(&files, "d/e/long", &long);
+    write(&files, "empty", b"");
+    files.symlink("d/e/long", "link").unwrap();
+    let mut holes = files.open("holes", How::new().write().create().mode(0o600)).unwrap();
+    holes.write_at(200_000, b"middle").unwrap();
+    holes.truncate(400_001).unwrap();
+    holes.close().unwrap();
+    settle(&mut agent, &files);
+    assert_eq!(names_on_backing(&cluster, ""), ["d", "empty", "holes", "link"]);
+    assert!(on_backing(&cluster, "d/e/long").unwrap() == long);
+    assert_eq!(on_backing(&cluster, "empty").unwrap(), b"");
+    assert_eq!(std::fs::read_link(cluster.backing().join("link")).unwrap(), Path::new("d/e/long"));
+    let holes = on_backing(&cluster, "holes").unwrap();
+    assert!(holes.len() == 400_001 && holes[200_000..200_006] == *b"middle");
+    assert_eq!(holes.iter().filter(|&&byte| byte != 0).count(), 6);
+    // A mount that holds the directory remembers the inode.
+    let (_, inode) = mount(&cluster).look_up("holes").unwrap();
+    let seen = std::fs::metadata(cluster.backing().join("holes")).unwrap();
+    assert_eq!((inode.state, inode.backing), (State::Persisted, seen.ino()));
+    assert_eq!((seen.mode() & 0o7777, seen.mtime()), (0o600, inode.modified.seconds));
+
+    // Changes: the next generation, a rename over another file, removals, and a directory that is made again.
+    write(&files, "empty", b"no longer");
+    files.rename("holes", "link").unwrap();
+    files.unlink("d/e/long").unwrap();
+    files.rmdir("d/e").unwrap();
+    files.mkdir("d/e").unwrap();
+    write(&files, "d/e/next", b"next");
+    settle(&mut agent, &files);
+    assert_eq!(names_on_backing(&cluster, ""), ["d", "empty", "link"]);
+    assert_eq!(on_backing(&cluster, "empty").unwrap(), b"no longer");
+    assert_eq!(on_backing(&cluster, "link").unwrap().len(), 400_001);
+    assert_eq!(names_on_backing(&cluster, "d/e"), ["next"]);
+
+    // A tree is removed from below.
+    files.unlink("d/e/next").unwrap();
+    files.rmdir("d/e").unwrap();
+    files.rmdir("d").unwrap();
+    settle(&mut agent, &files);
+    assert_eq!(names_on_backing(&cluster, ""), ["empty", "link"]);
+    assert_eq!(names_on_backing(&cluster, ".rdmakv/data").len(), 2, "data files of removed ones are gone");
+    // Nothing is left to do, and a mount that comes later sees the same.
+    assert_eq!(agent.round().unwrap(), Default::default());
+    assert_eq!(read(&mount(&cluster), "empty"), b"no longer");
+}
+
+#[test]
+fn an_imported_file_is_changed_on_the_backing() {
+    let Some(cluster) = Cluster::start(2) else { return };
+    let bytes = Dice(2).bytes(200_000);
+    std::fs::create_dir_all(cluster.backing().join("old/deep")).unwrap();
+    std::fs::write(cluster.backing().join("old/deep/a"), &bytes).unwrap();
+    std::fs::write(cluster.backing().join("old/b"), b"b").unwrap();
+    let (files, mut agent) = (mount(&cluster), begin(&cluster));
+    let mut file = files.open("old/deep/a", How::new().write()).unwrap();
+    file.write_at(100_000, b"changed").unwrap();
+    file.close().unwrap();
+    files.rename("old/b", "old/c").unwrap();
+    settle(&mut agent, &files);
+    let mut changed = bytes;
+    changed[100_000..100_007].copy_from_slice(b"changed");
+    assert!(on_backing(&cluster, "old/deep/a").unwrap() == changed);
+    assert_eq!(
+        (names_on_backing(&cluster, "old"), on_backing(&cluster, "old/c").unwrap()),
+        (vec!["c".into(), "deep".into()], b"b".to_vec())
+    );
+}
+
+#[test]
+fn a_later_agent_takes_over() {
+    let Some(cluster) = Cluster::start(2) else { return };
+    let files = mount(&cluster);
+    let (mut first, mut second) = (begin(&cluster), begin(&cluster));
+    write(&files, "a", b"bytes");
+    frozen(&files, "a");
+    assert_eq!(first.round().unwrap_err().errno(), Errno::STALE);
+    assert_eq!(on_backing(&cluster, "a"), None);
+    settle(&mut second, &files);
+    assert_eq!(on_backing(&cluster, "a").unwrap(), b"bytes");
+    assert_eq!(names_on_backing(&cluster, ".rdmakv/new"), ["2"]);
+}
+
+#[test]
+fn a_dead_mounts_file_is_shown_as_it_was_synced() {
+    let Some(cluster) = Cluster::start(2) else { return };
+    let (dead, files) = (mount(&cluster), mount(&cluster));
+    let mut file = dead.open("a", How::new().write().create()).unwrap();
+    file.write_at(0, b"synced").unwrap();
+    file.sync().unwrap();
+    file.write_at(0, b"not synced").unwrap();
+    let mut agent = begin(&cluster);
+    assert_eq!(agent.round().unwrap().left, 1);
+    assert_eq!(on_backing(&cluster, "a"), None);
+    // The mount's key ends, as after its death.
+    let writer = dead.look_up("a").unwrap().1.writer.unwrap();
+    let mut client = Client::of_cluster(&cluster.address(), Options::default()).unwrap();
+    assert!(client.delete(Key::Mount(writer).to_string()).unwrap());
+    settle(&mut agent, &files);
+    assert_eq!(on_backing(&cluster, "a").unwrap(), b"synced");
+    let (_, inode) = mount(&cluster).look_up("a").unwrap();
+    assert!(inode.is_torn && inode.writer.is_none() && inode.state == State::Persisted);
+}
+
+/// Bytes that tell of themselves whether they are whole.
+fn marked(generation: u8) -> Vec<u8> {
+    vec![generation; 70_000 * usize::from(generation)]
+}
+
+fn is_whole(bytes: &[u8]) -> bool {
+    bytes.first().is_none_or(|&generation| *bytes == marked(generation))
+}
+
+#[test]
+fn a_rewritten_file_is_never_shown_in_part() {
+    let Some(cluster) = Cluster::start(2) else { return };
+    let files = mount(&cluster);
+    let mut agent = begin(&cluster);
+    let writer = files.clone();
+    let writing = std::thread::spawn(move || {
+        for generation in (1..=9).cycle().take(30) {
+            write(&writer, "a", &marked(generation));
+            writer.rename("a", "b").unwrap();
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+    while !writing.is_finished() {
+        let round = agent.round().unwrap();
+        assert!(round.failed.is_empty(), "{round:?}");
+        for name in ["a", "b"] {
+            assert!(on_backing(&cluster, name).is_none_or(|bytes| is_whole(&bytes)), "{name}");
+        }
+    }
+    writing.join().unwrap();
+    settle(&mut agent, &files);
+    assert!(on_backing(&cluster, "b").unwrap() == marked(3));
+    assert_eq!(names_on_backing(&cluster, ""), ["b"]);
+}
+
+/// An agent is killed after so many steps. It has a new file, a changed one, one that is gone, and a directory to show.
+#[test]
+fn an_agent_that_is_killed_is_followed() {
+    let Some(cluster) = Cluster::start(2) else { return };
+    let files = mount(&cluster);
+    let stride = std::env::var("RDMAKV_STRIDE").map_or(5, |text| text.parse().expect("a number"));
+    for steps in (0..).step_by(stride) {
+        let path = |name: &str| format!("{name}{steps}");
+        for name in ["changed", "gone"] {
+            write(&files, &path(name), &marked(1));
+        }
+        assert!(agent(&cluster, None).wait().unwrap().success());
+        write(&files, &path("changed"), &marked(2));
+        write(&files, &path("new"), &marked(3));
+        files.unlink(path("gone")).unwrap();
+        files.mkdir(path("d")).unwrap();
+        write(&files, &format!("d{steps}/e"), &marked(1));
+        for path in [path("changed"), path("new"), format!("d{steps}/e")] {
+            frozen(&files, &path);
+        }
+        let is_over = agent(&cluster, Some(steps)).wait().unwrap().success();
+        let seen = |name: &str| on_backing(&cluster, &path(name));
+        let changed = seen("changed").expect("the old or the new generation");
+        assert!(changed == marked(1) || changed == marked(2), "{steps}");
+        assert!(seen("new").is_none_or(|bytes| bytes == marked(3)), "{steps}");
+        let inside = || on_backing(&cluster, &format!("d{steps}/e"));
+        assert!(inside().is_none_or(|bytes| bytes == marked(1)), "{steps}");
+        assert!(seen("gone").is_none_or(|bytes| bytes == marked(1)), "{steps}");
+        assert!(agent(&cluster, None).wait().unwrap().success());
+        files.settle(Duration::ZERO).unwrap();
+        assert!(seen("changed").unwrap() == marked(2) && seen("new").unwrap() == marked(3), "{steps}");
+        assert!(inside().unwrap() == marked(1) && seen("gone").is_none(), "{steps}");
+        if is_over {
+            assert!(steps > 40, "{steps}");
+            return;
+        }
+        files.unlink(format!("d{steps}/e")).unwrap();
+        files.rmdir(path("d")).unwrap();
+    }
+}
+
+#[test]
+fn a_server_killed_in_the_drain_loses_nothing() {
+    let Some(mut cluster) = Cluster::start(3) else { return };
+    let files = mount(&cluster);
+    let mut dice = Dice(9);
+    let all: Vec<(String, Vec<u8>)> = (0..8).map(|at| (format!("f{at}"), dice.bytes(1_000_000))).collect();
+    all.iter().for_each(|(name, bytes)| write(&files, name, bytes));
+    all.iter().for_each(|(name, _)| _ = frozen(&files, name));
+    // It is killed in the middle, and another goes on without one of the servers.
+    assert!(!agent(&cluster, Some(60)).wait().unwrap().success());
+    assert!(names_on_backing(&cluster, "").len() < all.len());
+    let mut second = agent(&cluster, None);
+    cluster.kill(1);
+    assert!(second.wait().unwrap().success());
+    files.settle(Duration::ZERO).unwrap();
+    let files = mount(&cluster);
+    for (name, bytes) in &all {
+        assert!(on_backing(&cluster, name).unwrap() == *bytes, "{name} on the backing");
+        assert!(read(&files, name) == *bytes, "{name} in memory");
+    }
+}
+
+fn command(cluster: &Cluster, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rdmakv-fuse"));
+    command.args(arguments).env("RDMAKV_ETCD", cluster.urls()).stdin(Stdio::null());
+    command
+}
+
+#[test]
+fn commands_drain_settle_and_tell() {
+    let Some(cluster) = Cluster::start(2) else { return };
+    let files = mount(&cluster);
+    let run = |arguments: &[&str]| {
+        let output = command(&cluster, arguments).output().unwrap();
+        let [said, told] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        (output.status.code().unwrap(), said + &told)
+    };
+    write(&files, "a", &Dice(3).bytes(150_000));
+    frozen(&files, "a");
+    let (code, said) = run(&["files", "status", "--check"]);
+    assert!(code == 0 && said.contains("dirty bytes  150000\n") && said.contains("lost         0\n"), "{said}");
+    let (code, said) = run(&["files", "settle", "--timeout", "0"]);
+    assert!(code == 1 && said.contains("/a after 0 s"), "{said}");
+    let backing = cluster.backing().display().to_string();
+    let mut first = command(&cluster, &["agent", "--backing", &backing]).stderr(Stdio::piped()).spawn().unwrap();
+    assert_eq!(run(&["files", "settle"]), (0, String::new()));
+    assert_eq!(on_backing(&cluster, "a").unwrap().len(), 150_000);
+    assert!(run(&["files", "status"]).1.contains("dirty bytes  0\n"));
+    first.kill().unwrap();
+    first.wait().unwrap();
+    // A chunk of a file that is not on the backing is lost.
+    write(&files, "c", b"lost");
+    let (ino, inode) = frozen(&files, "c");
+    let chunk = Key::Chunk(rdmakv_proto::files::Ino(ino), inode.generation, 0).to_string();
+    let mut client = Client::of_cluster(&cluster.address(), Options::default()).unwrap();
+    assert!(client.delete(&chunk).unwrap());
+    drop(client);
+    let (_, said) = run(&["files", "status", "--check"]);
+    assert!(said.ends_with("lost         1\nlost /c\n"), "{said}");
+    let mut agent = begin(&cluster);
+    let round = agent.round().unwrap();
+    let (path, why) = &round.failed[0];
+    assert!(path == b"/c" && why.to_string().contains("its servers are lost"), "{why}");
+    assert_eq!(on_backing(&cluster, "c"), None);
+    // Wrong usage names what is missing.
+    let output = command(&cluster, &["files", "status"]).env_remove("RDMAKV_ETCD").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
 }

@@ -33,9 +33,11 @@ impl Finals {
         self.0.contains(&(ino, generation))
     }
 
-    /// Forgets a generation whose chunks are gone.
+    /// Forgets a generation that the backing shows, and the earlier ones of its file, which are needed no more.
     pub fn forget(&mut self, ino: Ino, generation: Generation) {
-        self.0.remove(&(ino, generation));
+        while let Some(&frozen) = self.0.range((ino, Generation(0))..=(ino, generation)).next() {
+            self.0.remove(&frozen);
+        }
     }
 
     /// Returns whether a write of a key is accepted.
@@ -186,6 +188,17 @@ mod tests {
             let whole = places.slice(index, length, Part::Whole);
             prop_assert_eq!(whole, (start..start + length, start..end));
         }
+    }
+
+    #[test]
+    fn a_shown_generation_forgets_earlier_ones() {
+        let mut finals = Finals::default();
+        for (ino, generation) in [(4, 9), (5, 1), (5, 2), (5, 3), (6, 1)] {
+            finals.freeze(Ino(ino), Generation(generation));
+        }
+        finals.forget(Ino(5), Generation(2));
+        assert_eq!(finals.len(), 3);
+        assert!(!finals.has(Ino(5), Generation(1)) && finals.has(Ino(5), Generation(3)));
     }
 
     #[test]

@@ -1,0 +1,246 @@
+//! The files agent: it carries frozen files to the backing directory, and shows them there under their names.
+//!
+//! [`Agent`] drives the machines of [`finish`](crate::finish). One agent works for a whole cluster: the one that began last. It may be killed at
+//! any step, and another one goes on.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rdmakv_client::{Cluster as Address, Frozen, Options};
+use rdmakv_proto::files::{BUCKETS, Entry, Ino, Inode, Key, Kind, Standing, State};
+use rustix::io::Errno;
+
+use crate::backing::Backing;
+use crate::cluster::Cluster;
+use crate::drain::{AGENT, carry, frozen};
+use crate::error::{Error, Result};
+use crate::faults::Countdown;
+use crate::finish::{Disk, DiskAnswer, Need, Outcome, Publication, Told};
+use crate::library::{check_policies, read_config};
+use crate::map::Map;
+use crate::staging::Folder;
+use crate::store::{Answer, Request};
+use crate::walk::{Place, Walk};
+
+/// The agent of a file system.
+#[derive(Debug)]
+pub struct Agent {
+    cluster: Cluster,
+    backing: Backing,
+    folder: Folder,
+    steps: Countdown,
+}
+
+/// The outcome of one round through all names.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Round {
+    /// Names that the backing shows now as they are.
+    pub shown: u64,
+    /// Names that it does not show yet: their files are being written, or changed meanwhile.
+    pub left: u64,
+    /// Bytes that were written to the backing.
+    pub bytes: u64,
+    /// Names that could not be shown, and why. They are tried again in the next round.
+    pub failed: Vec<(Vec<u8>, Error)>,
+}
+
+/// A publication under way: what the driver has to know of it.
+#[derive(Debug)]
+struct Job<'a> {
+    name: &'a [u8],
+    /// The directory on the backing; None if it is not there.
+    parent: Option<OwnedFd>,
+    /// The inode as it was read last.
+    inode: Option<Inode>,
+    bytes: u64,
+    /// Why a step failed.
+    why: Option<Error>,
+}
+
+impl Agent {
+    /// Begins to work for a cluster, in place of the agent before.
+    ///
+    /// # Errors
+    ///
+    /// Etcd or the cluster does not answer, its policies would lose bytes, or the directory belongs to another cluster.
+    pub fn begin(cluster: &Address, backing: &Path, options: Options) -> Result<Self> {
+        let config = read_config(cluster)?;
+        check_policies(&config)?;
+        let backing = Backing::open(backing, config.uuid())?;
+        let folder = Folder::take(&backing)?;
+        Ok(Self { cluster: Cluster::open(cluster, options)?, backing, folder, steps: Countdown::default() })
+    }
+
+    /// Has the process end by a signal after so many steps.
+    #[doc(hidden)]
+    pub fn abort_after(&mut self, steps: u64) {
+        self.steps = Countdown::end_after(steps);
+    }
+
+    /// Goes through all names once, and has the backing show them as they are.
+    ///
+    /// # Errors
+    ///
+    /// `ESTALE`: a later agent began. Others: the cluster does not serve now.
+    pub fn round(&mut self) -> Result<Round> {
+        let (mut walk, mut round) = (Walk::new(), Round::default());
+        while let Some((place, entries)) = walk.next(&mut self.cluster)? {
+            if entries.is_empty() {
+                continue;
+            }
+            for entry in entries {
+                self.publish(&place, &entry, &mut round)?;
+            }
+        }
+        Ok(round)
+    }
+
+    /// Has the backing show a name as it is, if that is possible now.
+    fn publish(&mut self, place: &Place, entry: &Entry, round: &mut Round) -> Result<()> {
+        let mut job = Job { name: &entry.name, parent: None, inode: None, bytes: 0, why: None };
+        let outcome = self.parent(place).and_then(|parent| {
+            job.parent = parent;
+            self.run(place, &mut job)
+        });
+        round.bytes += job.bytes;
+        let fail = |why: Error| (place.path(&entry.name), why);
+        let failed = matches!(outcome, Err(_) | Ok(Outcome::Failed | Outcome::Broken));
+        match outcome {
+            _ if failed && self.has_changed(place, entry, job.inode.as_ref()) => round.left += 1,
+            Ok(Outcome::Done) => {
+                round.shown += 1;
+                if entry.kind == Kind::Directory && entry.standing == Standing::Whiteout {
+                    self.forget_buckets(entry.ino);
+                }
+            }
+            Ok(Outcome::Later) => round.left += 1,
+            Ok(Outcome::Fenced) => {
+                let path = self.backing.path().display().to_string();
+                let why = format!("publish in {path}: another agent began: leave the work to it, and end this one");
+                return Err(Error::new(Errno::STALE, why));
+            }
+            Ok(Outcome::Broken) => {
+                let why =
+                    format!("read {}: it is lost, or cannot be read: write the file again", Key::Inode(entry.ino));
+                round.failed.push(fail(Error::new(Errno::IO, why)));
+            }
+            Ok(Outcome::Failed) => {
+                let why = job.why.take();
+                let path = self.backing.path().display();
+                round.failed.push(fail(why.unwrap_or_else(|| Error::of_backing(Errno::IO, "publish in", path))));
+            }
+            Err(why) => round.failed.push(fail(why)),
+        }
+        Ok(())
+    }
+
+    /// Returns whether a name or its file changed since they were read: what was looked for may be gone.
+    fn has_changed(&mut self, place: &Place, entry: &Entry, inode: Option<&Inode>) -> bool {
+        let Ok(bucket) = self.cluster.bucket_of(place.directory, &entry.name) else { return false };
+        if bucket.as_ref().and_then(|bucket| bucket.find(&entry.name)) != Some(entry) {
+            return true;
+        }
+        let (Some(inode), Ok(now)) = (inode, self.cluster.inode_now(entry.ino)) else { return false };
+        now.is_none_or(|now| now.generation != inode.generation)
+    }
+
+    fn run(&mut self, place: &Place, job: &mut Job<'_>) -> Result<Outcome> {
+        let (mut publication, mut need) = Publication::begin(place.directory, job.name, &[AGENT]);
+        loop {
+            self.steps.step();
+            let told = match &need {
+                Need::Nothing(outcome) => return Ok(*outcome),
+                Need::Store(request) => Told::Store(self.ask(request, job)?),
+                Need::Disk(disk) => Told::Disk(self.change(disk, job)?),
+                Need::Freeze(ino, inode) => {
+                    self.drain(*ino, inode, job)?;
+                    Told::Frozen
+                }
+            };
+            need = publication.take(&told);
+        }
+    }
+
+    fn ask(&mut self, request: &Request, job: &mut Job<'_>) -> Result<Answer> {
+        let answer = self.cluster.ask(request)?;
+        if let (Request::Get(Key::Inode(_)), Answer::Found(_, value)) = (request, &answer) {
+            job.inode = Inode::decode(value).ok();
+        }
+        Ok(answer)
+    }
+
+    /// Freezes a generation at all servers, and carries it to its data file.
+    fn drain(&mut self, ino: Ino, inode: &Inode, job: &mut Job<'_>) -> Result<()> {
+        if inode.map.is_empty() {
+            return Ok(());
+        }
+        self.cluster.freeze(&frozen(ino, inode))?;
+        job.bytes += carry((&mut self.cluster, &self.backing), (ino, inode), &mut self.steps)?;
+        Ok(())
+    }
+
+    fn change(&mut self, disk: &Disk, job: &mut Job<'_>) -> Result<DiskAnswer> {
+        match (disk, job.inode.take()) {
+            (Disk::Drop(ino, None), Some(inode)) => {
+                self.remove(*ino, &inode)?;
+                return Ok(DiskAnswer::Done(0));
+            }
+            (Disk::Drop(ino, Some(_)), Some(inode)) => {
+                // Servers keep what is frozen until then, also if the last agent was killed in between.
+                if !inode.map.is_empty() {
+                    self.cluster.persisted(&frozen(*ino, &inode))?;
+                }
+                job.inode = Some(inode);
+            }
+            (_, inode) => job.inode = inode,
+        }
+        let errno = match &job.parent {
+            Some(parent) => match self.folder.change(&self.backing, (parent, job.name), disk) {
+                Ok(answer) => return Ok(answer),
+                Err(errno) => errno,
+            },
+            // Its directory was removed with it.
+            None if matches!(disk, Disk::Hide(_)) && !self.folder.is_gone() => return Ok(DiskAnswer::Done(0)),
+            None => Errno::NOENT,
+        };
+        job.why = Some(Error::of_backing(errno, "publish", job.name.escape_ascii()));
+        Ok(DiskAnswer::Failed)
+    }
+
+    /// Removes the chunks and data files of an inode that has no name.
+    fn remove(&mut self, ino: Ino, inode: &Inode) -> Result<()> {
+        self.cluster.drop_chunks(ino, Map::new(&inode.map).chunks());
+        self.cluster.finish_deletions();
+        if inode.reserved.0 > 0 {
+            self.cluster.persisted(&Frozen { generation: inode.reserved.0, runs: Vec::new(), ..frozen(ino, inode) })?;
+        }
+        self.backing.drop_data(ino, 0..inode.reserved.0.saturating_add(1))
+    }
+
+    /// Deletes the names of a directory that is gone.
+    fn forget_buckets(&mut self, directory: Ino) {
+        self.cluster.drop_keys((0..BUCKETS).map(|bucket| Key::Bucket(directory, bucket)));
+    }
+
+    /// Opens a directory on the backing; None if it is not there. Each on the way has to be the recorded one.
+    fn parent(&mut self, place: &Place) -> Result<Option<OwnedFd>> {
+        let mut names = Vec::new();
+        let mut opened = self.backing.directory(&names)?;
+        for (ino, name) in &place.way {
+            names.push(name.clone());
+            opened = self.backing.directory(&names)?;
+            let (Some(directory), Some(inode)) = (&opened, self.cluster.inode_now(*ino)?) else { return Ok(None) };
+            let stat = rustix::fs::fstat(directory);
+            let stat = stat.map_err(|errno| Error::of_backing(errno, "look up", name.escape_ascii()))?;
+            if inode.state == State::Persisted && stat.st_ino != inode.backing {
+                if inode.is_unlinked {
+                    return Ok(None);
+                }
+                let why = "another directory has its place: put the first one back";
+                return Err(Error::new(Errno::STALE, format!("open {} on the backing: {why}", name.escape_ascii())));
+            }
+        }
+        Ok(opened)
+    }
+}

@@ -1,0 +1,101 @@
+//! What of the files the backing directory does not have yet.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use clap::{Args, Subcommand};
+use rdmakv_client::{Cluster, Options};
+
+use super::Failure;
+use crate::Status;
+
+/// The pause between two looks.
+const LOOK: Duration = Duration::from_millis(500);
+
+const EXAMPLES: &str = "Examples:\n  rdmakv-fuse files status\n  rdmakv-fuse files settle";
+
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Flags {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Shows how many files and bytes the directory does not have, and which are torn or lost
+    #[command(
+        after_help = "Examples:\n  rdmakv-fuse files status\n  rdmakv-fuse files status --check                reads all bytes that are not in the directory, for lost ones"
+    )]
+    Status {
+        /// Read all bytes that are not in the directory, and name the files of which some are lost
+        #[arg(long)]
+        check: bool,
+    },
+    /// Waits until the directory has all files; the exit code is 1 if it does not come to that
+    #[command(after_help = "Examples:\n  rdmakv-fuse files settle --timeout 600")]
+    Settle {
+        /// How long it waits
+        #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+        timeout: u64,
+    },
+}
+
+pub(super) fn run(cluster: &Cluster, flags: &Flags) -> Result<(), Failure> {
+    match flags.command {
+        Command::Status { check } => {
+            let status = Status::of(cluster, Options::default(), check)?;
+            // Without a reader nothing is told.
+            let _ = std::io::stdout().write_all(text(&status, check).as_bytes());
+            Ok(())
+        }
+        Command::Settle { timeout } => settle(cluster, Duration::from_secs(timeout)),
+    }
+}
+
+fn settle(cluster: &Cluster, longest: Duration) -> Result<(), Failure> {
+    let begun = Instant::now();
+    loop {
+        let Some(left) = Status::unsettled(cluster, Options::default())? else { return Ok(()) };
+        if begun.elapsed() >= longest {
+            let (left, after) = (left.escape_ascii(), longest.as_secs());
+            return Err(Failure::No(format!(
+                "settle: the directory does not show {left} after {after} s: close it, and see whether `rdmakv-fuse agent` runs"
+            )));
+        }
+        std::thread::sleep(LOOK.min(longest.saturating_sub(begun.elapsed())));
+    }
+}
+
+fn text(status: &Status, is_checked: bool) -> String {
+    let Status { files, bytes, open, frozen, dirty, names, torn, lost } = status;
+    let lost_count = if is_checked { lost.len().to_string() } else { "not looked for: use --check".to_owned() };
+    let mut text = format!(
+        "files        {files}\nbytes        {bytes}\ndirty bytes  {dirty}\nopen files   {open}\nfrozen files {frozen}\nnames left   {names}\ntorn         {}\nlost         {lost_count}\n",
+        torn.len()
+    );
+    let named = |word: &'static str| move |path: &Vec<u8>| format!("{word} {}\n", path.escape_ascii());
+    text.extend(torn.iter().map(named("torn")));
+    text.extend(lost.iter().map(named("lost")));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_names_torn_and_lost_files() {
+        let status = Status {
+            files: 3,
+            dirty: 70,
+            torn: vec![b"/a".to_vec()],
+            lost: vec![b"/b\n".to_vec()],
+            ..Status::default()
+        };
+        let shown = text(&status, true);
+        assert!(shown.starts_with("files        3\n") && shown.contains("dirty bytes  70\n"), "{shown}");
+        assert!(shown.ends_with("lost         1\ntorn /a\nlost /b\\n\n"), "{shown}");
+        assert!(text(&Status::default(), false).contains("use --check"));
+    }
+}

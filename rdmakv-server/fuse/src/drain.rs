@@ -1,0 +1,109 @@
+//! Carries frozen generations to their data files on the backing.
+//!
+//! Chunks are read by the client, and written where their index tells. A generation that was frozen at all servers never changes. So a file
+//! that is written twice, or by two processes, gets the same bytes.
+
+use std::os::unix::fs::FileExt;
+
+use rdmakv_client::Frozen;
+use rdmakv_proto::files::{Draining, Generation, Ino, Inode, Key, Part, Places, Ranges};
+use rustix::io::Errno;
+
+use crate::backing::Backing;
+use crate::cluster::Cluster;
+use crate::error::{Error, Result};
+use crate::faults::Countdown;
+use crate::map::Map;
+
+/// Bytes of chunks that are read at once.
+const READ: u64 = 8 << 20;
+
+/// Bytes that are written before they are synced, and stated in the cluster.
+const SYNC: u64 = 64 << 20;
+
+/// The agent's number in `p/INO/GEN/SERVER`. No server has it.
+pub(crate) const AGENT: u8 = u8::MAX;
+
+/// Returns the chunks of an inode's generation, as servers freeze them.
+pub(crate) fn frozen(ino: Ino, inode: &Inode) -> Frozen {
+    let own = inode.map.iter().filter(|run| run.generation == inode.generation);
+    Frozen {
+        ino: ino.0,
+        generation: inode.generation.0,
+        size: inode.size,
+        chunk_bits: inode.chunk_bits,
+        runs: own.map(|run| (run.first, run.count)).collect(),
+    }
+}
+
+/// Writes a frozen generation to its data file, from where an earlier agent came to. Returns how many bytes.
+///
+/// # Errors
+///
+/// The backing fails, the cluster does not serve, or chunks are lost.
+pub(crate) fn carry(
+    (cluster, backing): (&mut Cluster, &Backing),
+    (ino, inode): (Ino, &Inode),
+    steps: &mut Countdown,
+) -> Result<u64> {
+    let generation = inode.generation;
+    let failed = |error: std::io::Error| {
+        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        Error::of_backing(errno, "write data file of", Key::Inode(ino))
+    };
+    steps.step();
+    let opened = backing.data_file(ino, generation);
+    let (file, is_new) = opened.map_err(|errno| Error::of_backing(errno, "open data file of", Key::Inode(ino)))?;
+    let key = Key::Persisted(ino, generation, AGENT);
+    let stated = match cluster.many(&[key])?.pop().flatten() {
+        Some(value) if !is_new => Ranges::decode(&value).map_err(|error| Error::of_value(&error, &key))?,
+        _ => Ranges::default(),
+    };
+    let (places, map) = (Places::from(inode), Map::new(&inode.map));
+    let mut draining = Draining::new(stated);
+    for (index, _) in map.chunks() {
+        draining.add(places.slice(index, inode.chunk_size(), Part::Whole).1);
+    }
+    let (mut written, mut unsynced) = (0, 0);
+    while let Some(range) = draining.next() {
+        let first = (range.start >> inode.chunk_bits) as u32;
+        let end = range.end.min(range.start.saturating_add(READ)).div_ceil(inode.chunk_size()) as u32;
+        for (index, bytes) in read(cluster, ino, &map, first..end)? {
+            let (bytes_at, covered) = places.slice(index, bytes.len() as u64, Part::Whole);
+            let length = (bytes_at.end - bytes_at.start) as usize;
+            steps.step();
+            file.write_all_at(&bytes[..length], bytes_at.start).map_err(failed)?;
+            draining.wrote(covered);
+            (written, unsynced) = (written + length as u64, unsynced + length as u64);
+        }
+        if (unsynced >= SYNC || draining.next().is_none()) && draining.begin_sync() {
+            steps.step();
+            let synced = file.sync_data();
+            draining.end_sync(synced.is_ok());
+            synced.map_err(failed)?;
+            unsynced = 0;
+            steps.step();
+            cluster.store(&key, &draining.value().encode())?;
+        }
+    }
+    Ok(written)
+}
+
+/// Reads consecutive chunks, which all are there.
+fn read(
+    cluster: &mut Cluster,
+    ino: Ino,
+    map: &Map,
+    indexes: std::ops::Range<u32>,
+) -> Result<Vec<(u32, rdmakv_client::Value)>> {
+    let of = |index| map.get(index).map(|generation: Generation| (index, Key::Chunk(ino, generation, index)));
+    let chunks: Vec<(u32, Key)> = indexes.filter_map(of).collect();
+    let keys: Vec<Key> = chunks.iter().map(|&(_, key)| key).collect();
+    let values = cluster.many(&keys)?;
+    let taken = |((index, key), value): ((u32, Key), Option<rdmakv_client::Value>)| {
+        let lost =
+            || Error::new(Errno::IO, format!("read {key}: its servers are lost: restore the file, or write it again"));
+        value.map(|value| (index, value)).ok_or_else(lost)
+    };
+    chunks.into_iter().zip(values).map(taken).collect()
+}

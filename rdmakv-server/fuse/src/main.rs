@@ -1,0 +1,5 @@
+//! The command.
+
+fn main() -> std::process::ExitCode {
+    rdmakv_fuse::cli::main()
+}

@@ -1,0 +1,102 @@
+//! A walk through all names, for what the backing does not show yet.
+
+use rdmakv_proto::files::{BUCKETS, Bucket, Entry, Ino, Key, Kind, Standing};
+
+use crate::cluster::Cluster;
+use crate::error::{Error, Result};
+
+/// A directory on the way from the root: its inode and its name.
+pub(crate) type Way = Vec<(Ino, Vec<u8>)>;
+
+/// A directory in which the backing does not show each name as it is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    pub(crate) directory: Ino,
+    /// The directories from below the root to this one.
+    pub(crate) way: Way,
+}
+
+impl Place {
+    /// Returns the path of a name here.
+    pub(crate) fn path(&self, name: &[u8]) -> Vec<u8> {
+        let names = self.way.iter().map(|(_, name)| name.as_slice()).chain([name]);
+        names.flat_map(|name| [b"/", name].concat()).collect()
+    }
+}
+
+/// A walk in the order in which names are published: those that are new from the root down, then those that are gone from below.
+#[derive(Debug)]
+pub(crate) struct Walk(Vec<Stop>);
+
+#[derive(Debug)]
+enum Stop {
+    Down(Place),
+    Up(Place, Vec<Entry>),
+}
+
+impl Walk {
+    /// Begins at the root.
+    pub(crate) fn new() -> Self {
+        Self(vec![Stop::Down(Place { directory: Ino::ROOT, way: Vec::new() })])
+    }
+
+    /// Returns the next directory, with names that the backing does not show as they are: perhaps none. Without a directory it is at its end.
+    ///
+    /// # Errors
+    ///
+    /// The cluster does not serve, or a value cannot be read.
+    pub(crate) fn next(&mut self, cluster: &mut Cluster) -> Result<Option<(Place, Vec<Entry>)>> {
+        let place = match self.0.pop() {
+            None => return Ok(None),
+            Some(Stop::Up(place, gone)) => return Ok(Some((place, gone))),
+            Some(Stop::Down(place)) => place,
+        };
+        let entries = entries(cluster, place.directory)?;
+        let (new, others): (Vec<Entry>, Vec<Entry>) =
+            entries.into_iter().partition(|entry| entry.standing == Standing::New);
+        let directories = others.iter().filter(|entry| entry.kind == Kind::Directory);
+        // A directory that is not shown yet has nothing on the backing.
+        let below = directories.map(|entry| {
+            let way = [place.way.as_slice(), &[(entry.ino, entry.name.clone())]].concat();
+            Stop::Down(Place { directory: entry.ino, way })
+        });
+        let below: Vec<Stop> = below.collect();
+        let gone: Vec<Entry> = others.into_iter().filter(|entry| entry.standing == Standing::Whiteout).collect();
+        if !gone.is_empty() {
+            self.0.push(Stop::Up(place.clone(), gone));
+        }
+        self.0.extend(below);
+        Ok(Some((place, new)))
+    }
+}
+
+/// Returns one path that the backing does not show as it is, if there is one.
+///
+/// # Errors
+///
+/// As [`Walk::next`].
+pub(crate) fn unsettled(cluster: &mut Cluster) -> Result<Option<Vec<u8>>> {
+    let mut walk = Walk::new();
+    while let Some((place, entries)) = walk.next(cluster)? {
+        if let Some(entry) = entries.first() {
+            return Ok(Some(place.path(&entry.name)));
+        }
+    }
+    Ok(None)
+}
+
+/// Returns all entries of a directory.
+///
+/// # Errors
+///
+/// As [`Walk::next`].
+pub(crate) fn entries(cluster: &mut Cluster, directory: Ino) -> Result<Vec<Entry>> {
+    let keys: Vec<Key> = (0..BUCKETS).map(|bucket| Key::Bucket(directory, bucket)).collect();
+    let mut entries = Vec::new();
+    for (key, value) in keys.iter().zip(cluster.many(&keys)?) {
+        let Some(value) = value else { continue };
+        let bucket = Bucket::decode(&value).map_err(|error| Error::of_value(&error, key))?;
+        entries.extend(bucket.entries().iter().cloned());
+    }
+    Ok(entries)
+}
