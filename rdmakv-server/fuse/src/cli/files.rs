@@ -1,4 +1,4 @@
-//! What of the files the backing directory does not have yet.
+//! How much of the files the backing directory does not have yet, and waiting for it.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
