@@ -241,8 +241,8 @@ pub(crate) fn hint(error: &io::Error, registrar: &str, range: PageRange, access:
         Some(libc::ENOMEM) => {
             let device = "; or the table of the device is full (max_mr in `ibv_devinfo -v`): lower max_regions (MRRC_MAX_REGIONS)";
             format!(
-                ": the locked memory of this user is used up (RLIMIT_MEMLOCK, ulimit -l), by this cache and by all else that he \
-                 has locked: other caches of this process, other rings, other processes. Raise the limit, or set capacities that \
+                ": the locked memory of this user is used up (RLIMIT_MEMLOCK, ulimit -l), by this cache and by all else that this \
+                 user has locked: other caches of this process, other rings, other processes. Raise the limit, or set capacities that \
                  fit it together (capacity_bytes, MRRC_CAPACITY). Of a huge page, all of it counts{}",
                 if registrar == "verbs" { device } else { "" }
             )

@@ -28,7 +28,10 @@ int main(int count, char **arguments) {
     int sends = count > 4 && !strcmp(arguments[4], "send"), anew = count > 4 && !strcmp(arguments[4], "new"),
         walks = count > 4 && !strcmp(arguments[4], "walk");
     struct ibv_device **list = ibv_get_device_list(NULL);
-    NEED(list && list[0]);
+    if (!list || !list[0]) {
+        fprintf(stderr, "each: no RDMA device\n");
+        return 3;
+    }
     struct ibv_context *context = ibv_open_device(list[0]);
     struct ibv_pd *pd = ibv_alloc_pd(context);
     NEED(context && pd);
