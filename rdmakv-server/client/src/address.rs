@@ -69,6 +69,16 @@ impl Fabric {
     }
 
     /// Returns whether the server counts this side's reads by itself.
+    /// Returns its name in addresses.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Shm(_) => "shm",
+            Self::Iwarp(_) => "iwarp",
+            Self::Verbs(_) => "verbs",
+            Self::Udp(_) => "udp",
+        }
+    }
+
     pub(crate) fn counts_reads(&self) -> bool {
         matches!(self, Self::Iwarp(_))
     }

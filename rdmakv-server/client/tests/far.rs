@@ -326,6 +326,67 @@ fn secret_opens_memory_of_a_killed_client() {
     }
 }
 
+/// Runs the command, and returns its exit code and what it printed.
+fn rdmakv(arguments: &[&str], secret: Option<&str>) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rdmakv"));
+    command.args(arguments).stdin(Stdio::null());
+    secret.map(|secret| command.env("RDMAKV_FAR_SECRET", secret));
+    let output = command.output().unwrap();
+    let printed = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(printed).unwrap())
+}
+
+#[test]
+fn command_makes_measures_and_deletes() {
+    let server = far_server("32m");
+    let at = address(&server, "shm");
+    let (code, made) = rdmakv(&["-s", &at, "far", "create", "mine", "--size", "4m", "--for", "600"], None);
+    assert_eq!(code, Some(0), "{made}");
+    let secret = made.lines().find_map(|line| line.strip_prefix("secret  ")).expect("a secret");
+    let (code, said) = rdmakv(&["-s", &at, "far", "create", "mine", "--size", "4m"], None);
+    assert!(code == Some(1) && said.contains("there is one of this name"), "{said}");
+    let (code, said) = rdmakv(&["-s", &at, "far", "delete", "mine"], None);
+    assert!(code == Some(2) && said.contains("RDMAKV_FAR_SECRET"), "{said}");
+    assert_eq!(rdmakv(&["-s", &at, "far", "delete", "mine"], Some(&"0".repeat(32))).0, Some(1));
+    assert_eq!(rdmakv(&["-s", &at, "far", "delete", "mine"], Some(secret)), (Some(0), String::new()));
+    for fabric in ["shm", "iwarp"] {
+        let at = address(&server, fabric);
+        let arguments =
+            ["-s", &at, "far", "bench", "--size", "4m", "--lanes", "2", "--depth", "4", "--seconds", "0.05"];
+        let (code, said) = rdmakv(&arguments, None);
+        assert!(code == Some(0) && said.contains("one-sided, 2 lanes, 4 in flight") && said.contains("p99"), "{said}");
+    }
+}
+
+#[test]
+fn plans_follow_from_a_measured_model() {
+    let server = far_server("16m");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a/model.csv");
+    let file = file.to_str().unwrap();
+    let plan = |latency: &str, throughput: &str, fabric: &str| {
+        let level = ["--latency", latency, "--throughput", throughput, "--fabric", fabric, "--file", file];
+        rdmakv(&[&["far", "plan"], &level[..]].concat(), None)
+    };
+    let (code, said) = plan("1000000", "1", "shm");
+    assert!(code == Some(1) && said.contains("rdmakv far model"), "{said}");
+    let at = address(&server, "shm");
+    let model = ["-s", &at, "far", "model", "--size", "4m", "--lanes", "1", "--time", "1", "--file", file];
+    let (code, said) = rdmakv(&model, None);
+    assert!(code == Some(0) && said.contains("points of shm"), "{said}");
+    // A level that each configuration meets takes the cheapest.
+    let (code, said) = plan("1000000", "1", "shm");
+    assert!(code == Some(0) && said.starts_with("one-sided, 1 lane, 1 in flight: "), "{said}");
+    let (code, said) = plan("0.001", "1e11", "shm");
+    assert!(code == Some(1) && said.contains("nothing here makes"), "{said}");
+    let (code, said) = plan("1000000", "1", "iwarp");
+    assert!(code == Some(1) && said.contains("has no iwarp"), "{said}");
+    let text = std::fs::read_to_string(file).unwrap().replace("# machine ", "# machine another, ");
+    std::fs::write(file, text).unwrap();
+    let (code, said) = plan("1000000", "1", "shm");
+    assert!(code == Some(1) && said.contains("--any-machine"), "{said}");
+}
+
 #[test]
 fn reservations_end_and_are_renewed() {
     let server = far_server("16m");

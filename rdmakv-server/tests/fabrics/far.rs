@@ -84,7 +84,7 @@ fn ended<W: Way>(_: &Server, way: &W, address: &str) {
 fn over<W: Way>(server: &Server, way: &W, address: &str) {
     let cache = cache(way);
     let mut client = Client::new(way, &cache, address);
-    take(&mut client, 9, 1, 1);
+    take(&mut client, 9, 1, 500);
     // It may be over before it has a tag.
     if let Ok(tag) = tag(&mut client, 9, 0) {
         soon("the end of its time", || client.read(&tag).is_none());

@@ -1,7 +1,7 @@
 //! The commands about far memory.
 
-use super::Failure;
 use super::flags::{FarCommand, Load};
+use super::{Failure, far_model};
 use crate::Client;
 use crate::far::bench::{self, measure};
 use crate::far::configuration::Configuration;
@@ -23,6 +23,8 @@ pub(super) fn run(client: &Client, command: &FarCommand) -> Result<(), Failure> 
         FarCommand::Create { name, size, seconds } => create(client, name, *size, *seconds),
         FarCommand::Delete { name } => Ok(open(client, name)?.delete()?),
         FarCommand::Bench(load) => run_bench(client, load),
+        FarCommand::Model(survey) => far_model::survey(client, survey),
+        FarCommand::Plan(level) => far_model::plan(level),
     }
 }
 

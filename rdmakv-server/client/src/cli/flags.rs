@@ -128,6 +128,62 @@ pub(super) enum FarCommand {
     },
     /// Makes a memory, reads and writes random records, prints how fast that was, and deletes it
     Bench(Load),
+    /// Measures the configurations that are worth it, over the fabric of the server, and keeps the model in a file
+    Model(Survey),
+    /// Prints the cheapest configuration that meets a service level, by the model, and why nothing cheaper does
+    Plan(Level),
+}
+
+/// The file of a model.
+#[derive(Args, Debug, Clone)]
+pub(super) struct ModelFile {
+    /// The file of the model [default: rdmakv/far/model.csv in XDG_DATA_HOME or ~/.local/share]
+    #[arg(long, value_name = "FILE")]
+    pub(super) file: Option<PathBuf>,
+    /// Take a model of another machine
+    #[arg(long)]
+    pub(super) any_machine: bool,
+}
+
+/// The measurement of a model.
+#[derive(Args, Debug, Clone)]
+pub(super) struct Survey {
+    /// Bytes of the memory; k, m and g are understood
+    #[arg(long, value_name = "SIZE", default_value = "64m", value_parser = size)]
+    pub(super) size: u64,
+    /// Lanes at most [default: as many as processors]
+    #[arg(long, value_name = "N", value_parser = within::<u32, 1, 256>)]
+    pub(super) lanes: Option<u32>,
+    /// How long each of the three runs of a point is measured, in milliseconds
+    #[arg(long = "time", value_name = "MS", default_value_t = 200, value_parser = within::<u64, 1, 60_000>)]
+    pub(super) millis: u64,
+    #[command(flatten)]
+    pub(super) file: ModelFile,
+}
+
+/// A service level.
+#[derive(Args, Debug, Clone)]
+pub(super) struct Level {
+    /// The mean latency at most, in microseconds
+    #[arg(long, value_name = "US", value_parser = positive)]
+    pub(super) latency: f64,
+    /// Accesses a second at least
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub(super) throughput: f64,
+    /// Bytes of a record
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = within::<u32, 1, { 1 << 20 }>)]
+    pub(super) record: u32,
+    /// The share of reads, 0 to 1; the others are writes
+    #[arg(long, value_name = "SHARE", default_value_t = 0.9, value_parser = share)]
+    pub(super) reads: f64,
+    /// The fabric: shm or iwarp
+    #[arg(long, value_name = "NAME", default_value = "shm", value_parser = ["shm", "iwarp"])]
+    pub(super) fabric: String,
+    /// Lanes at most [default: as many as processors]
+    #[arg(long, value_name = "N", value_parser = within::<u32, 1, 256>)]
+    pub(super) lanes: Option<u32>,
+    #[command(flatten)]
+    pub(super) file: ModelFile,
 }
 
 /// The load of a measurement of far memory.
@@ -263,7 +319,7 @@ pub(super) enum Command {
     },
     /// Makes, deletes and measures far memory: memory of servers that one process reads and writes by itself
     #[command(
-        after_help = "Examples:\n  rdmakv far create scratch --size 1g --for 3600  prints the secret by which programs open it\n  RDMAKV_FAR_SECRET=SECRET rdmakv far delete scratch\n  rdmakv -s iwarp:10.0.0.1:7471 far bench --record 64 --lanes 2 --depth 16"
+        after_help = "Examples:\n  rdmakv far create scratch --size 1g --for 3600  prints the secret by which programs open it\n  RDMAKV_FAR_SECRET=SECRET rdmakv far delete scratch\n  rdmakv -s iwarp:10.0.0.1:7471 far bench --record 64 --lanes 2 --depth 16\n  rdmakv far model                                minutes; then, by what was measured:\n  rdmakv far plan --latency 40 --throughput 200000 --record 64"
     )]
     Far {
         #[command(subcommand)]
@@ -327,6 +383,11 @@ fn size(text: &str) -> Result<u64, String> {
     };
     let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit)).filter(|&bytes| bytes > 0);
     bytes.ok_or_else(|| "a number of bytes is needed, above 0: 4096, 64m, 1g".to_owned())
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && (1e-3..=1e12).contains(number));
+    number.ok_or_else(|| "a number above 0 is needed".to_owned())
 }
 
 fn share(text: &str) -> Result<f64, String> {

@@ -5,6 +5,7 @@
 mod agent;
 mod cluster;
 mod far;
+mod far_model;
 mod flags;
 mod repairs;
 mod values;

@@ -89,7 +89,7 @@ impl fmt::Debug for Lane {
 }
 
 impl Lane {
-    pub(super) fn new(shared: &Arc<Shared>) -> Result<Self, MemoryError> {
+    pub(super) fn new(shared: &Arc<Shared>, depth: u32) -> Result<Self, MemoryError> {
         let mut servers = Vec::new();
         for place in shared.servers() {
             let no_memory = || MemoryError::System { what: "the memory for buffers is full".to_owned() };
@@ -104,7 +104,7 @@ impl Lane {
             servers.push(Server {
                 place: place.clone(),
                 connection,
-                order: Order::new(shared.depth(), acks_by_completion(place.fabric())),
+                order: Order::new(depth as usize, acks_by_completion(place.fabric())),
                 tags: HashMap::new(),
                 ack: shared.slot(ACK as usize).ok_or_else(no_memory)?,
                 last: None,

@@ -123,7 +123,7 @@ impl Opening {
         let connections: Vec<_> = used.map(|asked| (asked.place, asked.connection)).collect();
         let servers = connections.iter().map(|(place, _)| place.clone()).collect();
         let name = Name { memory, owner, secret };
-        let depth = options.depth.clamp(1, DEPTH_MAX) as usize;
+        let depth = options.depth.clamp(1, DEPTH_MAX);
         let shared = Shared::new((self.fabrics, self.slots, self.source), name, (servers, table, ends), depth);
         Memory { connections, shared: Arc::new(shared) }
     }
@@ -260,7 +260,20 @@ impl Memory {
     /// # Errors
     /// [`MemoryError`]; a server that does not answer is lost from then on, and no error.
     pub fn lane(&self) -> Result<Lane, MemoryError> {
-        Lane::new(&self.shared)
+        self.lane_of_depth(self.shared.depth())
+    }
+
+    /// Returns a lane as [`Memory::lane`] does, of which so many accesses are under way at a server at most.
+    ///
+    /// # Errors
+    /// As [`Memory::lane`].
+    pub fn lane_of_depth(&self, depth: u32) -> Result<Lane, MemoryError> {
+        Lane::new(&self.shared, depth.clamp(1, DEPTH_MAX))
+    }
+
+    /// Returns the name of the fabric by which its first server is reached: `shm` or `iwarp`.
+    pub fn fabric(&self) -> &'static str {
+        self.shared.servers().first().map_or("", |place| place.fabric().name())
     }
 
     /// Returns the bytes that it has.

@@ -29,10 +29,11 @@
 //!
 //! # Service levels and moves
 //!
-//! These are decisions that nothing carries out yet: which configuration meets a level at the least cost, and how a region moves.
+//! `rdmakv far model` measures configurations, and `rdmakv far plan` finds the cheapest that meets a level. Moves of regions are decisions
+//! that nothing carries out yet.
 //!
 //! * [`memory`](Memory), [`lane`](Lane): the memory, and a thread's accesses.
-//! * [`mod@bench`]: the speed of one configuration.
+//! * [`mod@bench`]: the speed of one configuration. [`measure`]: that of all that are worth it, for a model.
 //! * [`slo`]: a service level.
 //! * [`configuration`]: threads, batches and depth, and what they cost.
 //! * [`model`]: what was measured, and the values between. [`samples`] are what is measured, and the file of it.
@@ -46,6 +47,7 @@ pub mod configuration;
 mod connection;
 mod faults;
 mod lane;
+pub mod measure;
 mod memory;
 pub mod migration;
 pub mod model;

@@ -74,7 +74,7 @@ pub(super) struct Shared {
     slots: Mutex<Slots>,
     source: Source,
     name: Name,
-    depth: usize,
+    depth: u32,
     servers: Vec<Place>,
     table: Mutex<Table>,
     change: AtomicU64,
@@ -118,7 +118,7 @@ impl Shared {
         (fabrics, slots, source): (Fabrics, Slots, Source),
         name: Name,
         (servers, table, ends): (Vec<Place>, Table, u64),
-        depth: usize,
+        depth: u32,
     ) -> Self {
         Self {
             fabrics: Mutex::new(fabrics),
@@ -133,8 +133,8 @@ impl Shared {
         }
     }
 
-    /// Returns how many accesses of a lane may be under way at a server.
-    pub(super) fn depth(&self) -> usize {
+    /// Returns how many accesses of a lane may be under way at a server, unless the lane has another depth.
+    pub(super) fn depth(&self) -> u32 {
         self.depth
     }
 

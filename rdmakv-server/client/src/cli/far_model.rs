@@ -1,0 +1,107 @@
+//! The commands that measure a model of far memory, and plan by it.
+
+use super::Failure;
+use super::flags::{Level, ModelFile, Survey};
+use crate::Client;
+use crate::far::configuration::{Configuration, Limits, Prices};
+use crate::far::measure;
+use crate::far::model::Operation;
+use crate::far::samples::Samples;
+use crate::far::search::{Near, cheapest, nearest};
+use crate::far::slo::Slo;
+use crate::far::{DEPTH_MAX, Memory, Options};
+use std::fs;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The file of a user's model, below the folder for data.
+const FILE: &str = "rdmakv/far/model.csv";
+
+/// Returns the file, and whether its machine may be another one.
+fn path(file: &ModelFile) -> Result<PathBuf, Failure> {
+    if let Some(file) = &file.file {
+        return Ok(file.clone());
+    }
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let data = variable("XDG_DATA_HOME").or_else(|| Some(variable("HOME")?.join(".local/share")));
+    let data = data.ok_or_else(|| {
+        Failure::Usage("find far model: neither XDG_DATA_HOME nor HOME is set: name the file by --file".to_owned())
+    })?;
+    Ok(data.join(FILE))
+}
+
+/// Returns the name of this machine in models.
+fn machine() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    format!("{}, {processors} processors", name.trim())
+}
+
+/// Measures the fabric of the memory's servers, and keeps the other fabrics of the file.
+pub(super) fn survey(client: &Client, survey: &Survey) -> Result<(), Failure> {
+    let path = path(&survey.file)?;
+    let mut all = match fs::read_to_string(&path) {
+        // One of another machine or form is replaced.
+        Ok(text) => Samples::from_text(&text).ok().filter(|all| all.machine == machine()).unwrap_or_default(),
+        Err(_) => Samples::default(),
+    };
+    let options = Options { duration: Duration::from_secs(24 * 3600), ..Options::default() };
+    let memory = Memory::create(client, survey.size, &options)?;
+    let fabric = memory.fabric();
+    let processors = std::thread::available_parallelism().map_or(1, usize::from) as u32;
+    let limits = (survey.lanes.unwrap_or(processors), DEPTH_MAX);
+    let measured = measure::samples(&memory, limits, Duration::from_millis(survey.millis), |operation, record, of| {
+        let operation = if operation == Operation::Read { "reads" } else { "writes" };
+        let _ = writeln!(io::stderr(), "{fabric}: {operation} of {record} bytes, {of}");
+    });
+    // Also after a failure: else it would take its room until its time is over.
+    let deleted = memory.delete();
+    let samples = measured.map_err(|error| Failure::No(error.to_string()))?;
+    deleted?;
+    let count = samples.len();
+    all.machine = machine();
+    env!("CARGO_PKG_VERSION").clone_into(&mut all.versions);
+    all.fabrics.insert(fabric.to_owned(), samples);
+    let failed = |error: io::Error| Failure::Io(format!("write far model {}: {error}", path.display()));
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).map_err(failed)?;
+    }
+    // Whole or not at all.
+    let new = path.with_extension("new");
+    fs::write(&new, all.to_text()).and_then(|()| fs::rename(&new, &path)).map_err(failed)?;
+    writeln!(io::stdout(), "{count} points of {fabric} in {}", path.display())?;
+    Ok(())
+}
+
+/// Prints the cheapest configuration that meets a level, and what is nearest below its cost.
+pub(super) fn plan(level: &Level) -> Result<(), Failure> {
+    let Level { latency, throughput, record, reads, ref fabric, lanes, ref file } = *level;
+    let path = path(file)?;
+    let text = fs::read_to_string(&path).map_err(|error| {
+        Failure::No(format!("read far model {}: {error}: make one with `rdmakv far model`", path.display()))
+    })?;
+    let samples = Samples::from_text(&text).map_err(|error| Failure::No(error.to_string()))?;
+    let here = machine();
+    let machine = if file.any_machine { None } else { Some(here.as_str()) };
+    let model = samples.model(fabric, machine).map_err(|error| Failure::No(error.to_string()))?;
+    let model = model.ok_or_else(|| {
+        Failure::No(format!("plan far memory: {} has no {fabric}: measure it with `rdmakv far model`", path.display()))
+    })?;
+    let slo = Slo::new(Duration::from_secs_f64(latency / 1e6), throughput, record, reads);
+    let slo = slo.map_err(|error| Failure::Usage(error.to_string()))?;
+    let processors = std::thread::available_parallelism().map_or(1, usize::from) as u32;
+    let limits = Limits { workers: 0, lanes: lanes.unwrap_or(processors), depth: DEPTH_MAX };
+    let prices = Prices::default();
+    let chosen = cheapest(&model, &slo, &limits, &prices).map_err(|error| Failure::No(error.to_string()))?;
+    let mut out = io::stdout();
+    writeln!(out, "{chosen}")?;
+    let Configuration { lanes, depth, .. } = chosen.configuration;
+    writeln!(out, "try it: rdmakv far bench --record {record} --reads {reads} --lanes {lanes} --depth {depth}")?;
+    let Near { by_throughput, by_latency } = nearest(&model, &slo, &limits, &prices, chosen.cost);
+    let cheaper = [("in time, too few operations", by_throughput), ("fast enough, too late", by_latency)];
+    for (what, near) in cheaper.into_iter().filter_map(|(what, near)| Some((what, near?))) {
+        writeln!(out, "cheaper, {what}: {near}")?;
+    }
+    Ok(())
+}
