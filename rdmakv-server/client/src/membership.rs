@@ -95,6 +95,8 @@ pub(super) struct Membership {
     shared: Arc<Shared>,
     endpoints: Vec<Endpoint>,
     name: String,
+    /// The process that has the thread.
+    process: u32,
 }
 
 #[derive(Debug)]
@@ -119,7 +121,7 @@ impl Membership {
         let view = first.read().map_err(|why| configuration(&why))?;
         let none = || configuration(&etcd::Error::NoCluster(name.to_owned()));
         let latest = Latest::new(view.config().ok_or_else(none)?);
-        let this = Self { shared: Shared::new(latest), endpoints, name: name.to_owned() };
+        let this = Self { shared: Shared::new(latest), endpoints, name: name.to_owned(), process: std::process::id() };
         let store = store(&this.endpoints, name, ANSWER).map_err(|why| configuration(&why))?;
         this.follow(store, view)?;
         Ok(this)
@@ -130,6 +132,7 @@ impl Membership {
         // The lock of before may be held by a thread that is not here.
         let shared = Shared::new(Latest::new(&layout.config));
         std::mem::forget(std::mem::replace(&mut self.shared, shared));
+        self.process = std::process::id();
         // Without a thread the child goes on with the epoch that it knows, and its operations end in time.
         if let Ok(store) = store(&self.endpoints, &self.name, ANSWER) {
             let _ = self.follow(store, View::default());
@@ -177,8 +180,11 @@ impl Membership {
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        self.shared.lock().is_over = true;
-        self.shared.news.notify_all();
+        // In a child of a fork the thread is not here, and the lock may be held for ever.
+        if self.process == std::process::id() {
+            self.shared.lock().is_over = true;
+            self.shared.news.notify_all();
+        }
     }
 }
 
@@ -259,6 +265,23 @@ mod tests {
         let other = (0..9).fold(with_servers(8, 3), |config, _| config.whole().unwrap());
         assert!(other.epoch() > later.epoch() && !latest.offer(&other));
         assert_eq!(latest.get().config().uuid(), 7);
+    }
+
+    #[test]
+    fn a_child_of_a_fork_waits_for_no_lock() {
+        let shared = Shared::new(Latest::new(&with_servers(7, 1)));
+        // As after a fork while the parent's thread had the lock.
+        let process = std::process::id() + 1;
+        let membership =
+            Membership { shared: Arc::clone(&shared), endpoints: Vec::new(), name: String::new(), process };
+        let held = shared.lock();
+        let (done, is_done) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            drop(membership);
+            done.send(())
+        });
+        is_done.recv_timeout(Duration::from_secs(60)).expect("the drop waits for the lock");
+        assert!(!held.is_over);
     }
 
     #[test]
