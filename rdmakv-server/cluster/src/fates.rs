@@ -28,6 +28,9 @@ const MAX_CLIENTS: usize = 1 << 17;
 const SHARE: usize = 16;
 const MAX_KEPT: usize = 1 << 20;
 
+/// Clients with fates, and fates, after which none are taken that others know: four times those of one server's own writes.
+const MAX_TOLD: (usize, usize) = (4 * MAX_CLIENTS, 4 * MAX_KEPT);
+
 /// Nanoseconds of silence, and between two looks, while no other client finds a place. Each client gave up its writes before.
 const SILENCE_WHEN_FULL: u64 = GIVE_UP_AFTER + GIVE_UP_AFTER / 8;
 const LOOK_WHEN_FULL: u64 = 1_000_000_000;
@@ -129,6 +132,11 @@ impl Fates {
             0 => self.open < times * MAX_CLIENTS,
             own => own < SHARE || own < times * MAX_WINDOW && self.kept < times * MAX_KEPT,
         }
+    }
+
+    /// Returns whether there is room for fates that another server knows. An agent tells them again until silent clients left room.
+    pub(crate) fn takes_more(&self) -> bool {
+        self.open < MAX_TOLD.0 && self.kept < MAX_TOLD.1
     }
 
     /// Records the fate of a write. One that is done stays so; one that was flushed may turn out to have been published before.
@@ -266,6 +274,26 @@ mod tests {
         }
         fates.record(WriteId { client: 99, sequence: SHARE as u64 }, Fate::Refused);
         assert!(!fates.has_place(99, false));
+    }
+
+    #[test]
+    fn fates_of_other_servers_have_bounded_room() {
+        let mut fates = Fates::default();
+        let mut told = 0;
+        while fates.takes_more() {
+            assert!(told < MAX_TOLD.0 as u64, "{told}");
+            fates.record(WriteId { client: told, sequence: 1 }, Fate::Refused);
+            told += 1;
+        }
+        // Those of clients that gave up make room.
+        fates.hear(None, SILENCE_WHEN_FULL + LOOK_WHEN_FULL);
+        assert!(fates.takes_more() && fates.is_empty());
+        let mut fates = Fates::default();
+        for sequence in 1..=MAX_TOLD.1 as u64 {
+            assert!(fates.takes_more());
+            fates.record(WriteId { client: sequence % 9, sequence }, Fate::Refused);
+        }
+        assert!(!fates.takes_more());
     }
 
     #[test]

@@ -448,6 +448,14 @@ impl Member {
             Call::Fates(_) | Call::FatesAfter { .. } | Call::Keys { .. } | Call::Report(_) => None,
             Call::Freeze(_) | Call::Persisted(_) => None,
         };
+        // In a whole epoch nothing is repaired, so no agent makes these calls. They would drop values, and end writes of others.
+        let repairs = matches!(request.call, Call::List { .. } | Call::Repair { .. } | Call::Fates(_));
+        if repairs && standing.is_whole && !is_late_repair {
+            return Err(Answer::NotServing);
+        }
+        if matches!(request.call, Call::Fates(_)) && !self.fates.takes_more() {
+            return Err(Answer::Busy);
+        }
         if request.call.is_for_no_key() && standing.has_right {
             return Ok(());
         }

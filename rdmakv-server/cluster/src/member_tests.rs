@@ -126,6 +126,32 @@ fn a_greedy_client_leaves_room_for_others() {
 }
 
 #[test]
+fn a_whole_epoch_takes_no_repair() {
+    for is_whole in [true, false] {
+        let mut server = Server::new(Role::Backup);
+        let version = Version::new(Epoch(3), 5);
+        let piece = server.piece(1);
+        let seal = Call::Seal { id: id(1, 1), version, base: Version::ABSENT, piece: Some(piece) };
+        assert_eq!(server.answer(seal), Answer::Sealed(version));
+        server.answer(Call::Note { id: id(1, 1), version, lowest: 0 });
+        server.standing.is_whole = is_whole;
+        server.adopt(Role::Backup, Epoch(0));
+        // A stranger may know all of this from a read.
+        let fates = server.answer(Call::Fates(vec![(id(9, 9), Fate::Refused)]));
+        let list = server.answer(Call::List { version: Version::ABSENT });
+        let piece = server.piece(1);
+        let repair = server.answer(Call::Repair { id: id(2, 1), version: Version::new(Epoch(4), 1), piece });
+        if is_whole {
+            assert_eq!([fates, list, repair], [Answer::NotServing, Answer::NotServing, Answer::NotServing]);
+            assert_eq!(server.replica.current().map(|current| current.version), Some(version));
+        } else {
+            assert_eq!([fates, list], [Answer::Taken, Answer::Has(Some(0))]);
+            assert_eq!(repair, Answer::Repaired(Version::new(Epoch(4), 1)));
+        }
+    }
+}
+
+#[test]
 fn staged_bytes_belong_to_their_key() {
     let mut server = Server::new(Role::Primary);
     assert_eq!(server.stage(id(1, 1), 5), Answer::Staged);
@@ -221,6 +247,7 @@ fn an_epoch_without_versions_orders_nothing() {
 #[test]
 fn fates_of_a_client_are_bounded() {
     let mut server = Server::new(Role::Primary);
+    server.standing.is_whole = false;
     let fates: Vec<_> = (1..=MAX_WINDOW as u64).map(|at| (id(1, at), Fate::Refused)).collect();
     assert_eq!(server.answer(Call::Fates(fates)), Answer::Taken);
     let next = MAX_WINDOW as u64 + 1;

@@ -5,7 +5,7 @@
 //! With `b` the key is base64. Some calls, as [`Call::Fates`], are for no key, and any key will do.
 //!
 //! Numbers are little-endian. Bytes that are not named are zero, and so are those of a part that is absent. Each message has one encoding,
-//! and a decoder refuses all others.
+//! and a decoder refuses all others. It refuses a call that is for a version of a later epoch than its own, too; a condition may have any.
 //!
 //! ```text
 //! call
@@ -289,20 +289,24 @@ impl RequestFrame {
                 Call::Order { id, lowest, condition, change }
             }
             3 => {
-                let (id, version, base) = (read.id()?, read.version()?, read.version()?);
+                let (id, version, base) = (read.id()?, read.version_up_to(epoch)?, read.version_up_to(epoch)?);
                 Call::Seal { id, version, base, piece: read.optional_piece(&mut attributes)? }
             }
-            4 => Call::Publish { id: read.id()?, version: read.version()? },
-            5 => Call::Note { id: read.id()?, version: read.version()?, lowest: read.u64()? },
+            4 => Call::Publish { id: read.id()?, version: read.version_up_to(epoch)? },
+            5 => Call::Note { id: read.id()?, version: read.version_up_to(epoch)?, lowest: read.u64()? },
             6 => Call::Resolve { id: read.id()? },
             7 => Call::Refuse { id: read.id()? },
             8 => Call::Read,
             9 => Call::Survey,
-            10 => Call::List { version: read.version()? },
-            11 => Call::Repair { id: read.id()?, version: read.version()?, piece: read.piece(&mut attributes)? },
+            10 => Call::List { version: read.version_up_to(epoch)? },
+            11 => Call::Repair {
+                id: read.id()?,
+                version: read.version_up_to(epoch)?,
+                piece: read.piece(&mut attributes)?,
+            },
             12 => Call::Fates(read.fates()?),
-            13 => Call::Forget { version: read.version()? },
-            14 => Call::Fetch { version: read.version()? },
+            13 => Call::Forget { version: read.version_up_to(epoch)? },
+            14 => Call::Fetch { version: read.version_up_to(epoch)? },
             15 => {
                 let (shard, is_known) = (read.u32()?, read.flag("mark of a known write")?);
                 read.zeros(3)?;
@@ -771,6 +775,12 @@ impl<'a> Reader<'a> {
         self.u64().map(Version)
     }
 
+    /// Returns the version of a write that a call of this epoch is for. A later one would be above all that follow it.
+    fn version_up_to(&mut self, epoch: Epoch) -> Result<Version, WireError> {
+        let version = self.version()?;
+        if version.epoch() <= epoch { Ok(version) } else { Err(WireError::Field("version")) }
+    }
+
     fn id(&mut self) -> Result<WriteId, WireError> {
         Ok(WriteId { client: self.u64()?, sequence: self.u64()? })
     }
@@ -903,6 +913,16 @@ mod tests {
         (0..=MAX_EPOCH).prop_map(Epoch)
     }
 
+    /// Returns the largest version that a call is for.
+    fn newest(call: &Call) -> Version {
+        match *call {
+            Call::Seal { version, base, .. } => version.max(base),
+            Call::Publish { version, .. } | Call::Note { version, .. } | Call::Repair { version, .. } => version,
+            Call::List { version } | Call::Forget { version } | Call::Fetch { version } => version,
+            _ => Version::ABSENT,
+        }
+    }
+
     fn piece() -> impl Strategy<Value = Piece> {
         let fragment = (1..=64_u8, 0..64_u8).prop_map(|(k, index)| Form::Fragment { k, index });
         let form = prop_oneof![Just(Form::Copy), Just(Form::Tombstone), fragment];
@@ -1033,6 +1053,7 @@ mod tests {
     fn request_frame() -> impl Strategy<Value = RequestFrame> {
         (any::<u128>(), epoch(), call(), attributes(), arguments()).prop_map(
             |(cluster, epoch, call, attributes, arguments)| {
+                let epoch = epoch.max(newest(&call).epoch());
                 let attributes = if carries_piece(&call) { attributes } else { Attributes::default() };
                 let computes = matches!(call, Call::Order { change: Change::Compute(_), .. });
                 RequestFrame {
@@ -1099,6 +1120,34 @@ mod tests {
                 reply.encode(&mut again);
                 prop_assert_eq!(&again, &answer);
             }
+        }
+    }
+
+    #[test]
+    fn no_call_is_for_a_version_of_a_later_epoch() {
+        let id = WriteId { client: 1, sequence: 1 };
+        let piece = Piece { chunk: Chunk(0), form: Form::Copy, length: 1, sum: 2 };
+        let (good, bad) = (Version::new(Epoch(3), Version::MAX_COUNT), Version::new(Epoch(4), 0));
+        let calls = |version, base| {
+            [
+                Call::Seal { id, version, base: Version::ABSENT, piece: None },
+                Call::Seal { id, version: good, base, piece: None },
+                Call::Publish { id, version },
+                Call::Note { id, version, lowest: 0 },
+                Call::List { version },
+                Call::Repair { id, version, piece },
+                Call::Forget { version },
+                Call::Fetch { version },
+            ]
+        };
+        let decoded = |call| {
+            let mut bytes = Vec::new();
+            RequestFrame::new(Request { cluster: 7, epoch: Epoch(3), call }).encode(&mut bytes);
+            RequestFrame::decode(&bytes).map(|frame| frame.request.call)
+        };
+        for (call, later) in calls(good, good).into_iter().zip(calls(bad, bad)) {
+            assert_eq!(decoded(call.clone()), Ok(call));
+            assert_eq!(decoded(later), Err(WireError::Field("version")));
         }
     }
 
