@@ -111,6 +111,9 @@ pub(super) enum ClusterCommand {
 #[derive(Subcommand, Debug)]
 pub(super) enum FarCommand {
     /// Makes a memory, and prints its name, its secret and for how long it is reserved
+    #[command(
+        after_help = "Examples:\n  rdmakv far create scratch --size 1g --for 600   prints the secret by which programs open it"
+    )]
     Create {
         /// A name that no other memory of this user has
         name: String,
@@ -122,15 +125,25 @@ pub(super) enum FarCommand {
         seconds: u64,
     },
     /// Deletes the memory whose secret is in the variable RDMAKV_FAR_SECRET
+    #[command(after_help = "Examples:\n  export RDMAKV_FAR_SECRET=SECRET\n  rdmakv far delete scratch")]
     Delete {
         /// Its name
         name: String,
     },
     /// Makes a memory, reads and writes random records, prints how fast that was, and deletes it
+    #[command(
+        after_help = "Examples:\n  rdmakv far bench\n  rdmakv far bench -s iwarp:10.0.0.1:7471 --record 512 --reads 0.5 --lanes 2 --depth 16"
+    )]
     Bench(Load),
     /// Measures the configurations that are worth it, over the fabric of the server, and keeps the model in a file
+    #[command(
+        after_help = "Examples:\n  rdmakv far model                                takes minutes\n  rdmakv far model -s iwarp:10.0.0.1:7471 --lanes 4"
+    )]
     Model(Survey),
     /// Prints the cheapest configuration that meets a service level, by the model, and why nothing cheaper does
+    #[command(
+        after_help = "Examples:\n  rdmakv far plan --latency 40 --throughput 200000\n  rdmakv far plan --latency 100 --throughput 50000 --record 512 --reads 0.5 --fabric iwarp"
+    )]
     Plan(Level),
 }
 
