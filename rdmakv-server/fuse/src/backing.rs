@@ -71,6 +71,8 @@ impl Backing {
                 Error::new(errno, format!("{operation} {path}: {error}: choose a directory that this user may write"))
             }
         };
+        // A directory that is absent may be that of a file system that is not mounted here.
+        std::fs::metadata(path).map_err(failed("open"))?;
         let folder = path.join(".rdmakv");
         for name in ["data", "new"] {
             std::fs::create_dir_all(folder.join(name)).map_err(failed("make folder in"))?;
@@ -189,6 +191,17 @@ impl Backing {
             Err(Errno::NOENT | Errno::NAMETOOLONG) => Ok(None),
             Err(errno) => Err(Error::of_backing(errno, "look up", name.escape_ascii())),
         }
+    }
+
+    /// Returns how much room the file system of the directory has.
+    ///
+    /// # Errors
+    ///
+    /// The backing fails.
+    #[cfg(feature = "mount")]
+    pub(crate) fn space(&self) -> Result<rustix::fs::StatVfs> {
+        let space = rustix::fs::fstatvfs(&self.root);
+        space.map_err(|errno| Error::of_backing(errno, "look at room of", self.path.display()))
     }
 
     /// Returns the root directory as it is.

@@ -1,8 +1,8 @@
 //! A burst buffer: files in the memory of a resilient cluster, drained to a directory.
 //!
 //! [`Files`] is the file system as a library (feature `library`, which is on by default). [`Agent`] carries closed files to the backing directory, and
-//! is the command `rdmakv-fuse agent` (feature `cli`). Under both are state machines that decide, without sockets, clock or threads. Keys and
-//! values are [`rdmakv_proto::files`].
+//! is the command `rdmakv-fuse agent` (feature `cli`). The command `rdmakv-fuse mount` mounts the file system by FUSE (feature `mount`). Under all
+//! are state machines that decide, without sockets, clock or threads. Keys and values are [`rdmakv_proto::files`].
 //!
 //! * [`store`]: changes of one key by `cas`, which may be repeated.
 //! * [`inode`]: the states of a file and its generations: open, closed, frozen, persisted; what a mount's death does.
@@ -71,6 +71,8 @@ mod drain;
 mod error;
 mod faults;
 pub mod finish;
+#[cfg(feature = "mount")]
+mod fuse;
 pub mod inode;
 #[cfg(feature = "library")]
 mod library;
@@ -79,6 +81,8 @@ pub mod map;
 mod model;
 #[cfg(test)]
 mod model_tests;
+#[cfg(feature = "mount")]
+mod mount;
 pub mod names;
 #[cfg(test)]
 mod names_tests;

@@ -325,6 +325,43 @@ impl Files {
         }
     }
 
+    /// Stores all that was written, of all open files, so that it survives lost servers.
+    ///
+    /// # Errors
+    ///
+    /// As [`File::sync`], for the first file that could not be stored. All others were.
+    pub fn sync_all(&self) -> Result<()> {
+        self.0.run(Volume::sync_all)
+    }
+
+    /// Closes all files whatever has them open, and gives up all directories.
+    ///
+    /// # Errors
+    ///
+    /// As [`File::close`], for the first file that could not be stored.
+    #[cfg(feature = "mount")]
+    pub(crate) fn end(&self) -> Result<()> {
+        let synced = self.sync_all();
+        let mut volume = lock(&self.0.volume);
+        let closed = volume.close_all();
+        synced.and(closed).and_then(|()| volume.settle_all()).and_then(|()| volume.release_all())
+    }
+
+    /// Runs an operation of the kernel.
+    #[cfg(feature = "mount")]
+    pub(crate) fn run<T>(&self, operation: impl FnMut(&mut Volume) -> Result<T>) -> Result<T> {
+        self.0.run(operation)
+    }
+
+    /// Closes a file by its handle.
+    pub(crate) fn close_handle(&self, handle: u64) -> Result<()> {
+        let closed = self.0.run(|volume| volume.close(handle));
+        if closed.is_err() {
+            lock(&self.0.volume).abandon(handle);
+        }
+        closed
+    }
+
     /// Returns the directory of a path, and the last name.
     fn parent(&self, path: &[u8]) -> Result<(Ino, Vec<u8>)> {
         let mut all: Vec<&[u8]> = names(path).collect();
@@ -504,11 +541,7 @@ impl File {
 
     fn end(&mut self) -> Result<()> {
         let Some(handle) = self.handle.take() else { return Ok(()) };
-        let closed = self.files.0.run(|volume| volume.close(handle));
-        if closed.is_err() {
-            lock(&self.files.0.volume).abandon(handle);
-        }
-        closed
+        self.files.close_handle(handle)
     }
 
     fn handle(&self) -> Result<u64> {

@@ -157,6 +157,12 @@ impl Node {
         self.writers > 0
     }
 
+    /// Returns how many handles write it.
+    #[cfg(feature = "mount")]
+    pub(crate) fn writers(&self) -> u32 {
+        self.writers
+    }
+
     /// Returns whether this mount is the file's writer.
     pub(crate) fn is_writing(&self) -> bool {
         self.writing.is_some()

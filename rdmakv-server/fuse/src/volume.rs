@@ -159,6 +159,8 @@ impl Volume {
                 changed: now(),
             };
             self.stores.cluster.edit(ino, Edit::Attributes(attributes))?;
+            // The inode has it from here on.
+            self.changed.remove(&ino);
             if let Some(held) = held {
                 self.stores.cluster.run(vec![held.mark(&inode.name, ino)])?;
             }
@@ -421,6 +423,20 @@ impl Volume {
         let Handle { ino, writes } = self.handle(handle)?;
         // A reader's sync stores what writers of the same mount wrote.
         self.sync_file(ino, closes && writes)
+    }
+
+    /// Stores all that was written, of all files.
+    ///
+    /// # Errors
+    ///
+    /// The first that came. All other files were stored.
+    pub(crate) fn sync_all(&mut self) -> Result<()> {
+        let written: Vec<Ino> = self.nodes.iter().filter(|(_, node)| node.is_writing()).map(|(&ino, _)| ino).collect();
+        let mut outcome = Ok(());
+        for ino in written {
+            outcome = outcome.and(self.sync_file(ino, false));
+        }
+        outcome
     }
 
     /// Closes a file. What was written is stored, if it was not before.
@@ -780,6 +796,62 @@ impl Volume {
         self.stores.cluster.edit(ino, Edit::Remove)?;
         self.stores.cluster.drop_chunks(ino, stored);
         self.stores.backing.drop_data(ino, 0..inode.reserved.0.saturating_add(1))
+    }
+}
+
+/// Operations that only a kernel asks for.
+#[cfg(feature = "mount")]
+impl Volume {
+    /// Stores what was written through a handle whose program closes a descriptor of it. Returns whether this mount writes the file.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::write`].
+    pub(crate) fn flush(&mut self, handle: u64) -> Result<bool> {
+        let Handle { ino, writes } = self.handle(handle)?;
+        if writes {
+            let is_last = self.nodes.get(&ino).is_some_and(|node| node.writers() == 1);
+            self.sync_file(ino, is_last)?;
+        }
+        Ok(writes)
+    }
+
+    /// Sets the size of a file that is open for writing, unless it is larger.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::write`].
+    pub(crate) fn extend(&mut self, handle: u64, size: u64) -> Result<()> {
+        let Handle { ino, writes } = self.handle(handle)?;
+        let is_larger = self.nodes.get(&ino).is_some_and(|node| node.inode().size >= size);
+        if writes && is_larger { Ok(()) } else { self.set_size(handle, size) }
+    }
+
+    /// Closes all files, as if the programs that have them open had ended.
+    ///
+    /// # Errors
+    ///
+    /// The first that came. All files are closed.
+    pub(crate) fn close_all(&mut self) -> Result<()> {
+        let handles: Vec<u64> = self.handles.keys().copied().collect();
+        let mut outcome = Ok(());
+        for handle in handles {
+            let closed = self.close(handle);
+            if closed.is_err() {
+                self.abandon(handle);
+            }
+            outcome = outcome.and(closed);
+        }
+        outcome
+    }
+
+    /// Returns how much room the backing has.
+    ///
+    /// # Errors
+    ///
+    /// The backing fails.
+    pub(crate) fn space(&self) -> Result<rustix::fs::StatVfs> {
+        self.stores.backing.space()
     }
 }
 

@@ -4,6 +4,8 @@
 
 mod agent;
 mod files;
+#[cfg(feature = "mount")]
+mod mount;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -13,6 +15,7 @@ use rdmakv_client::Cluster;
 
 const EXAMPLES: &str = "\
 Examples:
+  rdmakv-fuse mount /mnt/run7 --backing /lustre/run7 --etcd http://10.0.0.1:2379
   rdmakv-fuse agent --etcd http://10.0.0.1:2379 --backing /lustre/run7
   rdmakv-fuse files status
   rdmakv-fuse files settle --timeout 600
@@ -42,6 +45,9 @@ enum Command {
     Agent(agent::Flags),
     /// Tells how much the directory does not have yet, and waits for it
     Files(files::Flags),
+    /// Mounts the files at a directory, for programs that know nothing of the cluster
+    #[cfg(feature = "mount")]
+    Mount(mount::Flags),
 }
 
 /// Why the command comes to nothing.
@@ -86,5 +92,7 @@ fn run(flags: &Flags) -> Result<(), Failure> {
     match &flags.command {
         Command::Agent(flags) => agent::run(&cluster, flags),
         Command::Files(flags) => files::run(&cluster, flags),
+        #[cfg(feature = "mount")]
+        Command::Mount(flags) => mount::run(&cluster, flags),
     }
 }

@@ -1,0 +1,162 @@
+//! A mount: the file system at a directory, until it is unmounted or the process is told to end.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use fuser::{Config, MountOption, Session, SessionACL, SessionUnmounter};
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+
+use crate::error::{Error, Result};
+use crate::fuse::Served;
+use crate::library::Files;
+
+/// The kernel's device.
+const DEVICE: &str = "/dev/fuse";
+
+/// Requests of programs that are served at once.
+const THREADS: usize = 16;
+
+/// How long the kernel has to end a mount that nothing uses any more.
+const UNUSED: Duration = Duration::from_secs(2);
+
+/// An end of the mount.
+enum Event {
+    /// It was unmounted, or the kernel's device failed.
+    Unmounted(io::Result<()>),
+    /// A signal asks for it.
+    Asked,
+}
+
+/// Checks that a file system can be mounted at a directory. Nothing is changed.
+///
+/// # Errors
+///
+/// The directory is absent or has names, or the machine has no FUSE.
+pub(crate) fn check(at: &Path) -> Result<()> {
+    let shown = at.display();
+    if let Err(error) = std::fs::metadata(DEVICE) {
+        let why = format!("mount {shown}: {DEVICE}: {error}: load the kernel's module by `modprobe fuse`");
+        return Err(Error::new(errno_of(&error), why));
+    }
+    let mut names = match std::fs::read_dir(at) {
+        Ok(names) => names,
+        Err(error) if error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => {
+            let why = format!("mount {shown}: the process of an earlier mount died: run `fusermount3 -u {shown}`");
+            return Err(Error::new(Errno::NOTCONN, why));
+        }
+        Err(error) => {
+            let why = format!("mount {shown}: {error}: make the directory, or name another");
+            return Err(Error::new(errno_of(&error), why));
+        }
+    };
+    if names.next().is_some() {
+        let why = format!("mount {shown}: the directory has names, which the mount would hide: use an empty one");
+        return Err(Error::new(Errno::NOTEMPTY, why));
+    }
+    Ok(())
+}
+
+/// Mounts files at a directory, and serves until they are unmounted or a signal ends the process. `mounted` runs once programs may use it.
+///
+/// # Errors
+///
+/// The kernel refuses the mount; at the end, bytes of a file that was open could not be stored.
+pub(crate) fn serve(files: &Files, at: &Path, is_read_only: bool, mounted: impl FnOnce()) -> Result<()> {
+    let mut options = vec![
+        MountOption::FSName("rdmakv".to_owned()),
+        MountOption::Subtype("rdmakv".to_owned()),
+        MountOption::DefaultPermissions,
+        MountOption::NoAtime,
+    ];
+    options.extend(is_read_only.then_some(MountOption::RO));
+    let mut config = Config::default();
+    config.mount_options = options;
+    // Other users' mounts need `user_allow_other` in /etc/fuse.conf.
+    config.acl = if rustix::process::geteuid().is_root() { SessionACL::All } else { SessionACL::Owner };
+    config.n_threads = Some(THREADS);
+    let (tell, events) = channel();
+    watch_signals(tell.clone())?;
+    let mut session = Session::new(Served::new(files.clone()), at, &config).map_err(|error| refused(at, &error))?;
+    let unmounter = session.unmount_callable();
+    let serve = move || {
+        // It is waited for, but not after a signal.
+        let _ = tell.send(Event::Unmounted(session.run()));
+    };
+    let thread = std::thread::Builder::new().name("rdmakv-mount".to_owned()).spawn(serve);
+    thread.map_err(|error| Error::new(Errno::AGAIN, format!("start thread: {error}: allow more threads")))?;
+    mounted();
+    let served = wait(files, at, &events, unmounter);
+    let ended = files.end();
+    served.and(ended)
+}
+
+/// Waits for the end, and brings it about after a signal.
+fn wait(files: &Files, at: &Path, events: &Receiver<Event>, mut unmounter: SessionUnmounter) -> Result<()> {
+    match events.recv() {
+        Ok(Event::Unmounted(Ok(()))) | Err(_) => return Ok(()),
+        Ok(Event::Unmounted(Err(error))) => {
+            let why = format!("serve {}: {error}: mount again", at.display());
+            return Err(Error::new(errno_of(&error), why));
+        }
+        Ok(Event::Asked) => {}
+    }
+    let synced = files.sync_all();
+    if unmounter.unmount().is_err() {
+        // Programs use it. They keep what they have open until this process ends.
+        let _ = rustix::mount::unmount(at, UnmountFlags::DETACH);
+    }
+    match events.recv_timeout(UNUSED) {
+        Ok(Event::Unmounted(_)) | Err(RecvTimeoutError::Disconnected) => {}
+        Ok(Event::Asked) | Err(RecvTimeoutError::Timeout) => {
+            let line = "rdmakv-fuse: unmounted while programs use it: they get ENOTCONN from now on";
+            let _ = writeln!(io::stderr(), "{line}");
+        }
+    }
+    synced
+}
+
+fn watch_signals(tell: Sender<Event>) -> Result<()> {
+    let handler = ctrlc::set_handler(move || {
+        let _ = tell.send(Event::Asked);
+    });
+    handler.map_err(|error| Error::new(Errno::INVAL, format!("watch signals: {error}: mount once for each process")))
+}
+
+fn refused(at: &Path, error: &io::Error) -> Error {
+    let remedy = match errno_of(error) {
+        Errno::PERM | Errno::ACCESS => "run as root, or install fusermount3",
+        Errno::NOENT => "install fusermount3, or run as root",
+        Errno::NODEV => "load the kernel's module by `modprobe fuse`",
+        _ => "see the kernel's log",
+    };
+    let why = error.to_string();
+    Error::new(errno_of(error), format!("mount {}: {}: {remedy}", at.display(), why.trim_end()))
+}
+
+fn errno_of(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_that_cannot_be_mounted_is_named() {
+        if !Path::new(DEVICE).exists() {
+            eprintln!("skipped: no {DEVICE} here");
+            return;
+        }
+        let place = tempfile::tempdir().unwrap();
+        assert_eq!(check(place.path()), Ok(()));
+        std::fs::write(place.path().join("a"), b"").unwrap();
+        let full = check(place.path()).unwrap_err();
+        assert_eq!(full.errno(), Errno::NOTEMPTY);
+        assert!(full.to_string().contains("use an empty one"), "{full}");
+        assert_eq!(check(&place.path().join("no")).unwrap_err().errno(), Errno::NOENT);
+        assert_eq!(check(&place.path().join("a")).unwrap_err().errno(), Errno::NOTDIR);
+    }
+}
