@@ -381,7 +381,7 @@ fn listen<C: Connector>(
 }
 
 fn readable(address: &ShmAddress) -> [String; 2] {
-    [format!("listening on {address}"), "clients there, of this user, can read every item".into()]
+    [format!("listening on {address}"), "clients there are processes of this user, and can read every item".into()]
 }
 
 /// From now on the stores list items in the table, at places that follow each other as the arenas do.

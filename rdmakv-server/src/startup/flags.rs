@@ -156,7 +156,7 @@ pub(super) struct Flags {
 
 const EXAMPLES: &str = "\
 Examples:
-  rdmakv-server                                        64 MB on TCP port 11211, all addresses
+  rdmakv-server                                        64 MiB on TCP port 11211, all addresses
   rdmakv-server -m 1024 -l 127.0.0.1 --http 9150       a gigabyte, for this machine;
                                                        the overview is at http://127.0.0.1:9150/
   rdmakv-server --fabric iwarp:0.0.0.0:7471 --fabric shm:@rdmakv-11211

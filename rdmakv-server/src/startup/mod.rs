@@ -273,7 +273,7 @@ fn as_user(
 fn attach(wanted: &kernel::options::Plan, plan: &Plan, listeners: &mut Listeners) -> Result<Kernel, String> {
     let megabytes = plan.settings.maxbytes >> 20;
     if megabytes >= SLOW_MB {
-        log::print(format_args!("--xdp: the kernel clears {megabytes} MB for items first"));
+        log::print(format_args!("--xdp: the kernel clears {megabytes} MiB for items first"));
     }
     let kernel = Kernel::attach(
         wanted,
@@ -403,7 +403,9 @@ fn serve_by(
     }
     // A reader of these lines may connect.
     let settings = &shared.settings;
-    let memory = format!("{} MB for items in {} shard(s)", settings.maxbytes >> 20, shared.shards.count());
+    let shards = shared.shards.count();
+    let memory =
+        format!("{} MiB for items in {shards} shard{}", settings.maxbytes >> 20, if shards == 1 { "" } else { "s" });
     let said = format!(
         "{}\n{memory}, {}{flash}; {} threads, {} connections; SIGTERM ends it\n",
         listeners.said.join("\n"),

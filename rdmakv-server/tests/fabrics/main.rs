@@ -69,5 +69,5 @@ fn a_server_says_where_it_listens_and_who_it_is() {
     let welcome = client.hello();
     assert_eq!((welcome.version, welcome.lease_ms, welcome.eager, welcome.largest), (1, 2000, 4096, 1 << 20));
     assert!(welcome.incarnation != 0 && !way.memory().is_null());
-    assert!(server.lines.iter().any(|line| line.contains("of this user, can read every item")));
+    assert!(server.lines.iter().any(|line| line.contains("of this user, and can read every item")));
 }

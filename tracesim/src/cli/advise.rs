@@ -20,7 +20,7 @@ use serde::Serialize;
 use std::path::PathBuf;
 use traces::Trace;
 
-/// Say which policy and which capacity to run with
+/// Recommend a policy and a capacity to run with
 #[derive(clap::Args, Debug)]
 #[command(after_help = help())]
 pub(crate) struct Advise {

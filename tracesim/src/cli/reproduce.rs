@@ -31,7 +31,7 @@ use std::path::{Path, PathBuf};
 use traces::generate::{Checks, Generator};
 use traces::{Event, ReadOptions, Reader, Summary, Trace, TraceError};
 
-/// Run the paper's study, and say which of its claims hold
+/// Run the paper's study, and report which of its claims hold
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Reproduce {

@@ -17,7 +17,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-/// Makes load for memcached servers, and measures how they bear it.
+/// Loads memcached servers and measures their answers.
 #[derive(Debug, Parser)]
 #[command(
     name = "rdmakv-bench",

@@ -21,7 +21,7 @@ use super::session::{Go, Session};
   B  95 % reads, 5 % updates                zipf      E  95 % scans, 5 % new keys       zipf
   C  reads                                  zipf      F  half reads, half read-modify-write
 
-A read-modify-write is a GET and then a SET of the same key, without a check that nobody else wrote meanwhile, as in YCSB; it counts
+A read-modify-write is a GET and then a SET of the same key, without a check for writes in between, as in YCSB; it counts
 as one operation. memcached has no scans: E reads 1 to --scan keys in a row by one GET that names them all.
 
 Examples:

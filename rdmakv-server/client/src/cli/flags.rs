@@ -26,9 +26,9 @@ Servers:
 
 Exit codes:
   0 done; 1 failed, or there is no such key, or it was not stored; 2 wrong usage;
-  3 nobody knows whether it was done";
+  3 outcome unknown: it may have been done";
 
-/// Asks key-value servers, over RDMA or TCP
+/// Reads and writes keys of memcached servers, over RDMA or TCP
 #[derive(Parser, Debug)]
 #[command(name = "rdmakv", version, after_help = EXAMPLES)]
 pub(super) struct Flags {
@@ -41,7 +41,7 @@ pub(super) struct Flags {
     /// Do not read one-sidedly
     #[arg(long, global = true)]
     pub(super) ask: bool,
-    /// Say on standard error how it went
+    /// Report on standard error what was done
     #[arg(short, long, global = true)]
     pub(super) verbose: bool,
     /// The etcd of a cluster, in place of -s: http://HOST[:PORT], with commas between several. With users, better in RDMAKV_ETCD: http://USER:PASSWORD@HOST
@@ -232,7 +232,7 @@ pub(super) enum Command {
         /// Keys; the values of several follow each other, each with a line's end
         #[arg(required = true)]
         keys: Vec<String>,
-        /// Get each key so often; -v says how many of these were one-sided reads, and what they took
+        /// Times that each key is read; -v reports how many were one-sided reads, and the median time
         #[arg(long, default_value_t = 1, value_parser = within::<u32, 1, { u32::MAX as u64 }>)]
         times: u32,
         /// Write the value to this file, which is left alone where there is none
@@ -251,7 +251,7 @@ pub(super) enum Command {
         /// Read the value from this file
         #[arg(short, long, value_name = "FILE", conflicts_with = "value")]
         input: Option<PathBuf>,
-        /// When it ends, in seconds from now; 0 is never
+        /// When it expires, in seconds from now; 0 is never
         #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = within::<u64, 0, SECONDS>)]
         ttl: u64,
         /// A number that is stored with it
@@ -260,14 +260,14 @@ pub(super) enum Command {
         #[command(flatten)]
         how: How,
     },
-    /// Takes keys away
+    /// Deletes keys
     #[command(after_help = "Examples:\n  rdmakv delete greeting page")]
     Delete {
         /// Keys
         #[arg(required = true)]
         keys: Vec<String>,
     },
-    /// Changes when a value ends
+    /// Changes when a value expires
     #[command(after_help = "Examples:\n  rdmakv touch page 3600                          another hour from now")]
     Touch {
         /// The key
@@ -276,7 +276,7 @@ pub(super) enum Command {
         #[arg(value_parser = within::<u64, 0, SECONDS>)]
         seconds: u64,
     },
-    /// Adds to a number; prints what it is then
+    /// Adds to a number; prints the sum
     #[command(after_help = "Examples:\n  rdmakv incr visits\n  rdmakv incr visits 10")]
     Incr {
         /// The key
@@ -285,7 +285,7 @@ pub(super) enum Command {
         #[arg(default_value_t = 1, value_parser = within::<u64, 0, { u64::MAX }>)]
         by: u64,
     },
-    /// Takes from a number; prints what it is then
+    /// Subtracts from a number; prints the difference
     #[command(after_help = "Examples:\n  rdmakv decr stock 2")]
     Decr {
         /// The key
@@ -301,13 +301,13 @@ pub(super) enum Command {
         #[arg(default_value = "")]
         kind: String,
     },
-    /// Shows what servers are doing, again and again
+    /// Shows a live table of what servers do
     #[command(after_help = "Examples:\n  rdmakv watch\n  rdmakv watch -i 5 -c 12                         a minute")]
     Watch {
-        /// Seconds between two looks
+        /// Seconds between two readings
         #[arg(short, long, default_value_t = 1.0, value_parser = seconds)]
         interval: f64,
-        /// Look so often, then end
+        /// Readings until it ends; without it, Ctrl-C ends it
         #[arg(short, long, value_name = "N", value_parser = within::<u64, 0, { u64::MAX }>)]
         count: Option<u64>,
     },
