@@ -53,6 +53,7 @@ pub mod rights;
 #[cfg(test)]
 mod rights_tests;
 mod ring;
+mod room;
 #[cfg(test)]
 mod schedules;
 mod text;

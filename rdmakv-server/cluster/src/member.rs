@@ -19,15 +19,11 @@ use crate::ids::{Epoch, Version, WriteId};
 use crate::messages::{
     Answer, Call, Change, Condition, Fate, Form, Pending, Piece, Refusal, Reply, Request, Stored, Verdict,
 };
+pub use crate::room::MAX_STAGED;
+use crate::room::{Owner, Room};
 
 /// Writes of one key that may wait at its primary.
 pub const MAX_QUEUE: usize = 1024;
-
-/// Staged bytes after which a server takes no more.
-pub const MAX_STAGED: u64 = 64 << 20;
-
-/// Bytes that a staged piece counts for besides its own.
-const PIECE: u64 = 256;
 
 /// Nanoseconds after which a client that meets a pending write completes it.
 pub const HELP_AFTER: u64 = 100_000_000;
@@ -96,43 +92,15 @@ pub struct Member {
     ordered: (Epoch, u64),
     fates: Fates,
     room: Room,
+    /// The connection that calls come over, if the driver tells it.
+    connection: Option<u64>,
 }
 
-/// The staged bytes of all keys.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-struct Room {
-    used: u64,
-    /// Those of each client that has some.
-    by_client: BTreeMap<u64, u64>,
-}
-
-impl Room {
-    /// Takes bytes of a client. Returns false if there is no room for them.
-    ///
-    /// Each client may have one piece if there is room at all. It may have more if as many bytes are left for the others as it then has.
-    /// So one that stages and never orders takes half of the room.
-    fn take(&mut self, client: u64, piece: &Piece) -> bool {
-        let bytes = piece.bytes().saturating_add(PIECE);
-        let own = self.by_client.get(&client).copied().unwrap_or(0);
-        let (used, more) = (self.used.saturating_add(bytes), own.saturating_add(bytes));
-        let is_first = own == 0 && self.used < MAX_STAGED;
-        if !is_first && more > MAX_STAGED.saturating_sub(used) {
-            return false;
-        }
-        self.used = used;
-        self.by_client.insert(client, more);
-        true
-    }
-
-    fn give_back(&mut self, client: u64, piece: &Piece) {
-        let bytes = piece.bytes().saturating_add(PIECE);
-        self.used = self.used.saturating_sub(bytes);
-        let Some(own) = self.by_client.get_mut(&client) else { return };
-        *own = own.saturating_sub(bytes);
-        if *own == 0 {
-            self.by_client.remove(&client);
-        }
-    }
+/// A staged piece.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Staged {
+    piece: Piece,
+    owner: Owner,
 }
 
 /// The state of a server for one key.
@@ -145,7 +113,7 @@ pub struct Replica {
     /// When the primary ordered its next, found it, or asked a client to complete it.
     since: u64,
     queue: VecDeque<Waiting>,
-    staged: BTreeMap<WriteId, Piece>,
+    staged: BTreeMap<WriteId, Staged>,
 }
 
 /// An order in a primary's queue.
@@ -235,7 +203,7 @@ impl Replica {
     pub(crate) fn pieces(&self) -> Vec<Piece> {
         let put = |waiting: &Waiting| if let Change::Put(piece) = waiting.change { Some(piece) } else { None };
         let stored = [&self.current, &self.next].into_iter().flatten().map(|stored| stored.piece);
-        stored.chain(self.staged.values().copied()).chain(self.queue.iter().filter_map(put)).collect()
+        stored.chain(self.staged.values().map(|staged| staged.piece)).chain(self.queue.iter().filter_map(put)).collect()
     }
 
     /// Lets the write that is pending be so for long.
@@ -248,7 +216,12 @@ impl Replica {
 impl Member {
     /// Returns a server of a cluster that has nothing.
     pub fn new(cluster: u128) -> Self {
-        Self { cluster, ordered: (Epoch(0), 0), fates: Fates::default(), room: Room::default() }
+        Self { cluster, ordered: (Epoch(0), 0), fates: Fates::default(), room: Room::default(), connection: None }
+    }
+
+    /// Notes the connection that the next calls come over. Each has its share of the room for staged bytes.
+    pub fn set_connection(&mut self, connection: u64) {
+        self.connection = Some(connection);
     }
 
     /// Returns whether this server ordered half of the writes that have versions in this epoch, so that it needs another soon.
@@ -264,7 +237,7 @@ impl Member {
 
     /// Returns how many bytes are staged for the writes of all keys.
     pub fn staged_bytes(&self) -> u64 {
-        self.room.used
+        self.room.used()
     }
 
     /// Returns the fates of writes that this server knows.
@@ -488,13 +461,14 @@ impl Member {
     }
 
     fn stage(&mut self, replica: &mut Replica, id: WriteId, piece: Piece, chunks: &mut dyn Chunks) -> Answer {
+        let owner = self.connection.map_or(Owner::Client(id.client), Owner::Connection);
         let answer = match self.fates.of(id) {
             // A call that comes twice brings the same bytes again.
             Known::Open if replica.staged.contains_key(&id) => Answer::Staged,
             Known::Open if replica.next.as_ref().is_some_and(|next| next.id == id) => Answer::Staged,
             Known::Open if chunks.is_final(replica.current.as_ref()) => Answer::Done(Verdict::Declined(Refusal::Final)),
-            Known::Open if self.room.take(id.client, &piece) => {
-                replica.staged.insert(id, piece);
+            Known::Open if self.room.take(owner, &piece) => {
+                replica.staged.insert(id, Staged { piece, owner });
                 return Answer::Staged;
             }
             Known::Open => Answer::Busy,
@@ -505,9 +479,9 @@ impl Member {
     }
 
     /// Takes the piece that is staged for a write.
-    fn take_staged(&mut self, staged: &mut BTreeMap<WriteId, Piece>, id: WriteId) -> Option<Piece> {
-        let piece = staged.remove(&id)?;
-        self.room.give_back(id.client, &piece);
+    fn take_staged(&mut self, staged: &mut BTreeMap<WriteId, Staged>, id: WriteId) -> Option<Piece> {
+        let Staged { piece, owner } = staged.remove(&id)?;
+        self.room.give_back(owner, &piece);
         Some(piece)
     }
 

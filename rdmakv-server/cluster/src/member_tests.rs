@@ -152,6 +152,28 @@ fn a_whole_epoch_takes_no_repair() {
 }
 
 #[test]
+fn a_connection_of_many_clients_leaves_room() {
+    let mut server = Server::new(Role::Backup);
+    let (size, mut count) = (MAX_STAGED / 64, 0);
+    server.member.set_connection(1);
+    while count < 100 && server.stage(id(count + 1, 1), size) == Answer::Staged {
+        count += 1;
+    }
+    assert!((30..=33).contains(&count), "half of the room: {count}");
+    server.member.set_connection(2);
+    for sequence in 1..9 {
+        assert_eq!(server.stage(id(1000, sequence), size), Answer::Staged);
+    }
+    // Room comes back to the connections that took it, whichever one ends the writes.
+    server.member.set_connection(3);
+    (1..=count).for_each(|client| assert_eq!(server.answer(Call::Refuse { id: id(client, 1) }), Answer::Refused));
+    (1..9).for_each(|at| assert_eq!(server.answer(Call::Refuse { id: id(1000, at) }), Answer::Refused));
+    assert_eq!(server.member.staged_bytes(), 0);
+    server.member.set_connection(1);
+    assert_eq!(server.stage(id(1, 2), MAX_STAGED), Answer::Staged);
+}
+
+#[test]
 fn staged_bytes_belong_to_their_key() {
     let mut server = Server::new(Role::Primary);
     assert_eq!(server.stage(id(1, 1), 5), Answer::Staged);

@@ -218,12 +218,12 @@ impl Cluster {
         self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers a call. `call` are its bytes, `room` has the bytes of its piece, unless they were skipped. `reply` gets the reply and the
+    /// Answers a call that came over this connection. `call` are its bytes, `room` has the bytes of its piece, unless they were skipped. `reply` gets the reply and the
     /// bytes of its piece.
     pub(super) fn call(
         &self,
         shards: &Shards,
-        (key, now): (&[u8], u64),
+        (key, connection, now): (&[u8], u64, u64),
         (call, room): (&[u8], Room),
         reply: impl FnOnce(&ReplyFrame, &[u8]),
     ) -> Result<(), NoReply> {
@@ -270,6 +270,7 @@ impl Cluster {
         }
 
         let mut shard = self.shard(at);
+        shard.member.iter_mut().for_each(|member| member.set_connection(connection));
         let of_repair = matches!(request.call, Call::Repair { .. });
         let is_tombstone = request.call.piece().is_some_and(|piece| piece.form == Form::Tombstone);
         let piece = match room {

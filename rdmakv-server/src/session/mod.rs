@@ -53,6 +53,7 @@ pub use tls::Tls;
 pub use watch::Watchers;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use body::{Body, Done, LoginRequest, Reply};
 use flash::Stopped;
@@ -93,6 +94,8 @@ pub enum Pause {
 #[derive(Debug, Default)]
 pub struct Session {
     protocol: Option<ProtocolMode>,
+    /// No other one of this server has it.
+    number: u64,
     state: State,
     login: Login,
     /// Which connection it is on, if that is a socket's.
@@ -106,7 +109,9 @@ pub struct Session {
 impl Session {
     /// Returns a conversation in these protocols.
     pub fn new(protocol: ProtocolMode) -> Self {
-        Self { protocol: (protocol != ProtocolMode::Auto).then_some(protocol), ..Self::default() }
+        static NUMBERS: AtomicU64 = AtomicU64::new(1);
+        let protocol = (protocol != ProtocolMode::Auto).then_some(protocol);
+        Self { protocol, number: NUMBERS.fetch_add(1, Relaxed), ..Self::default() }
     }
 
     /// The same, on this connection.
@@ -264,7 +269,7 @@ impl Session {
                 self.login.authenticate(&bytes, good, quiet, cx, out);
             }
             Done::Call { key, call, writer, shard } => {
-                self.follows = replicate::finish(&key, &call, (writer, shard), cx, out);
+                self.follows = replicate::finish(&key, &call, (writer, shard), self.number, cx, out);
             }
             Done::Login { bytes, request: LoginRequest::Sasl { header }, .. } => {
                 self.login.finish_sasl(&header, &bytes, cx, out);

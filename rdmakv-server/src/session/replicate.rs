@@ -63,11 +63,12 @@ pub(crate) enum Follows {
     Write,
 }
 
-/// Answers a call whose body is complete. Returns which one follows.
+/// Answers a call over this connection whose body is complete. Returns which one follows.
 pub(super) fn finish(
     key: &[u8],
     call: &[u8],
     (room, shard): (Room, usize),
+    connection: u64,
     cx: &Context<'_>,
     out: &mut Out,
 ) -> Option<Follows> {
@@ -77,7 +78,7 @@ pub(super) fn finish(
     };
     let bytes = &mut out.bytes;
     let mut follows = None;
-    let done = cluster.call(&cx.shared.shards, (key, cx.now), (call, room), |reply, piece| {
+    let done = cluster.call(&cx.shared.shards, (key, connection, cx.now), (call, room), |reply, piece| {
         let mut encoded = Vec::new();
         reply.encode(&mut encoded);
         follows = Some(follows_on(&reply.reply.answer));
