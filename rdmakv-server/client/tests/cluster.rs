@@ -82,7 +82,7 @@ fn a_cluster_is_made_changed_and_shown() {
     assert_eq!(cluster(&["drain", "a"]).1, format!("server a drains; epoch 7\n{lacks}"));
     assert_eq!(cluster(&["drain", "0"]).1, format!("server 0 drains; epoch 7\n{lacks}"));
     let (code, _, why) = cluster(&["drain", "b"]);
-    assert!(code == 1 && why.contains("no other server could take its keys"), "{why}");
+    assert!(code == 1 && why.contains("drain server b: no other server could take its keys"), "{why}");
     let (code, _, why) = cluster(&["drain", "c"]);
     assert!(code == 1 && why.contains("has no such server"), "{why}");
     assert_eq!(cluster(&["flush"]).1, "flushed; epoch 8\n");

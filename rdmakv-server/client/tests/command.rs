@@ -51,6 +51,8 @@ fn it_does_what_it_is_told_over_every_way() {
         assert_eq!(run(&["incr", "n"]).1, "42\n");
         assert_eq!(run(&["decr", "n", "2"]).1, "40\n");
         assert_eq!((run(&["touch", "n", "60"]).0, run(&["touch", "m", "60"]).0), (0, 1));
+        assert_eq!((run(&["touch", "--ttl", "60", "n"]).0, run(&["touch", "m", "--ttl", "60"]).0), (0, 1));
+        assert_eq!((run(&["touch", "n"]).0, run(&["touch", "n", "60", "--ttl", "60"]).0), (2, 2));
         let (code, _, why) = run(&["delete", "n", "m"]);
         assert_eq!((code, why.as_str()), (1, "rdmakv: there is no \"m\"\n"));
         // Any bytes, and many.

@@ -129,7 +129,9 @@ fn drain(store: &mut Store, name: &str, id: &str) -> Result<(String, Value), Fai
     });
     // All refusals have one exit code: that of a server that is not there.
     let config = config.map_err(|error| match error {
-        Error::Change(why) => Failure::No(why.to_string()),
+        Error::Change(why) => {
+            Failure::No(format!("drain server {id}: {}", why.to_string().trim_start_matches("drain server: ")))
+        }
         error => error.into(),
     })?;
     if !found {

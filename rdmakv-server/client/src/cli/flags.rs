@@ -268,13 +268,18 @@ pub(super) enum Command {
         keys: Vec<String>,
     },
     /// Changes when a value expires
-    #[command(after_help = "Examples:\n  rdmakv touch page 3600                          another hour from now")]
+    #[command(
+        after_help = "Examples:\n  rdmakv touch page 3600                          another hour from now\n  rdmakv touch page --ttl 3600                    the same, as with set"
+    )]
     Touch {
         /// The key
         key: String,
         /// Seconds from now; 0 is never
-        #[arg(value_parser = within::<u64, 0, SECONDS>)]
-        seconds: u64,
+        #[arg(value_parser = within::<u64, 0, SECONDS>, required_unless_present = "ttl")]
+        seconds: Option<u64>,
+        /// The same, as set has it
+        #[arg(long, value_name = "SECONDS", value_parser = within::<u64, 0, SECONDS>, conflicts_with = "seconds")]
+        ttl: Option<u64>,
     },
     /// Adds to a number; prints the sum
     #[command(after_help = "Examples:\n  rdmakv incr visits\n  rdmakv incr visits 10")]

@@ -149,7 +149,11 @@ fn run(flags: &Flags) -> Result<(), Failure> {
             }
             if missing.is_empty() { Ok(()) } else { Err(Failure::No(format!("there is no {}", missing.join(", ")))) }
         }
-        Command::Touch { key, seconds } => client.touch(key, ends(*seconds))?.then_some(()).ok_or_else(|| none(key)),
+        Command::Touch { key, seconds, ttl } => {
+            // One of them is required.
+            let seconds = seconds.or(*ttl).unwrap_or(0);
+            client.touch(key, ends(seconds))?.then_some(()).ok_or_else(|| none(key))
+        }
         Command::Incr { key, by } => number(key, client.incr(key, *by)?),
         Command::Decr { key, by } => number(key, client.decr(key, *by)?),
         Command::Stats { kind } => stats(client.stats(kind)),
