@@ -66,6 +66,18 @@ fn read(lane: &mut Lane, at: u64, length: usize) -> Result<Vec<u8>, AccessError>
     lane.wait(ticket).map(|buffer| buffer.to_vec())
 }
 
+#[test]
+fn a_lane_refuses_the_ticket_of_another() {
+    let server = far_server("16m");
+    let client = client(&server, "shm");
+    let memory = create(&client, MIB);
+    let (mut one, mut other) = (memory.lane().unwrap(), memory.lane().unwrap());
+    let ticket = one.read(0, one.buffer(64).unwrap()).unwrap();
+    let own = other.read(0, other.buffer(32).unwrap()).unwrap();
+    assert!(matches!(other.wait(ticket), Err(AccessError::OtherLane)));
+    assert_eq!(other.wait(own).unwrap().len(), 32);
+}
+
 /// Random ranges under way at a time that do not overlap, against a plain array.
 fn random_ranges(server: &Server, fabric: &str) {
     const CAPACITY: u64 = 5 * MIB + 1234;

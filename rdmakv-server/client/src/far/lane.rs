@@ -15,11 +15,17 @@ use std::collections::HashMap;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of a read that acks writes.
 const ACK: u64 = 8;
 /// Pieces of accesses that one batch has at most.
 const PIECES: usize = 1 << 16;
+
+/// Tickets of a lane, as a power of two: more than four years of a million a second. The bits above number the lanes of the process, so that no
+/// lane takes another's ticket for its own.
+const TICKETS: u32 = 47;
+static LANES: AtomicU64 = AtomicU64::new(1);
 
 /// Memory for accesses, from [`Lane::buffer`]. It may be kept.
 pub struct Buffer(Slot);
@@ -110,7 +116,8 @@ impl Lane {
                 last: None,
             });
         }
-        Ok(Self { servers, accesses: HashMap::new(), next: 1, table: shared.table(), shared: shared.clone() })
+        let next = LANES.fetch_add(1, Ordering::Relaxed) << TICKETS;
+        Ok(Self { servers, accesses: HashMap::new(), next, table: shared.table(), shared: shared.clone() })
     }
 
     /// Returns memory for accesses of so many bytes. Its content is undefined, and not zero where it was used before.
