@@ -11,16 +11,21 @@ use rdmakv_proto::files::{BUCKETS, Entry, Ino, Inode, Key, Kind, Standing, State
 use rustix::io::Errno;
 
 use crate::backing::Backing;
+use crate::clean::Clean;
 use crate::cluster::Cluster;
 use crate::drain::{AGENT, carry, frozen};
 use crate::error::{Error, Result};
 use crate::faults::Countdown;
 use crate::finish::{Disk, DiskAnswer, Need, Outcome, Publication, Told};
+use crate::inode::{Edit, may_evict};
 use crate::library::{check_policies, read_config};
 use crate::map::Map;
 use crate::staging::Folder;
 use crate::store::{Answer, Request};
-use crate::walk::{Place, Walk};
+use crate::walk::{Place, Walk, entries};
+
+/// Inodes that are read at once.
+const KEYS: usize = 256;
 
 /// The agent of a file system.
 #[derive(Debug)]
@@ -29,6 +34,9 @@ pub struct Agent {
     backing: Backing,
     folder: Folder,
     steps: Countdown,
+    clean: Clean,
+    /// Bytes of persisted chunks that stay in memory; None for all.
+    kept: Option<u64>,
 }
 
 /// The outcome of one round through all names.
@@ -69,7 +77,59 @@ impl Agent {
         check_policies(&config)?;
         let backing = Backing::open(backing, config.uuid())?;
         let folder = Folder::take(&backing)?;
-        Ok(Self { cluster: Cluster::open(cluster, options)?, backing, folder, steps: Countdown::default() })
+        let cluster = Cluster::open(cluster, options)?;
+        Ok(Self { cluster, backing, folder, steps: Countdown::default(), clean: Clean::default(), kept: None })
+    }
+
+    /// Keeps at most so many bytes of persisted files in memory: those that were shown last. Without this all stay there.
+    ///
+    /// # Errors
+    ///
+    /// The cluster does not serve.
+    pub fn keep(&mut self, bytes: u64) -> Result<()> {
+        self.kept = Some(bytes);
+        // Those that agents before this one showed are the first to go.
+        let mut left = vec![Ino::ROOT];
+        while let Some(directory) = left.pop() {
+            let entries = entries(&mut self.cluster, directory)?;
+            left.extend(entries.iter().filter(|entry| entry.kind == Kind::Directory).map(|entry| entry.ino));
+            let files: Vec<Ino> =
+                entries.iter().filter(|entry| entry.kind == Kind::File).map(|entry| entry.ino).collect();
+            for some in files.chunks(KEYS) {
+                let keys: Vec<Key> = some.iter().map(|&ino| Key::Inode(ino)).collect();
+                for (&ino, value) in some.iter().zip(self.cluster.many(&keys)?) {
+                    if let Some(inode) = value.and_then(|value| Inode::decode(&value).ok()) {
+                        self.count(ino, &inode);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts a file if the backing has it, and its chunks are in memory.
+    fn count(&mut self, ino: Ino, inode: &Inode) {
+        if self.kept.is_some() && inode.state == State::Persisted && !inode.map.is_empty() {
+            self.clean.add(ino, inode.generation, inode.size);
+        }
+    }
+
+    /// Deletes chunks of persisted files, those that were shown first, until few enough are left.
+    fn evict(&mut self) -> Result<()> {
+        let Some(kept) = self.kept else { return Ok(()) };
+        while let Some((ino, generation)) = self.clean.take(kept) {
+            let Some(inode) = self.cluster.inode_now(ino)?.filter(|inode| may_evict(inode, generation)) else {
+                continue;
+            };
+            self.steps.step();
+            // A reader that misses a chunk of a persisted file looks at the backing.
+            self.cluster.drop_chunks(ino, Map::new(&inode.map).chunks());
+            self.cluster.finish_deletions();
+            self.steps.step();
+            // That the file changed meanwhile is no failure: its next generation is counted once it is shown.
+            let _ = self.cluster.edit(ino, Edit::Evict(generation));
+        }
+        Ok(())
     }
 
     /// Has the process end by a signal after so many steps.
@@ -110,6 +170,11 @@ impl Agent {
             _ if failed && self.has_changed(place, entry, job.inode.as_ref()) => round.left += 1,
             Ok(Outcome::Done) => {
                 round.shown += 1;
+                if let Some(inode) = job.inode.take().filter(|inode| !inode.is_unlinked) {
+                    // It was read before it was persisted.
+                    self.count(entry.ino, &Inode { state: State::Persisted, ..inode });
+                }
+                self.evict()?;
                 if entry.kind == Kind::Directory && entry.standing == Standing::Whiteout {
                     self.forget_buckets(entry.ino);
                 }

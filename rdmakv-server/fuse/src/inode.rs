@@ -66,6 +66,8 @@ pub enum Edit {
     Abandon(MountId),
     /// The backing shows a generation, by an inode of this number.
     Persist(Generation, u64),
+    /// The backing alone has the bytes of a generation: its chunks are gone, and readers look there at once.
+    Evict(Generation),
     /// A program set attributes.
     Attributes(Attributes),
     /// A rename within its directory: from, to.
@@ -161,6 +163,8 @@ pub fn apply(inode: &Inode, edit: &Edit) -> Result<Inode, Refusal> {
             State::Frozen | State::Persisted => (next.state, next.backing) = (State::Persisted, *backing),
             State::Open | State::Closed => return Err(Refusal::Superseded),
         },
+        Edit::Evict(generation) if may_evict(inode, *generation) => next.map.clear(),
+        Edit::Evict(_) => return Err(Refusal::Superseded),
         Edit::Attributes(attributes) => {
             let Attributes { mode, owner, group, modified, changed } = *attributes;
             next = Inode { mode: mode & 0o7777, owner, group, modified, changed, ..next };
@@ -264,6 +268,20 @@ mod tests {
         let inode = after(&[frozen(), vec![Edit::Persist(Generation(1), 42)]].concat());
         assert_eq!((inode.state, inode.backing, inode.is_torn), (State::Persisted, 42, false));
         assert!(may_evict(&inode, Generation(1)) && !may_evict(&inode, Generation(0)));
+    }
+
+    #[test]
+    fn only_a_persisted_generation_is_evicted() {
+        let evict = |edits: Vec<Edit>| apply(&after(&edits), &Edit::Evict(Generation(1)));
+        assert_eq!(evict(frozen()), Err(Refusal::Superseded));
+        let persisted = [frozen(), vec![Edit::Persist(Generation(1), 42)]].concat();
+        let inode = evict(persisted.clone()).unwrap();
+        assert!(inode.map.is_empty() && (inode.state, inode.size) == (State::Persisted, 10));
+        assert!(is_garbage(Some(&inode), Generation(1)));
+        // A mount that has it open for writing finds the bytes on the backing.
+        assert!(evict([persisted.clone(), vec![Edit::Open(B)]].concat()).is_ok());
+        let begun = [persisted, vec![Edit::Open(B), Edit::Begin(B, written(2))]].concat();
+        assert_eq!(evict(begun), Err(Refusal::Superseded));
     }
 
     #[test]

@@ -50,7 +50,8 @@
 //!
 //! # Not here yet
 //!
-//! * Servers do not drain by themselves: all bytes go through the agent. Chunks that are persisted stay in memory until their file is removed.
+//! * Servers do not drain by themselves: all bytes go through the agent. Chunks that are persisted go oldest first, once they
+//!   have more bytes than [`Agent::keep`] allows.
 //! * Inodes that never got a name, and chunks of a generation whose writer died, are not swept.
 //! * Files that others put on the backing are replaced by a publication. The page's `RENAME_EXCHANGE` belongs into its driver.
 //! * Open files are not drained, and a file that is written again and again without a pause is not persisted.
@@ -59,6 +60,8 @@
 mod agent;
 #[cfg(feature = "library")]
 mod backing;
+#[cfg(feature = "library")]
+mod clean;
 #[cfg(feature = "cli")]
 pub mod cli;
 #[cfg(feature = "library")]

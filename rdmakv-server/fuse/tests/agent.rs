@@ -382,3 +382,40 @@ fn commands_drain_settle_and_tell() {
     let output = command(&cluster, &["files", "status"]).env_remove("RDMAKV_ETCD").output().unwrap();
     assert_eq!(output.status.code(), Some(2));
 }
+
+#[test]
+fn persisted_bytes_are_read_from_the_backing() {
+    let Some(cluster) = Cluster::start(2) else { return };
+    let files = mount(&cluster);
+    let mut dice = Dice(4);
+    let all: Vec<(String, Vec<u8>)> = (0..5).map(|at| (format!("f{at}"), dice.bytes(200_000))).collect();
+    let mut agent = begin(&cluster);
+    agent.keep(400_000).unwrap();
+    for (name, bytes) in &all {
+        write(&files, name, bytes);
+        frozen(&files, name);
+        settle(&mut agent, &files);
+    }
+    let other = mount(&cluster);
+    let in_memory = |name: &String| !other.look_up(name).unwrap().1.map.is_empty();
+    assert_eq!(all.iter().filter(|(name, _)| in_memory(name)).count(), 2);
+    let mut client = Client::of_cluster(&cluster.address(), Options::default()).unwrap();
+    let (ino, _) = other.look_up("f0").unwrap();
+    assert!((0..4).all(|index| client.get(Key::Chunk(ino, Generation(1), index).to_string()).unwrap().is_none()));
+    // One mount remembers where chunks were, and the other does not.
+    for files in [&files, &other] {
+        all.iter().for_each(|(name, bytes)| assert!(read(files, name) == *bytes, "{name}"));
+    }
+    // A later agent knows what is in memory, and a writer takes the rest from the backing.
+    let mut later = begin(&cluster);
+    later.keep(0).unwrap();
+    let mut file = files.open("f1", How::new().write()).unwrap();
+    file.write_at(100_000, b"changed").unwrap();
+    file.close().unwrap();
+    settle(&mut later, &files);
+    let mut changed = all[1].1.clone();
+    changed[100_000..100_007].copy_from_slice(b"changed");
+    assert!(on_backing(&cluster, "f1").unwrap() == changed && read(&mount(&cluster), "f1") == changed);
+    let third = mount(&cluster);
+    assert!(all.iter().all(|(name, _)| third.look_up(name).unwrap().1.map.is_empty()));
+}

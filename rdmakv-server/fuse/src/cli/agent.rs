@@ -27,6 +27,7 @@ then ends with 1. It may be killed at any time.
 
 Examples:
   rdmakv-fuse agent --etcd http://10.0.0.1:2379 --backing /lustre/run7
+  rdmakv-fuse agent --backing /lustre/run7 --keep 4096      4 GiB of files stay in memory for readers
   RDMAKV_ETCD=http://10.0.0.1:2379 rdmakv-fuse agent --backing /mnt/disk";
 
 #[derive(Args, Debug)]
@@ -35,11 +36,17 @@ pub(super) struct Flags {
     /// The directory, which all mounts have as well
     #[arg(long, value_name = "DIR")]
     backing: PathBuf,
+    /// Keep at most so many bytes of files in memory that the directory has, in MiB: those that were closed last; all, unless given
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(..=1 << 40))]
+    keep: Option<u64>,
 }
 
 /// Works until the process is ended, or another agent begins.
 pub(super) fn run(cluster: &Cluster, flags: &Flags) -> Result<(), Failure> {
     let mut agent = Agent::begin(cluster, &flags.backing, Options::default())?;
+    if let Some(keep) = flags.keep {
+        agent.keep(keep << 20)?;
+    }
     say(&format!("carries files to {}", flags.backing.display()));
     let mut told = BTreeMap::new();
     loop {
