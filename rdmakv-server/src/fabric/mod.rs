@@ -34,6 +34,7 @@ mod origin;
 pub mod pages;
 mod pinned;
 pub mod predecessor;
+pub mod promotion;
 mod providers;
 mod puts;
 mod reaper;

@@ -1,0 +1,288 @@
+//! Which clients of datagrams get one of the few connections: a ranking by their rates.
+//!
+//! Decisions alone: no clock, lock or socket. The caller tells of requests and reads, and asks for a [`decision`](Promotion::rank) every
+//! 100 ms. Not used yet: the threads that serve datagrams do not call it.
+//!
+//! * A *score* is requests and reads a second, averaged with a half-life of 250 ms.
+//! * *Up*: a client whose score is among the highest N gets a slot, if one is free. Else it takes that of a client with at most half of its
+//!   score. Each client keeps its slot for 2 s at least.
+//! * *Down*: a client whose score was below 25 for 2 s loses its slot. It keeps the slot until it has left ([`Promotion::freed`]).
+//! * A reservation that is not used within 2 s ends. Its client gets no other for 60 s: perhaps it cannot connect.
+
+use std::collections::HashMap;
+
+const MS: u64 = 1_000_000;
+const SECOND: u64 = 1000 * MS;
+/// The interval of rankings.
+pub const INTERVAL: u64 = 100 * MS;
+/// The half-life of scores.
+const HALF_LIFE: f64 = 0.25;
+/// The least score of a client that is promoted, and of one that stays.
+const UP: f64 = 100.0;
+const DOWN: f64 = 25.0;
+/// How long a reservation lasts, a slot is had at least, and a low score is borne.
+const HOLD: u64 = 2 * SECOND;
+/// How long a client gets no offer after it used none.
+const PAUSE: u64 = 60 * SECOND;
+/// The score below which a client without a slot is forgotten.
+const FORGOTTEN: f64 = 1.0;
+
+/// The state of a client's slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Slot {
+    None,
+    /// Offered, until then.
+    Reserved(u64),
+    /// Used, since then.
+    Held(u64),
+    /// Its client was told to leave.
+    Leaving,
+}
+
+#[derive(Clone, Debug)]
+struct Client {
+    score: f64,
+    /// Events since the last ranking.
+    events: u64,
+    slot: Slot,
+    /// When its score was last high enough to stay.
+    busy_at: u64,
+    /// No offer before.
+    not_before: u64,
+}
+
+/// A change that the caller makes known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Decision {
+    /// This client may connect: its replies carry a token until it does.
+    Offer(u64),
+    /// The offer of this client has ended.
+    Withdraw(u64),
+    /// This client is to leave its connection.
+    Demote(u64),
+}
+
+/// The clients that were active of late, and the slots.
+#[derive(Clone, Debug)]
+pub struct Promotion {
+    slots: usize,
+    clients: HashMap<u64, Client>,
+    /// The most clients that are ranked.
+    most: usize,
+    ranked_at: u64,
+}
+
+impl Promotion {
+    /// Returns a ranking for so many slots. It remembers at most `most` clients.
+    pub fn new(slots: usize, most: usize, now: u64) -> Self {
+        Self { slots, clients: HashMap::default(), most: most.max(slots), ranked_at: now }
+    }
+
+    /// Notes so many requests or reads of a client. A wish for a tag counts twice.
+    pub fn record(&mut self, client: u64, events: u64, now: u64) {
+        if let Some(known) = self.clients.get_mut(&client) {
+            known.events += events;
+        } else if self.clients.len() < self.most {
+            let new = Client { score: 0.0, events, slot: Slot::None, busy_at: now, not_before: 0 };
+            self.clients.insert(client, new);
+        }
+    }
+
+    /// A client has come with its token. Returns whether it had a reservation; the slot is its own then.
+    pub fn claim(&mut self, client: u64, now: u64) -> bool {
+        match self.clients.get_mut(&client) {
+            Some(known) if matches!(known.slot, Slot::Reserved(until) if now < until) => {
+                (known.slot, known.busy_at) = (Slot::Held(now), now);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The connection of a client has ended.
+    pub fn freed(&mut self, client: u64) {
+        if let Some(known) = self.clients.get_mut(&client)
+            && matches!(known.slot, Slot::Held(_) | Slot::Leaving)
+        {
+            known.slot = Slot::None;
+        }
+    }
+
+    /// Returns how many slots are reserved or used.
+    pub fn taken(&self) -> usize {
+        self.clients.values().filter(|client| client.slot != Slot::None).count()
+    }
+
+    /// Ranks the clients, if the interval is over.
+    pub fn rank(&mut self, now: u64) -> Vec<Decision> {
+        let since = now.saturating_sub(self.ranked_at);
+        if since < INTERVAL {
+            return Vec::new();
+        }
+        self.ranked_at = now;
+        let mut decisions = Vec::new();
+        self.score(now, since as f64 / SECOND as f64, &mut decisions);
+        self.clients
+            .retain(|_, client| client.slot != Slot::None || client.score >= FORGOTTEN || client.not_before > now);
+        self.promote(now, &mut decisions);
+        decisions
+    }
+
+    /// Brings the scores up to date, and ends what time ends.
+    fn score(&mut self, now: u64, seconds: f64, decisions: &mut Vec<Decision>) {
+        let kept = 0.5_f64.powf(seconds / HALF_LIFE);
+        for (&id, client) in &mut self.clients {
+            let rate = std::mem::take(&mut client.events) as f64 / seconds;
+            client.score = client.score * kept + rate * (1.0 - kept);
+            if client.score >= DOWN {
+                client.busy_at = now;
+            }
+            match client.slot {
+                Slot::Reserved(until) if until <= now => {
+                    (client.slot, client.not_before) = (Slot::None, now + PAUSE);
+                    decisions.push(Decision::Withdraw(id));
+                }
+                Slot::Held(_) if client.busy_at + HOLD <= now => {
+                    client.slot = Slot::Leaving;
+                    decisions.push(Decision::Demote(id));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Offers slots to the clients of the highest scores. Where none is free, holders that are outranked are told to leave: one for each
+    /// client that waits, those of the lowest scores first.
+    fn promote(&mut self, now: u64, decisions: &mut Vec<Decision>) {
+        let mut ranking: Vec<(u64, f64)> = self.clients.iter().map(|(&id, client)| (id, client.score)).collect();
+        ranking.sort_unstable_by(|one, other| other.1.total_cmp(&one.1).then(one.0.cmp(&other.0)));
+        let mut holders: Vec<(u64, f64)> = ranking
+            .iter()
+            .filter(|(id, _)| matches!(self.clients[id].slot, Slot::Held(since) if since + HOLD <= now))
+            .copied()
+            .collect();
+        let mut free = self.slots.saturating_sub(self.taken());
+        // Slots that become free soon wait for the first of those that are outside.
+        let mut leaving = self.clients.values().filter(|client| client.slot == Slot::Leaving).count();
+        for (id, score) in ranking.into_iter().take(self.slots).filter(|(_, score)| *score >= UP) {
+            let Some(client) = self.clients.get_mut(&id) else { continue };
+            if client.slot != Slot::None || client.not_before > now {
+                continue;
+            }
+            if free > 0 {
+                free -= 1;
+                client.slot = Slot::Reserved(now + HOLD);
+                decisions.push(Decision::Offer(id));
+            } else if leaving > 0 {
+                leaving -= 1;
+            } else if let Some((holder, _)) = holders.pop_if(|(_, lowest)| *lowest * 2.0 <= score)
+                && let Some(holding) = self.clients.get_mut(&holder)
+            {
+                holding.slot = Slot::Leaving;
+                decisions.push(Decision::Demote(holder));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Lets clients have these rates for so many rankings; returns all decisions.
+    fn pass(promotion: &mut Promotion, now: &mut u64, rankings: u32, rates: &[(u64, u64)]) -> Vec<Decision> {
+        let mut all = Vec::new();
+        for _ in 0..rankings {
+            for &(client, rate) in rates {
+                promotion.record(client, rate / 10, *now);
+            }
+            *now += INTERVAL;
+            all.extend(promotion.rank(*now));
+        }
+        all
+    }
+
+    #[test]
+    fn a_hot_client_is_offered_a_free_slot_soon() {
+        let (mut promotion, mut now) = (Promotion::new(1, 100, 0), 0);
+        let decisions = pass(&mut promotion, &mut now, 3, &[(1, 1000), (2, 90)]);
+        assert_eq!(decisions, [Decision::Offer(1)], "within 300 ms, and the slow one gets none");
+        assert!(promotion.claim(1, now) && !promotion.claim(1, now) && !promotion.claim(2, now));
+    }
+
+    #[test]
+    fn twice_the_score_takes_a_slot_after_its_time() {
+        let (mut promotion, mut now) = (Promotion::new(1, 100, 0), 0);
+        pass(&mut promotion, &mut now, 3, &[(1, 1000)]);
+        assert!(promotion.claim(1, now));
+        assert_eq!(pass(&mut promotion, &mut now, 40, &[(1, 1000), (2, 1900)]), [], "less than twice");
+        assert_eq!(pass(&mut promotion, &mut now, 10, &[(1, 1000), (2, 9000)]), [Decision::Demote(1)], "once");
+        assert!(!promotion.claim(2, now));
+        promotion.freed(1);
+        assert_eq!(pass(&mut promotion, &mut now, 1, &[(2, 9000)]), [Decision::Offer(2)], "only now");
+    }
+
+    #[test]
+    fn one_hot_client_drives_out_one_holder() {
+        let (mut promotion, mut now) = (Promotion::new(2, 100, 0), 0);
+        pass(&mut promotion, &mut now, 5, &[(1, 200), (2, 400)]);
+        assert!(promotion.claim(1, now) && promotion.claim(2, now));
+        let rates = [(1, 200), (2, 400), (3, 9000)];
+        assert_eq!(pass(&mut promotion, &mut now, 19, &rates), [], "they have had their slots for 1.9 s");
+        let decisions = pass(&mut promotion, &mut now, 40, &rates);
+        assert_eq!(decisions, [Decision::Demote(1)], "the one of the lowest score");
+    }
+
+    #[test]
+    fn idle_clients_lose_their_slots() {
+        let (mut promotion, mut now) = (Promotion::new(2, 100, 0), 0);
+        pass(&mut promotion, &mut now, 5, &[(1, 1000)]);
+        assert!(promotion.claim(1, now));
+        assert_eq!(pass(&mut promotion, &mut now, 20, &[]), [], "its score fades, and 2 s pass");
+        assert_eq!(pass(&mut promotion, &mut now, 20, &[]), [Decision::Demote(1)]);
+        promotion.freed(1);
+        pass(&mut promotion, &mut now, 10, &[]);
+        assert_eq!((promotion.taken(), promotion.clients.len()), (0, 0), "it is forgotten");
+    }
+
+    #[test]
+    fn unused_offers_go_to_the_next_in_rank() {
+        let (mut promotion, mut now) = (Promotion::new(1, 100, 0), 0);
+        let rates = [(1, 9000), (2, 8000)];
+        let mut decisions = pass(&mut promotion, &mut now, 30, &rates);
+        assert_eq!(decisions[..2], [Decision::Offer(1), Decision::Withdraw(1)]);
+        assert!(!promotion.claim(1, now), "too late");
+        decisions.extend(pass(&mut promotion, &mut now, 560, &rates));
+        assert_eq!(decisions.iter().filter(|decision| **decision == Decision::Offer(1)).count(), 1, "for 60 s");
+    }
+
+    proptest! {
+        #[test]
+        fn slots_are_never_exceeded(
+            slots in 0..4_usize,
+            steps in prop::collection::vec((0..8_u64, 0..3000_u64, 0..4_u8), 1..400),
+        ) {
+            let (mut promotion, mut now) = (Promotion::new(slots, 6, 0), 0);
+            let mut held = std::collections::BTreeSet::new();
+            for (client, events, what) in steps {
+                match what {
+                    0 => held.extend(promotion.claim(client, now).then_some(client)),
+                    1 => {
+                        held.remove(&client);
+                        promotion.freed(client);
+                    }
+                    _ => promotion.record(client, events, now),
+                }
+                now += INTERVAL / 2;
+                for decision in promotion.rank(now) {
+                    if let Decision::Demote(client) = decision {
+                        prop_assert!(held.contains(&client), "only who has a slot is told to leave");
+                    }
+                }
+                prop_assert!(promotion.taken() <= slots && held.len() <= promotion.taken());
+                prop_assert!(promotion.clients.len() <= 6.max(slots), "memory is bounded");
+            }
+        }
+    }
+}
