@@ -415,6 +415,13 @@ fn a_server_at_a_wrong_address_stays_outside() {
 }
 
 #[test]
+fn tags_too_long_for_the_lease_are_told() {
+    let Some(cluster) = Cluster::over(Fabric::Shm, 1, &["--tag-lease", "700ms"], &[]) else { return };
+    cluster.tells(0, "--tag-lease 700ms is too long for the cluster's lease of 1000 ms");
+    cluster.tells(0, "use less than 666 ms");
+}
+
+#[test]
 fn refuses_addresses_that_lead_nowhere() {
     for address in ["tcp:0.0.0.0:11211", "tcp:[::]:11211", "tcp:127.0.0.1:0"] {
         let flags = ["--etcd", "http://127.0.0.1:1", "--advertise", address];

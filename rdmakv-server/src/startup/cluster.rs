@@ -77,6 +77,9 @@ impl ClusterFlags {
         let agent = Agent { program: self.agent.clone(), etcd, cluster: self.cluster.clone(), server: name.clone() };
         let agent = (self.agent.as_deref() != Some("no")).then_some(agent);
         let identity = Identity { name, addresses, weight: 1, clock_skew: CLOCK_SKEW };
-        Ok(Some(ClusterPlan { place: Place { endpoints, name: self.cluster.clone(), address, agent }, identity }))
+        Ok(Some(ClusterPlan {
+            place: Place { endpoints, name: self.cluster.clone(), address, agent, tag_lease: None },
+            identity,
+        }))
     }
 }

@@ -187,6 +187,9 @@ fn as_user(
     let keeps = plan.memory_file.is_some().then(|| plan.settings.socket.clone().unwrap_or_default());
     // Before the server's record: one that ends has both until all is written.
     let file = plan.memory_file.as_deref().map(|path| warm::lock(path, &plan.store, plan.flash.bytes())).transpose()?;
+    if let Some(cluster) = &mut plan.cluster {
+        cluster.place.tag_lease = (!plan.fabrics.places.is_empty()).then_some(plan.fabrics.lease);
+    }
     let mut fabrics = Opened::open(plan.fabrics, listeners.port, plain, keeps.as_deref())?;
     plan.store.incarnation = fabrics.incarnation();
     listeners.said.extend(fabrics.said.iter().cloned());

@@ -49,6 +49,8 @@ pub(crate) struct Place {
     pub(crate) address: String,
     /// The agent of this server, if it starts one.
     pub(crate) agent: Option<Agent>,
+    /// How long tags of this server last, if it has a fabric.
+    pub(crate) tag_lease: Option<Duration>,
 }
 
 /// The ends of work that other threads did.
@@ -129,6 +131,7 @@ pub(crate) fn start(place: &Place, cluster: Arc<Cluster>, shared: Arc<Shared>) -
         address: place.address.clone(),
         unanswered: 0,
         part: None,
+        tag_lease: place.tag_lease,
     };
     threads.push(spawn("cluster", Box::new(move || driver.run(&happened)))?);
     Ok(Running(threads))
@@ -163,6 +166,8 @@ struct Driver {
     unanswered: u32,
     /// The part that was printed last, and whether etcd had been read then.
     part: Option<(Part, bool)>,
+    /// How long tags last, until that was compared with the cluster's lease.
+    tag_lease: Option<Duration>,
 }
 
 impl Driver {
@@ -348,7 +353,13 @@ impl Driver {
         }
         let epoch = config.map_or(0, |config| config.epoch().0);
         match part {
-            Part::Member(state) => log::print(format_args!("cluster: this server is {state} in epoch {epoch}")),
+            Part::Member(state) => {
+                log::print(format_args!("cluster: this server is {state} in epoch {epoch}"));
+                let lease = config.map_or(u32::MAX, Config::lease_ms);
+                if let Some(why) = self.tag_lease.take().and_then(|tags| long_tags(tags, lease)) {
+                    log::print(format_args!("cluster: {why}"));
+                }
+            }
             Part::Unknown if !is_read || membership.mismatch().is_some() => {}
             Part::Unknown => log::print("cluster: it does not exist: make it by `rdmakv cluster init`"),
             Part::Outside => {
@@ -359,5 +370,30 @@ impl Driver {
             Part::Over | Part::Drained => {}
         }
         self.part = Some((part, is_read));
+    }
+}
+
+/// Returns what is wrong with tags that last longer than a right does from its renewal on.
+fn long_tags(tags: Duration, lease_ms: u32) -> Option<String> {
+    let limit = u64::from(lease_ms) * 2 / 3;
+    (tags.as_millis() >= u128::from(limit)).then(|| {
+        format!(
+            "--tag-lease {tags:?} is too long for the cluster's lease of {lease_ms} ms: clients read few resilient values one-sidedly, or \
+             none: use less than {limit} ms, or make the cluster with a longer --lease"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_tags_are_told_with_their_limit() {
+        let told = |tags, lease| long_tags(Duration::from_millis(tags), lease);
+        assert_eq!((told(1000, 2000), told(1332, 2000), told(10, u32::MAX)), (None, None, None));
+        let why = told(1333, 2000).unwrap();
+        assert!(why.starts_with("--tag-lease 1.333s") && why.contains("use less than 1333 ms"), "{why}");
+        assert!(told(60_000, 60_000).is_some());
     }
 }
