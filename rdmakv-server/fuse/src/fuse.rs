@@ -62,8 +62,8 @@ struct Listing {
     names: Vec<Listed>,
 }
 
-/// The bytes of a file that the kernel may have cached: those of a generation, size and time.
-type View = (u64, u64, Time);
+/// The bytes of a file that the kernel may have cached: those of a generation, size and two times. Programs set the first time only.
+type View = (u64, u64, Time, Time);
 
 impl Served {
     /// Returns the answers of a mount.
@@ -92,7 +92,7 @@ impl Served {
 
     /// Notes what the kernel has of a file from now on. Returns whether it had the same before.
     fn note(&self, ino: Ino, inode: &Inode) -> bool {
-        let view = (inode.generation.0, inode.size, inode.modified);
+        let view = (inode.generation.0, inode.size, inode.modified, inode.changed);
         let mut views = lock(&self.views);
         if views.len() >= VIEWS {
             views.clear();

@@ -141,7 +141,10 @@ impl Node {
 
     /// Takes the inode as it is in the cluster.
     pub(crate) fn set_inode(&mut self, inode: Inode) {
-        if self.writing.is_none() && (inode.generation, inode.size) != (self.inode.generation, self.inode.size) {
+        // Before it is frozen, its writer may change the bytes of a generation.
+        let is_frozen = |inode: &Inode| matches!(inode.state, State::Frozen | State::Persisted);
+        let is_same = inode.generation == self.inode.generation && is_frozen(&inode) && is_frozen(&self.inode);
+        if self.writing.is_none() && !is_same {
             self.chunks.clear();
         }
         self.inode = inode;

@@ -281,13 +281,18 @@ fn mounts_see_what_others_closed() {
     fs::write(one.path("a"), b"second, longer").unwrap();
     // The pages of the first bytes are dropped at the next opening.
     assert_eq!(fs::read(other.path("a")).unwrap(), b"second, longer");
+    // Even if the size is the same.
+    let writer = fs::OpenOptions::new().write(true).open(one.path("a")).unwrap();
+    writer.write_all_at(b"SECOND", 0).unwrap();
+    drop(writer);
+    assert_eq!(fs::read(other.path("a")).unwrap(), b"SECOND, longer");
     drop(reader);
     let writer = fs::OpenOptions::new().write(true).open(one.path("a")).unwrap();
     let refused = fs::OpenOptions::new().write(true).open(other.path("a")).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(rustix::io::Errno::BUSY.raw_os_error()));
     drop(writer);
     fs::OpenOptions::new().append(true).open(other.path("a")).unwrap().write_all(b"!").unwrap();
-    assert_eq!(fs::read(one.path("a")).unwrap(), b"second, longer!");
+    assert_eq!(fs::read(one.path("a")).unwrap(), b"SECOND, longer!");
     assert!(one.unmount().success() && other.unmount().success());
 }
 
