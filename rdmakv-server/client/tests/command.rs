@@ -185,3 +185,32 @@ fn help_has_examples() {
     let help = Command::new(env!("CARGO_BIN_EXE_rdmakv")).arg("--help").output().unwrap();
     assert!(said(&help).1.contains("rdmakv set greeting hello"));
 }
+
+/// A copy of the command in a folder of its own, so that no other program is beside it.
+#[test]
+fn commands_of_files_start_the_other_program() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let (own, other) = (folder.path().join("rdmakv"), folder.path().join("rdmakv-fuse"));
+    std::fs::copy(env!("CARGO_BIN_EXE_rdmakv"), &own).unwrap();
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(&own);
+        command.args(arguments).env("PATH", "/nowhere").env_remove("RDMAKV_SERVERS");
+        said(&command.output().unwrap())
+    };
+    let (code, _, why) = run(&["mount", "/mnt/run7", "--backing", "/lustre"]);
+    assert_eq!(code, 1);
+    assert!(why.contains("there is no `rdmakv-fuse` beside `rdmakv` or in PATH"), "{why}");
+    std::fs::write(&other, "#!/bin/sh\necho \"$@\"\nexit 7\n").unwrap();
+    std::fs::set_permissions(&other, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let passed = |arguments: &[&str], wanted: &str| {
+        assert_eq!(run(arguments), (7, format!("{wanted}\n"), String::new()), "{arguments:?}");
+    };
+    passed(
+        &["--etcd", "http://e:2379", "mount", "/mnt", "--backing", "/b", "-d"],
+        "mount --cluster main --etcd http://e:2379 /mnt --backing /b -d",
+    );
+    passed(&["--cluster", "two", "files", "settle", "--timeout", "600"], "files --cluster two settle --timeout 600");
+    passed(&["files", "--help"], "files --cluster main --help");
+    assert_eq!(run(&["-s", "127.0.0.1", "files", "status"]).0, 2);
+}

@@ -2,6 +2,7 @@
 
 use crate::Expire;
 use clap::{Args, Parser, Subcommand};
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -342,6 +343,26 @@ pub(super) enum Command {
     Far {
         #[command(subcommand)]
         command: FarCommand,
+    },
+    /// Mounts the files of a cluster at a directory; `rdmakv-fuse mount`
+    #[command(
+        disable_help_flag = true,
+        after_help = "Examples:\n  rdmakv mount /mnt/run7 --backing /lustre/run7\n  rdmakv mount --help"
+    )]
+    Mount {
+        /// As `rdmakv-fuse mount` has them
+        #[arg(value_name = "ARGUMENT", trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
+    /// Tells of files of a cluster that its directory does not have yet, and waits for them; `rdmakv-fuse files`
+    #[command(
+        disable_help_flag = true,
+        after_help = "Examples:\n  rdmakv files status\n  rdmakv files settle --timeout 600"
+    )]
+    Files {
+        /// As `rdmakv-fuse files` has them
+        #[arg(value_name = "ARGUMENT", trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
     },
     /// Prints servers' versions
     #[command(after_help = "Examples:\n  rdmakv version")]

@@ -6,6 +6,7 @@ mod agent;
 mod cluster;
 mod far;
 mod far_model;
+mod files;
 mod flags;
 mod repairs;
 mod values;
@@ -119,6 +120,12 @@ fn run(flags: &Flags) -> Result<(), Failure> {
     if let Command::Cluster(cluster) = &flags.command {
         return cluster::run(cluster, (flags.etcd.as_deref(), &flags.cluster), options(flags, timeout));
     }
+    if let Command::Mount { arguments } = &flags.command {
+        return files::become_program(flags, "mount", arguments);
+    }
+    if let Command::Files { arguments } = &flags.command {
+        return files::become_program(flags, "files", arguments);
+    }
     let (servers, cluster) = servers_of(flags)?;
     let options = options(flags, timeout);
     if let Command::Agent { name, repair_rate, until_input_ends } = &flags.command {
@@ -159,7 +166,7 @@ fn run(flags: &Flags) -> Result<(), Failure> {
         Command::Stats { kind } => stats(client.stats(kind)),
         Command::Watch { interval, count } => watch::watch(&mut client, Duration::from_secs_f64(*interval), *count),
         Command::Far { command } => far::run(&client, command),
-        Command::Cluster(_) | Command::Agent { .. } => Ok(()),
+        Command::Cluster(_) | Command::Agent { .. } | Command::Mount { .. } | Command::Files { .. } => Ok(()),
         Command::Version => everywhere(client.version(), |server, version, text| {
             let _ = writeln!(text, "{server}  {version}");
         }),
