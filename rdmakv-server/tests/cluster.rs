@@ -843,6 +843,41 @@ fn a_server_leaves_when_its_keys_are_elsewhere() {
     compare(&mut client, &all);
 }
 
+#[test]
+fn a_cluster_goes_on_without_its_last_server() {
+    let Some(mut cluster) = Cluster::start(3, &[], &[("", Policy::Copies(2))]) else { return };
+    let all = values("");
+    {
+        let (mut client, _agents) = (cluster.client(), cluster.agents());
+        store_all(&mut client, &all);
+    }
+    // All end, and two of them return. They wait for the one that was left last.
+    (0..3).for_each(|at| cluster.kill(at));
+    let last = cluster.config().servers()[0].clone();
+    let gone = cluster.at(last.id);
+    let others: Vec<usize> = (0..3).filter(|&at| at != gone).collect();
+    let only = |config: &Config| {
+        let others = config.servers().iter().filter(|server| server.id != last.id).map(|server| server.id);
+        others.collect::<Vec<_>>().into_iter().fold(config.clone(), |config, id| config.without_server(id).unwrap())
+    };
+    cluster.store().update(|_, config| Ok((config.servers().len() > 1).then(|| only(config)))).unwrap();
+    others.iter().for_each(|&at| cluster.run(at, &[]));
+    soon("that the others join", || cluster.config().servers().len() == 3);
+    let (mut client, _agents) = (cluster.client(), cluster.agents());
+    assert!(cluster.config().servers().iter().filter(|server| server.state == State::Up).count() == 1);
+    cluster.store().update(|_, config| config.server(last.id).map(|_| config.forget(last.id)).transpose()).unwrap();
+    cluster.is_up(2);
+    for (key, _) in &all {
+        assert!(client.get(key).unwrap().is_none(), "{key} is of the epoch that was forgotten");
+    }
+    store_all(&mut client, &all);
+    compare(&mut client, &all);
+    // The one that was forgotten is as a new one.
+    cluster.run(gone, &[]);
+    cluster.is_up(3);
+    compare(&mut client, &all);
+}
+
 /// Waits until a client reads without its servers.
 fn reads_by_itself(client: &mut Client, key: &str) {
     soon("a read without a server", || {

@@ -128,9 +128,32 @@ fn status_names_the_server_that_others_wait_for() {
     let status = || rdmakv(&etcd.urls(), &["cluster", "status", "--wait", "0", "--up", "2"]).2;
     let why = status();
     assert!(why.contains("s1 has keys that others wait for, and is gone: start it again under this name"), "{why}");
+    assert!(why.contains("or give it up by `rdmakv cluster forget s1`"), "{why}");
     store.put(&[Fact::Alive(config.servers()[0].id, Incarnation(1))], None).unwrap();
     let why = status();
     assert!(why.contains("see that they run with --etcd and agents"), "{why}");
+}
+
+#[test]
+fn only_a_gone_server_is_forgotten() {
+    let Some(etcd) = Members::start(1) else { return };
+    let join = |config: Config, run| config.with_server(&format!("s{run}"), vec![], 1, Incarnation(run)).unwrap();
+    let config = join(join(Config::new(7), 1).whole().unwrap(), 2);
+    let mut store = etcd.store("main");
+    assert!(store.create(&config).unwrap());
+    let forget = |arguments: &[&str]| rdmakv(&etcd.urls(), &[&["cluster", "forget"], arguments].concat());
+    assert_eq!(forget(&["s1"]).0, 2, "without --lose-values");
+    let alive = Fact::Alive(config.servers()[0].id, Incarnation(1));
+    store.put(&[alive], None).unwrap();
+    for (id, why) in [("s1", "its lease in etcd has not ended"), ("s2", "others do not wait"), ("s3", "no such server")]
+    {
+        let (code, _, said) = forget(&[id, "--lose-values"]);
+        assert!(
+            code == 1 && said.starts_with(&format!("rdmakv: forget server {id}: ")) && said.contains(why),
+            "{said}"
+        );
+    }
+    assert_eq!(store.read().unwrap().config(), Some(&config));
 }
 
 #[test]

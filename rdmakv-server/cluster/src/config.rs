@@ -247,6 +247,14 @@ pub enum ChangeError {
     /// The last server that serves and does not drain.
     #[error("drain server: no other server could take its keys: add one first, and wait until it is up")]
     LastServer,
+    /// Others serve beside the server, so none waits for it.
+    #[error("forget server: others do not wait for it: it is removed by itself if it has ended; drain it if it runs")]
+    NotAwaited,
+    /// The server has a lease in the store of configurations.
+    #[error(
+        "forget server: its lease in etcd has not ended: it runs, or ended less than 2 s ago: drain it, or stop it first"
+    )]
+    Alive,
     /// The last epoch was used.
     #[error("change configuration: no epoch is left: make a new cluster")]
     Epochs,
@@ -457,6 +465,25 @@ impl Config {
         let mut next = self.next()?;
         let server = next.0.servers.iter_mut().find(|server| server.id == id).ok_or(ChangeError::Unknown)?;
         server.state = State::Draining;
+        Ok(next)
+    }
+
+    /// Returns the next epoch without the last server that has values, and without all values. It may be what others that join wait for. They
+    /// have nothing to repair then, and are up in the next whole epoch.
+    ///
+    /// As after each removal, rights and tags of that server end before others answer. If it was only paused, it joins again, without values.
+    ///
+    /// # Errors
+    ///
+    /// There is no such server, or others do not wait for it.
+    pub fn forget(&self, id: ServerId) -> Result<Self, ChangeError> {
+        let serves = |server: &&Server| server.state != State::Joining;
+        let awaited: Vec<ServerId> = self.servers().iter().filter(serves).map(|server| server.id).collect();
+        let mut next = self.without_server(id)?;
+        if awaited != [id] {
+            return Err(ChangeError::NotAwaited);
+        }
+        next.0.flushed = next.0.epoch;
         Ok(next)
     }
 

@@ -68,6 +68,24 @@ fn the_last_server_stays_though_it_drains() {
 }
 
 #[test]
+fn forgets_the_server_that_others_wait_for_alone() {
+    let one = cluster(1).whole().unwrap();
+    let joined = join(&one, "s1", 8);
+    let forgot = joined.forget(ServerId(0)).unwrap();
+    assert_eq!((forgot.servers().len(), forgot.flushed(), forgot.is_whole()), (1, forgot.epoch(), false));
+    assert_eq!(forgot.whole().unwrap().servers()[0].state, State::Up);
+    // The first server of an empty cluster serves at once.
+    assert_eq!(join(&one.forget(ServerId(0)).unwrap(), "s2", 9).servers()[0].state, State::Up);
+    for (config, id, error) in [
+        (&joined, 1, ChangeError::NotAwaited),
+        (&joined, 7, ChangeError::Unknown),
+        (&joined.whole().unwrap(), 0, ChangeError::NotAwaited),
+    ] {
+        assert_eq!(config.forget(ServerId(id)), Err(error));
+    }
+}
+
+#[test]
 fn refuses_changes_without_sense() {
     let config = cluster(2);
     assert_eq!(config.without_server(ServerId(9)), Err(ChangeError::Unknown));

@@ -4,7 +4,7 @@ use super::Failure;
 use super::flags::{ClusterCommand, ClusterFlags};
 use super::repairs::{self, Repairs};
 use crate::Options;
-use rdmakv_cluster::config::{Config, Policy, Server, State};
+use rdmakv_cluster::config::{ChangeError, Config, Incarnation, Policy, Server, State};
 use rdmakv_cluster::etcd::{Endpoint, Error, Etcd, Store};
 use rdmakv_cluster::facts::{Fact, View};
 use rdmakv_cluster::json::prefix_text;
@@ -32,6 +32,7 @@ pub(super) fn run(flags: &ClusterFlags, (etcd, name): (Option<&str>, &str), opti
         }
         ClusterCommand::Policy { prefix, policy } => policy_of(&mut store, name, prefix, policy)?,
         ClusterCommand::Drain { id } => drain(&mut store, name, id)?,
+        ClusterCommand::Forget { id, lose_values: _ } => forget(&mut store, name, id)?,
         ClusterCommand::Flush => flush(&mut store, name)?,
     };
     print(flags, &said, &answer)
@@ -113,16 +114,43 @@ fn lack(config: &Config, policy: Policy) -> Option<String> {
     })
 }
 
+/// Returns the server with this number or name.
+fn find<'a>(config: &'a Config, id: &str) -> Option<&'a Server> {
+    config.servers().iter().find(|server| server.id.0.to_string() == id || server.name == id)
+}
+
+/// Gives up the server that others wait for. It has ended: its lease in etcd has, too.
+fn forget(store: &mut Store, name: &str, id: &str) -> Result<(String, Value), Failure> {
+    let mut gone: Option<Incarnation> = None;
+    let config = store.update(|view, config| {
+        // The answer to the change may be lost, and the change is found done then.
+        if gone.is_some_and(|run| config.incarnation(run).is_none()) {
+            return Ok(None);
+        }
+        let server = find(config, id).ok_or(ChangeError::Unknown)?;
+        if view.facts().is_alive(server.id, server.incarnation) {
+            return Err(ChangeError::Alive);
+        }
+        gone = Some(server.incarnation);
+        config.forget(server.id).map(Some)
+    });
+    let config = config.map_err(|error| match error {
+        Error::Change(why) => {
+            let why = why.to_string();
+            let why = why.strip_prefix("forget server: ").or(why.strip_prefix("change server: ")).unwrap_or(&why);
+            Failure::No(format!("forget server {id}: {why}"))
+        }
+        error => error.into(),
+    })?;
+    Ok(changed(&format!("forgot server {id} and all values"), name, &config))
+}
+
 fn drain(store: &mut Store, name: &str, id: &str) -> Result<(String, Value), Failure> {
-    let find = |config: &Config| {
-        let is_it = |server: &&Server| server.id.0.to_string() == id || server.name == id;
-        config.servers().iter().find(is_it).map(|server| (server.id, server.state))
-    };
     let mut found = false;
     let config = store.update(|_, config| {
-        let server = find(config);
+        let server = find(config, id);
         found = server.is_some();
-        match server {
+        match server.map(|server| (server.id, server.state)) {
             Some((id, State::Up | State::Joining)) => config.draining(id).map(Some),
             Some((_, State::Draining)) | None => Ok(None),
         }
@@ -230,7 +258,7 @@ fn status(
         let (epoch, whole) = (config.epoch().0, if config.is_whole() { "whole" } else { "not whole" });
         let servers = servers_up(&view, config);
         let remedy = match keeper(&view, config) {
-            Some(gone) => format!("{} has keys that others wait for, and is gone: start it again under this name", gone.name),
+            Some(Server { name, .. }) => format!("{name} has keys that others wait for, and is gone: start it again under this name, or give it up by `rdmakv cluster forget {name}`"),
             None => "see that they run with --etcd and agents, or raise --wait".to_owned(),
         };
         format!("wait for cluster {name}: after {seconds} s epoch {epoch} is {whole} and {servers} of {up} servers are up: {remedy}")
@@ -350,7 +378,7 @@ fn table<const N: usize>(rows: &[[String; N]], is_number: impl Fn(usize) -> bool
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rdmakv_cluster::config::{Incarnation, ServerId};
+    use rdmakv_cluster::config::ServerId;
     use rdmakv_cluster::facts::Change;
     use rdmakv_cluster::json::encode;
 

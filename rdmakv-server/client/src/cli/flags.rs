@@ -104,6 +104,17 @@ pub(super) enum ClusterCommand {
         /// The server's number or name
         id: String,
     },
+    /// Gives up the last server that was up, which ended and does not return, and all values of the cluster with it
+    #[command(
+        after_help = "Servers that join wait for it, as it may be the only one with values. See `rdmakv cluster status`.\n\nExamples:\n  rdmakv cluster forget rack2-host7 --lose-values"
+    )]
+    Forget {
+        /// The server's number or name
+        id: String,
+        /// Confirms that all values under policies may be lost
+        #[arg(long, required = true)]
+        lose_values: bool,
+    },
     /// Makes all values void that were stored before; waits until no server returns one
     #[command(after_help = "Examples:\n  rdmakv cluster flush")]
     Flush,
