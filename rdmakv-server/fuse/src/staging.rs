@@ -269,7 +269,7 @@ fn number_of(name: &[u8]) -> Option<u32> {
     std::str::from_utf8(name).ok()?.parse().ok()
 }
 
-/// Returns the number of the latest folder, 0 if there is none.
+/// Returns the number of the latest folder, or 0 without one.
 fn latest(all: &OwnedFd) -> std::result::Result<u32, Errno> {
     Ok(names(all)?.iter().filter_map(|name| number_of(name)).max().unwrap_or(0))
 }
