@@ -6,7 +6,28 @@ mod etcd_server;
 use etcd_server::Members;
 use rdmakv_cluster::config::{Config, Incarnation, Policy};
 use rdmakv_cluster::facts::Fact;
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
+/// Starts what answers each request as a server in this epoch does, and returns its address.
+fn answer_in(epoch: &Arc<AtomicU32>) -> String {
+    let names = ["keys", "left_keys", "bytes", "short_keys", "refused_keys", "millis"];
+    let repair: String = names.iter().map(|name| format!("STAT repair_{name} 0\r\n")).collect();
+    let epoch = epoch.clone();
+    let stats =
+        move || format!("STAT epoch {}\r\n{repair}STAT lost 0\r\nSTAT lost_epoch 0\r\nEND\r\n", epoch.load(SeqCst));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("tcp:{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            while matches!(stream.read(&mut [0; 1024]), Ok(1..)) && stream.write_all(stats().as_bytes()).is_ok() {}
+        }
+    });
+    address
+}
 
 /// Returns the exit code and what was written.
 fn rdmakv(etcd: &str, arguments: &[&str]) -> (i32, String, String) {
@@ -160,8 +181,11 @@ fn only_a_gone_server_is_forgotten() {
 fn status_waits_until_servers_are_up() {
     let Some(etcd) = Members::start(1) else { return };
     let urls = etcd.urls();
-    let join = |config: Config, run| config.with_server(&format!("s{run}"), vec![], 1, Incarnation(run)).unwrap();
-    let config = (1..3).fold(Config::new(7), join);
+    // Two servers join, and the epoch that is whole is the fourth.
+    let epochs = [4, 4].map(|epoch| Arc::new(AtomicU32::new(epoch)));
+    let config = (1..).zip(&epochs).fold(Config::new(7), |config, (run, epoch)| {
+        config.with_server(&format!("s{run}"), vec![answer_in(epoch)], 1, Incarnation(run)).unwrap()
+    });
     let wait = |seconds: &str, up: &str| rdmakv(&urls, &["cluster", "status", "--wait", seconds, "--up", up]);
     let mut store = etcd.store("main");
     assert_eq!(wait("0", "1").0, 1);
@@ -182,6 +206,10 @@ fn status_waits_until_servers_are_up() {
         assert_eq!(waiting.join().unwrap().0, 0);
     });
     assert_eq!((wait("0", "2").0, wait("0", "3").0), (0, 1));
+    // One starts again: what the run before told is in etcd yet.
+    epochs[1].store(0, SeqCst);
+    let (code, _, why) = wait("0", "2");
+    assert!(code == 1 && why.contains("is whole and 1 of 2 servers are up"), "{why}");
     let (code, _, why) = rdmakv(&urls, &["cluster", "status", "--up", "2"]);
     assert!(code == 2 && why.contains("--wait"), "{why}");
 }

@@ -195,12 +195,15 @@ fn flush(store: &mut Store, name: &str) -> Result<(String, Value), Failure> {
     Ok(changed("flushed", name, &config))
 }
 
-/// Returns how many servers are up, live, and have adopted the epoch.
-fn servers_up(view: &View, config: &Config) -> usize {
+/// Returns how many servers of this epoch are up.
+///
+/// Facts stay in etcd for a lease after a server ended, and longer if etcd was away. So a server counts if it answers, too.
+fn servers_up(view: &View, config: &Config, answered: &Repairs) -> usize {
     let facts = view.facts();
     let is_up = |server: &&Server| {
         let (id, run) = (server.id, server.incarnation);
-        server.state == State::Up && facts.is_alive(id, run) && facts.has_adopted(run, config.epoch())
+        let is_known = server.state == State::Up && facts.is_alive(id, run) && facts.has_adopted(run, config.epoch());
+        is_known && answered.contains_key(&id)
     };
     config.servers().iter().filter(is_up).count()
 }
@@ -213,9 +216,47 @@ fn keeper<'a>(view: &View, config: &'a Config) -> Option<&'a Server> {
     (up.next().is_none() && others_join).then_some(last)
 }
 
-/// Returns whether the epoch is whole and so many servers are up.
-fn is_ready(view: &View, up: usize) -> bool {
-    view.config().is_some_and(|config| config.is_whole() && servers_up(view, config) >= up)
+/// A look at a cluster: its facts in etcd, and the answers of its servers.
+struct Seen {
+    config: Config,
+    view: View,
+    repairs: Repairs,
+}
+
+impl Seen {
+    /// Asks the servers of the view's epoch; None if it has no cluster.
+    fn of(view: View, options: Options) -> Option<Self> {
+        let config = view.config()?.clone();
+        let repairs = repairs::ask(&view, &config, options);
+        Some(Self { config, view, repairs })
+    }
+
+    fn servers_up(&self) -> usize {
+        servers_up(&self.view, &self.config, &self.repairs)
+    }
+
+    /// Returns whether the epoch is whole and so many servers are up.
+    fn is_ready(&self, up: usize) -> bool {
+        self.config.is_whole() && self.servers_up() >= up
+    }
+
+    /// Says, after so many seconds, why it is not ready.
+    fn lacks(&self, name: &str, (seconds, up): (u64, usize)) -> Option<String> {
+        if self.is_ready(up) {
+            return None;
+        }
+        let (epoch, whole) = (self.config.epoch().0, if self.config.is_whole() { "whole" } else { "not whole" });
+        let servers = self.servers_up();
+        let remedy = match keeper(&self.view, &self.config) {
+            Some(Server { name, .. }) => format!(
+                "{name} has keys that others wait for, and is gone: start it again under this name, or give it up by `rdmakv cluster forget {name}`"
+            ),
+            None => "see that they run with --etcd and agents, and answer here, or raise --wait".to_owned(),
+        };
+        Some(format!(
+            "wait for cluster {name}: after {seconds} s epoch {epoch} is {whole} and {servers} of {up} servers are up: {remedy}"
+        ))
+    }
 }
 
 /// Returns the status as text and as JSON. It waits so many seconds for so many servers, and returns what was lacking at the end.
@@ -226,21 +267,22 @@ fn status(
     options: Options,
 ) -> Result<(String, Value, Option<String>), Failure> {
     let end = Instant::now() + Duration::from_secs(wait.map_or(0, |(seconds, _)| seconds));
-    let view = loop {
+    let seen = loop {
         // While it waits, etcd may not run yet, and the cluster may not be made.
-        let read = store.read();
+        let seen = store.read().map(|view| Seen::of(view, options.clone()));
         let is_over = Instant::now() >= end;
-        if is_over || wait.is_some_and(|(_, up)| read.as_ref().is_ok_and(|view| is_ready(view, up))) {
-            break read?;
+        let is_ready = |seen: &Seen| wait.is_some_and(|(_, up)| seen.is_ready(up));
+        if is_over || matches!(&seen, Ok(Some(seen)) if is_ready(seen)) {
+            break seen?;
         }
         std::thread::sleep(LOOK.min(end.saturating_duration_since(Instant::now())));
     };
-    let Some(config) = view.config() else {
+    let Some(seen) = seen else {
         return Err(Failure::No(format!(
             "read status of cluster {name}: no such cluster: make it by `rdmakv cluster init`"
         )));
     };
-    let repairs = repairs::ask(&view, config, options);
+    let Seen { config, view, repairs } = &seen;
     let answer = json!({
         "cluster": name,
         "uuid": format!("{:032x}", config.uuid()),
@@ -248,22 +290,14 @@ fn status(
         "whole": config.is_whole(),
         "flushed": config.flushed().0,
         "lease_ms": config.lease_ms(),
-        "servers": config.servers().iter().map(|server| server_json(&view, config, server, &repairs)).collect::<Vec<_>>(),
+        "servers": config.servers().iter().map(|server| server_json(view, config, server, repairs)).collect::<Vec<_>>(),
         "policies": config.policies().iter().map(|(prefix, policy)| {
             let now = policy.shrunk_to(servers(config)).map(|now| now.to_string());
             json!({ "prefix": prefix_text(prefix), "policy": policy.to_string(), "now": now })
         }).collect::<Vec<_>>(),
     });
-    let late = wait.filter(|&(_, up)| !is_ready(&view, up)).map(|(seconds, up)| {
-        let (epoch, whole) = (config.epoch().0, if config.is_whole() { "whole" } else { "not whole" });
-        let servers = servers_up(&view, config);
-        let remedy = match keeper(&view, config) {
-            Some(Server { name, .. }) => format!("{name} has keys that others wait for, and is gone: start it again under this name, or give it up by `rdmakv cluster forget {name}`"),
-            None => "see that they run with --etcd and agents, or raise --wait".to_owned(),
-        };
-        format!("wait for cluster {name}: after {seconds} s epoch {epoch} is {whole} and {servers} of {up} servers are up: {remedy}")
-    });
-    Ok((status_text(&view, config, name, &repairs), answer, late))
+    let late = wait.and_then(|wait| seen.lacks(name, wait));
+    Ok((status_text(view, config, name, repairs), answer, late))
 }
 
 /// Returns the epochs that a server adopted and repaired.
