@@ -141,7 +141,7 @@ impl Opened {
         let memory = shm.as_ref().map(|(domain, _): &(ShmDomain, _)| domain.clone());
         if let Some(far) = &plan.far {
             let (regions, mebibytes) = (far.regions, far.region_bytes >> 20);
-            said.push(format!("offering far memory: {regions} regions of {mebibytes} MB"));
+            said.push(format!("offering far memory: {regions} regions of {mebibytes} MiB"));
         }
         let mut fabrics = Vec::<Begin>::new();
         if let Some((domain, listeners)) = shm {
@@ -473,7 +473,7 @@ impl Start<'_> {
             let pins = Pins::new(terms.registered / PAGE).map_err(|error| format!("--pin: {error}"))?;
             if let Some(pages) = pins.pages().filter(|&pages| pages < terms.registered / PAGE) {
                 log::print(format_args!(
-                    "--pin: {} MB may be pinned of the {} MB of --registered-memory that {name} has; raise ulimit -l",
+                    "--pin: {} MiB may be pinned of the {} MiB of --registered-memory that {name} has; raise ulimit -l",
                     (pages * PAGE) >> 20,
                     terms.registered >> 20
                 ));

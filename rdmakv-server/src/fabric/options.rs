@@ -34,8 +34,8 @@ pub(crate) struct FabricFlags {
     /// with memory windows that do not keep clients to these
     #[arg(long = "expose", value_name = "WHAT", value_parser = ["slab"])]
     expose: Option<String>,
-    /// Memory that may be registered with fabrics at a time, in megabytes, all of them together (default: as much as -m, a quarter of it where that pins: --pin, verbs:)
-    #[arg(long = "registered-memory", value_name = "MB", value_parser = megabytes)]
+    /// Memory that may be registered with fabrics at a time, in MiB, all of them together (default: as much as -m, a quarter of it where that pins: --pin, verbs:)
+    #[arg(long = "registered-memory", value_name = "MIB", value_parser = megabytes)]
     registered: Option<u64>,
     /// Eviction policy when that is full, by the names of mrrc's policies
     #[arg(long = "registration-policy", value_name = "NAME", default_value = PolicyKind::default().name(), value_parser = policy)]
@@ -324,8 +324,8 @@ impl FabricFlags {
         if registered < least && registering > 0 {
             if far_bytes > 0 {
                 return Err(format!(
-                    "--registered-memory: {} MB are too few for far memory (--far, {} MB on {fabrics} fabric(s)) and for items of up to {} \
-                     bytes (-I), {} MB: {} MB are lacking",
+                    "--registered-memory: {} MiB are too few for far memory (--far, {} MiB on all fabrics) and for items of up to {} \
+                     bytes (-I), {} MiB: {} MiB are lacking",
                     registered >> 20,
                     far_bytes >> 20,
                     server.item,
@@ -334,7 +334,7 @@ impl FabricFlags {
                 ));
             }
             return Err(format!(
-                "--registered-memory: with items of up to {} bytes (-I) on {fabrics} fabric(s) it takes {} MB at least",
+                "--registered-memory: with items of up to {} bytes (-I) on all fabrics it takes {} MiB at least",
                 server.item,
                 least >> 20
             ));
@@ -419,7 +419,7 @@ mod tests {
         assert_eq!(plan(&both, SERVER).unwrap().registered, (64 + 2 * 64) << 20);
         assert!(plan(&format!("{far} --registered-memory 69"), SERVER).is_ok());
         let error = plan(&format!("{far} --registered-memory 60"), SERVER).unwrap_err();
-        assert!(error.contains("9 MB are lacking"), "{error}");
+        assert!(error.contains("9 MiB are lacking"), "{error}");
         assert!(plan("--far 64 --fabric udp:127.0.0.1:0", SERVER).unwrap_err().contains("shm: or iwarp:"));
     }
 
@@ -433,9 +433,9 @@ mod tests {
             ("--fabric none --fabric shm:@x", "leave one of them out"),
             ("--expose everything", "slab"),
             ("--expose slab", "leave it out"),
-            ("--registered-memory 3", "it takes 5 MB at least"),
+            ("--registered-memory 3", "it takes 5 MiB at least"),
             ("--registered-memory 64M", "a whole number of megabytes"),
-            ("--registered-memory 5 --fabric shm:@x --fabric iwarp:[::]:0", "it takes 9 MB at least"),
+            ("--registered-memory 5 --fabric shm:@x --fabric iwarp:[::]:0", "it takes 9 MiB at least"),
             ("--registration-policy best", "gdsf"),
             ("--tag-lease 1h", "10ms to 60s"),
             ("--tag-lease 61s", "10ms to 60s"),

@@ -110,7 +110,7 @@ impl FlashPlan {
         if batch * buffers > memory / 4 {
             let least = (batch * buffers * 4 * shards).div_ceil(1 << 20);
             return Err(format!(
-                "-o ext_wbuf_size: {buffers} buffers of {} MB take too much of each shard's {} MB: give -m {least} at least",
+                "-o ext_wbuf_size: {buffers} buffers of {} MiB take too much of each shard's {} MiB: give -m {least} at least",
                 batch >> 20,
                 memory >> 20
             ));
@@ -119,15 +119,14 @@ impl FlashPlan {
         let divided = Layout::new(&self.sizes(), shards as u32, 0, segment, UNIT);
         divided.map(drop).map_err(|error| match error {
             LayoutError::TooSmall { needed, .. } => format!(
-                "--flash: too small: {} segments of {} MB are needed for each of {shards} shard(s): give PATH:{}m or more",
+                "--flash: too small: each shard needs {} segments of {} MiB: give PATH:{}m or more",
                 layout::SEGMENTS_MIN,
                 segment >> 20,
                 (needed - layout::BLOCK).div_ceil(1 << 20)
             ),
-            LayoutError::TooLarge { most, .. } => format!(
-                "--flash: too large: each of {shards} shard(s) can use {} GB: give less, or more threads (-t)",
-                most >> 30
-            ),
+            LayoutError::TooLarge { most, .. } => {
+                format!("--flash: too large: each shard can use {} GiB: give less, or more threads (-t)", most >> 30)
+            }
             LayoutError::Sizes { .. } => format!("--flash: {error}"),
         })
     }
@@ -163,7 +162,7 @@ impl FlashPlan {
 
     /// Returns the files' part of the start-up lines, or nothing.
     pub(super) fn said(&self) -> String {
-        let each = self.files.iter().map(|(path, size)| format!("; {} MB on flash in {}", size >> 20, path.display()));
+        let each = self.files.iter().map(|(path, size)| format!("; {} MiB on flash in {}", size >> 20, path.display()));
         each.collect()
     }
 

@@ -18,7 +18,7 @@ const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Far memory")]
 pub(in crate::fabric) struct FarFlags {
-    /// Memory that clients own and read and write by themselves, over shm: and iwarp:, in megabytes; k, m and g are understood.
+    /// Memory that clients own and read and write by themselves, over shm: and iwarp:, in MiB; k, m and g are understood.
     /// It is besides -m, and counts in --registered-memory (default: none)
     #[arg(long = "far", value_name = "SIZE", value_parser = size)]
     far: Option<u64>,

@@ -222,7 +222,7 @@ impl WarmFile {
     fn too_small(&self, error: &dyn std::fmt::Display) -> String {
         let needed = self.size.div_ceil(1 << 20);
         format!(
-            "-e {}: reserving {needed} MB for the items: {error}: name a file on a larger file system, or lower -m",
+            "-e {}: reserving {needed} MiB for the items: {error}: name a file on a larger file system, or lower -m",
             self.path.display()
         )
     }

@@ -298,7 +298,8 @@ impl Warm {
                 let mut on_flash = 0;
                 shards.each(|store| on_flash += store.flash_tier().map_or(0, |flash| flash.usage().items));
                 let (places, took) = (in_places(on_flash), begun.elapsed().as_secs_f64());
-                self.print(format_args!("{items} items are back {places}, in {took:.1} s"));
+                let items = if items == 1 { "1 item is".to_owned() } else { format!("{items} items are") };
+                self.print(format_args!("{items} back {places}, in {took:.1} s"));
             }
             Err(why) => {
                 shards.each(|store| store.clear(now));
