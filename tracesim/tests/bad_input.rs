@@ -15,8 +15,15 @@ fn assert_says(said: &str, words: &[&str]) {
 #[test]
 fn a_missing_trace_is_named() {
     for arguments in [&["replay", "nowhere.csv"][..], &["compare", "nowhere.csv"], &["info", "nowhere.csv"]] {
-        assert_says(&complaint(arguments, 1), &["nowhere.csv", "No such file"]);
+        assert_says(
+            &complaint(arguments, 1),
+            &["nowhere.csv", "No such file", ": name a trace that is there, or a workload"],
+        );
     }
+    assert_says(
+        &complaint(&["compare", "httpd"], 1),
+        &["No such file", "the generated workload is `httpd:`, with a colon"],
+    );
     assert_says(&complaint(&["convert", "nowhere.csv", "-"], 1), &["nowhere.csv", "No such file"]);
     assert_says(&complaint(&["merge", "nowhere.shard"], 1), &["nowhere.shard", "No such file"]);
 }

@@ -195,6 +195,15 @@ pub(crate) fn failed(error: TraceError) -> Failure {
         TraceError::Content { remedy, .. } if remedy == WHOLE_COPY => {
             Failure::work(format_args!("{error} (--accept-cut)"))
         }
+        TraceError::Io { doing: "open", error: missing, file } if missing.kind() == io::ErrorKind::NotFound => {
+            let named = |workload: &&Workload| Path::new(workload.name()) == file;
+            match Workload::all().iter().find(named).map(Workload::name) {
+                Some(name) => Failure::work(format_args!("{error}: the generated workload is `{name}:`, with a colon")),
+                None => Failure::work(format_args!(
+                    "{error}: name a trace that is there, or a workload: httpd:, cello92:, zipf:, buffers:"
+                )),
+            }
+        }
         _ => Failure::work(error),
     }
 }
