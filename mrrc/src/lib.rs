@@ -165,6 +165,7 @@ pub mod testing;
 mod thread_id;
 mod times;
 mod unheld_limit;
+mod warm;
 
 pub use cache::{AcquireError, Arena, ArenaError, BuildError, Cache, Lease, Segment};
 pub use fork::ForkGuard;

@@ -11,7 +11,7 @@
 //! | | |
 //! | --- | --- |
 //! | `cache/` | [`Cache`], its builder, announced changes, counters |
-//! | `arena.rs`, `scope.rs`, `list.rs`, `explain.rs` | the safe ways in; several buffers at once; why a request would hit or miss |
+//! | `arena.rs`, `scope.rs`, `list.rs`, `warm.rs`, `explain.rs` | the safe ways in; several buffers at once; large ranges by several threads; why a request would hit or miss |
 //! | `lease/` | [`Lease`]; the entry of every request; `pending.rs`, the driver of misses: the lock, the monitor, the registrar, waits |
 //! | `miss/` | a request that is no hit, as a state machine: no clock, no lock, no registrar |
 //! | `reclaim/` | deregistration in batches; the background; the end of a cache |
@@ -32,7 +32,7 @@
 //!
 //! # Warm and pin
 //!
-//! [`Cache::warm`] registers memory ahead of its use. To *pin* it, so that it is not evicted before it is used, keep a
+//! [`Cache::warm`] registers memory ahead of its use, and [`Cache::warm_with`] large ranges by several threads. To *pin* it, so that it is not evicted before it is used, keep a
 //! [`Lease`] of it: what a lease has is never evicted. There is no other pin. A region that stays without an owner of
 //! the memory could be neither evicted nor trusted, and an owner can hold a lease.
 
@@ -40,6 +40,7 @@ use crate::access::Access;
 use crate::range::PageRange;
 use crate::registrar::Registrar;
 use crate::units::Count;
+use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -54,6 +55,7 @@ pub use crate::explain::{Explanation, Finding};
 pub use crate::hit::barrier::Barrier;
 pub use crate::lease::{Lease, PendingLease, Segment, Segments};
 pub use crate::times::Latencies;
+pub use crate::warm::{Warm, WarmError};
 pub use builder::Builder;
 pub use change_guard::ChangeGuard;
 pub use counters::{CacheCounters, Usage};
@@ -64,7 +66,7 @@ use crate::invalidation::VouchError;
 use crate::memory::Kind;
 use crate::miss::AcquireRequest;
 use crate::state::shared::Shared;
-use crate::{explain, lease, list, reclaim, scope};
+use crate::{explain, lease, list, reclaim, scope, warm};
 
 /// A cache of the registrations of one registrar.
 ///
@@ -174,6 +176,46 @@ impl<R: Registrar> Cache<R> {
     #[expect(unsafe_code, reason = "what it registers serves others")]
     pub unsafe fn warm(&self, address: *const u8, length: usize, access: Access) -> Result<(), AcquireError> {
         lease::acquire(&self.shared, address as usize, length, access, None).map(drop)
+    }
+
+    /// As [`Cache::warm`], for large ranges: their pages are made present, and registered in chunks, by several [threads](Warm) of the
+    /// library. Returns the bytes that were registered.
+    ///
+    /// `progress` is called on this thread with the bytes that are done, and their total: each byte counts when it is present, and again
+    /// when it is registered. If it returns `Break`, what was not begun is left out.
+    ///
+    /// # Errors
+    /// [`WarmError`]: the first thing that went wrong. Chunks that were registered stay cached.
+    ///
+    /// # Safety
+    /// As [`Cache::warm`].
+    ///
+    /// ```
+    /// use mrrc::cache::Warm;
+    /// use mrrc::{Access, Cache, invalidation::Explicit, testing::NoopRegistrar};
+    /// use std::ops::ControlFlow;
+    ///
+    /// let cache = Cache::builder(NoopRegistrar::default()).monitor(Explicit).build()?;
+    /// let buffer = vec![0_u8; 8 << 20];
+    /// let show = |done, total| {
+    ///     println!("{done} of {total}");
+    ///     ControlFlow::Continue(())
+    /// };
+    /// // SAFETY: the buffer outlives the cache, and no transfer is made.
+    /// let bytes = unsafe { cache.warm_with(buffer.as_ptr(), buffer.len(), Access::LOCAL, &Warm::new(), show) }?;
+    /// assert!(bytes >= 8 << 20);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[expect(unsafe_code, reason = "what it registers serves others")]
+    pub unsafe fn warm_with(
+        &self,
+        address: *const u8,
+        length: usize,
+        access: Access,
+        how: &Warm,
+        progress: impl FnMut(u64, u64) -> ControlFlow<()>,
+    ) -> Result<u64, WarmError> {
+        warm::warm(&self.shared, address as usize, length, access, how, progress)
     }
 
     /// As [`Cache::acquire`], for several buffers: a lease for each, in their order, or none at all.
