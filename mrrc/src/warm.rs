@@ -1,7 +1,7 @@
 //! Large ranges ahead of their use: their pages are made present, and registered, by several threads.
 //!
-//! Most of the time that it takes to register fresh memory goes into its pages: they are found and zeroed, which threads can do at
-//! once. Some registrars register at once, too; that of an io_uring takes turns.
+//! Registering fresh memory is mostly the work of finding and zeroing its pages, which several threads can do at once. Some
+//! registrars register at once, too. That of an io_uring takes turns.
 //!
 //! The threads are the library's own: ordinary ones, on the CPUs of the process, whatever the caller is bound to.
 
@@ -149,7 +149,7 @@ impl Steps {
     }
 }
 
-/// What the threads share.
+/// The steps that threads share, and how far they are.
 struct Job<R: Registrar> {
     shared: Arc<Shared<R>>,
     steps: Steps,

@@ -79,7 +79,7 @@ fn map(pages: u64) -> *mut u8 {
     // SAFETY: `mmap` without a place makes a mapping that touches no other memory.
     let mapped = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
     assert_ne!(mapped, libc::MAP_FAILED, "mmap: {}", std::io::Error::last_os_error());
-    // SAFETY: advice on the mapping just made.
+    // SAFETY: advice on the mapping just made, which may be refused.
     unsafe { libc::madvise(mapped, bytes, libc::MADV_NOHUGEPAGE) };
     mapped.cast()
 }
@@ -92,7 +92,7 @@ fn unmap(memory: *mut u8, pages: u64) {
 /// Takes some memory and gives it back, as programs do all the time.
 fn work() {
     let memory = map(64);
-    // SAFETY: the pages are this function's.
+    // SAFETY: the pages are this function's, and mapped for writing.
     (0..64).for_each(|page| unsafe { memory.add((page * PAGE) as usize).write_volatile(1) });
     unmap(memory, 64);
 }

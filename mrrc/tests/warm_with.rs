@@ -103,7 +103,7 @@ fn chunks_are_pinned_by_several_threads() {
     // Two pieces of 32 MiB, and seven chunks.
     assert_eq!((bytes, last, calls), (BYTES as u64, 2 * BYTES as u64, 2 + 7));
     assert_eq!((pins::pinned(), cache.usage().regions, cache.counters().attempts), (PAGES, 7, 7));
-    // SAFETY: as above.
+    // SAFETY: the memory outlives the lease, and no transfer is made.
     let lease = unsafe { cache.acquire(memory.address, BYTES, Access::LOCAL) }.unwrap();
     assert_eq!((lease.segments().count(), cache.counters().attempts), (7, 7));
     drop((lease, cache));
@@ -140,14 +140,14 @@ fn errors_name_the_first_bad_page() {
     let at = 1234 * PAGE as usize;
     // SAFETY: the page is this test's own, and no reference leads to it.
     let hole = unsafe { memory.address.add(at) };
-    // SAFETY: as above.
+    // SAFETY: the five pages are this test's own, and no reference leads to them.
     assert_eq!(unsafe { libc::munmap(hole.cast(), 5 * PAGE as usize) }, 0);
     let error = memory.warm(&cache, &Warm::new().threads(2)).unwrap_err();
     assert!(matches!(error, WarmError::Page { address, .. } if address == hole as u64), "{error}");
     assert!(error.to_string().contains(&format!("{hole:?}")), "{error}");
     let error = memory.warm(&cache, &Warm::new().prefault(false)).unwrap_err();
     assert!(matches!(error, WarmError::Acquire(_)), "{error}");
-    // SAFETY: no memory is registered.
+    // SAFETY: no memory is registered, because there are no bytes.
     let empty =
         unsafe { cache.warm_with(memory.address, 0, Access::LOCAL, &Warm::new(), |_, _| ControlFlow::Continue(())) };
     assert!(empty.is_err());
@@ -164,7 +164,7 @@ fn faults() -> u64 {
     usage.ru_minflt as u64
 }
 
-/// Prints what the README says: fresh memory, by one call, by one thread, by two, and with huge pages; best of many rounds. `WARM_MIB` and
+/// Prints the README's figures: fresh memory by one call, one thread, two, and with huge pages, best of some rounds. `WARM_MIB` and
 /// `WARM_ROUNDS` set the size and the rounds.
 #[test]
 #[ignore = "takes a while; prints figures"]

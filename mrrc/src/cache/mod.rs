@@ -181,7 +181,7 @@ impl<R: Registrar> Cache<R> {
     /// As [`Cache::warm`], for large ranges: their pages are made present, and registered in chunks, by several [threads](Warm) of the
     /// library. Returns the bytes that were registered.
     ///
-    /// `progress` is called on this thread with the bytes that are done, and their total: each byte counts when it is present, and again
+    /// `progress` is called on this thread with the bytes that are done, and their total. Each byte counts when it is present, and again
     /// when it is registered. If it returns `Break`, what was not begun is left out.
     ///
     /// # Errors
