@@ -74,7 +74,7 @@ pub(crate) fn far_reply(input: &[u8]) -> bool {
 
 /// The copy of a slot that batch 7 is awaited in. What is accepted lies within the copy.
 pub(crate) fn far_batch(input: &[u8]) -> bool {
-    let Some(batch) = batch::accept(input, 7) else { return false };
+    let Ok(batch) = batch::Batch::decode(input) else { return false };
     let mut bytes = 0;
     for operation in batch.operations().flatten() {
         if let batch::Operation::Write { data, .. } = operation {

@@ -9,6 +9,7 @@ mod server;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rdmakv_client::Client;
+use rdmakv_client::far::configuration::Configuration;
 use rdmakv_client::far::{AccessError, Lane, Memory, MemoryError, Options, Secret};
 use server::{Server, soon};
 use std::collections::VecDeque;
@@ -17,6 +18,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
+
+/// Fabrics, each with the workers that carry batches out: none is one-sided access.
+const WAYS: [(&str, u32); 4] = [("shm", 0), ("iwarp", 0), ("shm", 1), ("iwarp", 2)];
 
 /// A server's options: regions of 2 MiB, on both fabrics.
 fn far_server(size: &str) -> Server {
@@ -27,6 +31,8 @@ fn far_server(size: &str) -> Server {
         size,
         "--far-region",
         "2m",
+        "--far-threads",
+        "2",
         "--fabric",
         &name,
         "--fabric",
@@ -49,8 +55,8 @@ fn client(server: &Server, fabric: &str) -> Client {
     Client::new([address(server, fabric)]).unwrap()
 }
 
-fn create(client: &Client, capacity: u64) -> Memory {
-    Memory::create(client, capacity, &Options { depth: 6, ..Options::default() }).unwrap()
+fn create(client: &Client, capacity: u64, workers: u32) -> Memory {
+    Memory::create(client, capacity, &Options { depth: 6, workers, batch: 5, ..Options::default() }).unwrap()
 }
 
 fn write(lane: &mut Lane, at: u64, bytes: &[u8]) -> Result<(), AccessError> {
@@ -70,7 +76,7 @@ fn read(lane: &mut Lane, at: u64, length: usize) -> Result<Vec<u8>, AccessError>
 fn a_lane_refuses_the_ticket_of_another() {
     let server = far_server("16m");
     let client = client(&server, "shm");
-    let memory = create(&client, MIB);
+    let memory = create(&client, MIB, 0);
     let (mut one, mut other) = (memory.lane().unwrap(), memory.lane().unwrap());
     let ticket = one.read(0, one.buffer(64).unwrap()).unwrap();
     let own = other.read(0, other.buffer(32).unwrap()).unwrap();
@@ -79,10 +85,10 @@ fn a_lane_refuses_the_ticket_of_another() {
 }
 
 /// Random ranges under way at a time that do not overlap, against a plain array.
-fn random_ranges(server: &Server, fabric: &str) {
+fn random_ranges(server: &Server, fabric: &str, workers: u32) {
     const CAPACITY: u64 = 5 * MIB + 1234;
     let client = client(server, fabric);
-    let memory = create(&client, CAPACITY);
+    let memory = create(&client, CAPACITY, workers);
     assert_eq!(memory.capacity(), CAPACITY);
     let mut lane = memory.lane().unwrap();
     let mut model = vec![0_u8; CAPACITY as usize];
@@ -145,20 +151,64 @@ fn finish(
 
 #[test]
 fn random_ranges_are_as_written_over_shm() {
-    random_ranges(&far_server("64m"), "shm");
+    random_ranges(&far_server("64m"), "shm", 0);
 }
 
 #[test]
 fn random_ranges_are_as_written_over_iwarp() {
-    random_ranges(&far_server("64m"), "iwarp");
+    random_ranges(&far_server("64m"), "iwarp", 0);
+}
+
+#[test]
+fn random_ranges_are_as_written_in_batches() {
+    let server = far_server("64m");
+    random_ranges(&server, "shm", 1);
+    random_ranges(&server, "iwarp", 2);
+}
+
+#[test]
+fn servers_lend_no_more_workers_than_they_have() {
+    let server = far_server("16m");
+    let client = client(&server, "shm");
+    let memory = create(&client, MIB, 3);
+    assert_eq!(memory.workers(), 2);
+    let error = memory.lane().unwrap_err();
+    assert!(matches!(error, MemoryError::Workers { offered: 2, .. }), "{error}");
+    let of = Configuration { workers: 2, lanes: 1, batch: 7, depth: 3 };
+    let mut lane = memory.lane_of(&of).unwrap();
+    write(&mut lane, 5, b"bytes").unwrap();
+    assert_eq!(read(&mut lane, 4, 6).unwrap(), b"\0bytes");
+}
+
+#[test]
+fn batches_under_way_are_bounded() {
+    let server = far_server("16m");
+    for fabric in ["shm", "iwarp"] {
+        let client = client(&server, fabric);
+        let memory = create(&client, 4 * MIB, 1);
+        let mut lane = memory.lane_of(&Configuration { workers: 1, lanes: 1, batch: 512, depth: 48 }).unwrap();
+        // Far more than a message, a batch or all batches of a lane hold. Nothing is waited for meanwhile.
+        let mut tickets = Vec::new();
+        for record in 0..60_000_u64 {
+            let mut buffer = lane.buffer(64).unwrap();
+            buffer.fill(record as u8);
+            tickets.push(lane.write(record * 64, buffer).unwrap());
+        }
+        tickets.into_iter().for_each(|ticket| drop(lane.wait(ticket).unwrap()));
+        for record in (0..60_000_u64).step_by(777) {
+            assert_eq!(read(&mut lane, record * 64, 64).unwrap(), [record as u8; 64], "{fabric}");
+        }
+        drop(lane);
+        memory.delete().unwrap();
+    }
 }
 
 #[test]
 fn lanes_see_acked_writes_of_each_other() {
     let server = far_server("64m");
-    for fabric in ["shm", "iwarp"] {
+    for (fabric, workers) in WAYS {
         let client = client(&server, fabric);
-        let memory = create(&client, 4 * MIB);
+        let memory = create(&client, 4 * MIB, workers);
         let (mut one, mut other) = (memory.lane().unwrap(), memory.lane().unwrap());
         for counter in 1..2000_u64 {
             let at = (counter * 4096 + counter * 8) % (4 * MIB - 8);
@@ -178,7 +228,7 @@ fn room_is_bounded_and_comes_back_zeroed() {
         let error = Memory::create(&client, 16 * MIB, &Options::default()).unwrap_err();
         assert_eq!(error, MemoryError::NoRoom { offered: 8 * MIB }, "half of it is for others");
         for _ in 0..3 {
-            let memory = create(&client, 8 * MIB);
+            let memory = create(&client, 8 * MIB, 0);
             assert!(matches!(Memory::create(&client, 1, &Options::default()), Err(MemoryError::NoRoom { offered: 0 })));
             let mut lane = memory.lane().unwrap();
             assert!(read(&mut lane, 0, 8 << 20).unwrap().iter().all(|&byte| byte == 0), "{fabric}: another's bytes");
@@ -194,10 +244,10 @@ fn room_is_bounded_and_comes_back_zeroed() {
 
 #[test]
 fn killed_servers_lose_their_regions_alone() {
-    for fabric in ["shm", "iwarp"] {
+    for (fabric, workers) in WAYS {
         let (one, other) = (far_server("16m"), far_server("16m"));
         let client = Client::new([address(&one, fabric), address(&other, fabric)]).unwrap();
-        let mut memory = create(&client, 12 * MIB);
+        let mut memory = create(&client, 12 * MIB, workers);
         let mut lane = memory.lane().unwrap();
         for region in 0..6_u64 {
             write(&mut lane, region * 2 * MIB, &region.to_le_bytes()).unwrap();
@@ -232,10 +282,10 @@ fn killed_servers_lose_their_regions_alone() {
 
 #[test]
 fn death_under_load_ends_each_write_once() {
-    for fabric in ["shm", "iwarp"] {
+    for (fabric, workers) in WAYS {
         let server = far_server("16m");
         let client = client(&server, fabric);
-        let memory = create(&client, 8 * MIB);
+        let memory = create(&client, 8 * MIB, workers);
         let mut lane = memory.lane().unwrap();
         let mut server = Some(server);
         let mut under_way = VecDeque::new();
@@ -263,9 +313,11 @@ const OWNS: &str = "RDMAKV_TEST_OWNS";
 #[test]
 #[ignore = "the process of a client"]
 fn own() {
-    let Ok(server) = std::env::var(OWNS) else { return };
+    let Ok(owns) = std::env::var(OWNS) else { return };
+    let (workers, server) = owns.split_once(' ').unwrap();
     let client = Client::new([server]).unwrap();
-    let options = Options { name: Some("mine".into()), ..Options::default() };
+    let workers = workers.parse().unwrap();
+    let options = Options { name: Some("mine".into()), workers, batch: 3, ..Options::default() };
     let memory = Memory::create(&client, 4 * MIB, &options).unwrap();
     let mut lane = memory.lane().unwrap();
     for at in 0..1000_u64 {
@@ -273,7 +325,7 @@ fn own() {
     }
     println!("\nsecret {}", memory.secret());
     std::io::stdout().flush().unwrap();
-    // Writes that are never waited for.
+    // It is killed in the middle of these.
     loop {
         for at in 0..1000_u64 {
             let buffer = lane.buffer(8).unwrap();
@@ -286,10 +338,10 @@ fn own() {
 struct Owner(Child);
 
 impl Owner {
-    fn begin(server: &str) -> (Self, Secret) {
+    fn begin(server: &str, workers: u32) -> (Self, Secret) {
         let mut process = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "own", "--nocapture", "--include-ignored"])
-            .env(OWNS, server)
+            .env(OWNS, format!("{workers} {server}"))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
@@ -310,8 +362,8 @@ impl Drop for Owner {
 #[test]
 fn secret_opens_memory_of_a_killed_client() {
     let server = far_server("16m");
-    for fabric in ["shm", "iwarp"] {
-        let (owner, secret) = Owner::begin(&address(&server, fabric));
+    for (fabric, workers) in WAYS {
+        let (owner, secret) = Owner::begin(&address(&server, fabric), workers);
         let client = client(&server, fabric);
         let open = |name, secret| Memory::open(&client, name, secret, &Options::default());
         assert_eq!(open("mine", secret).unwrap_err(), MemoryError::Taken, "{fabric}");
@@ -367,6 +419,8 @@ fn command_makes_measures_and_deletes() {
             ["-s", &at, "far", "bench", "--size", "4m", "--lanes", "2", "--depth", "4", "--seconds", "0.05"];
         let (code, said) = rdmakv(&arguments, None);
         assert!(code == Some(0) && said.contains("one-sided, 2 lanes, 4 in flight") && said.contains("p99"), "{said}");
+        let (code, said) = rdmakv(&[&arguments[..], &["--workers", "2", "--batch", "32"]].concat(), None);
+        assert!(code == Some(0) && said.contains("2 workers, 2 lanes, batches of 32, 4 in flight"), "{said}");
     }
 }
 
@@ -383,9 +437,12 @@ fn plans_follow_from_a_measured_model() {
     let (code, said) = plan("1000000", "1", "shm");
     assert!(code == Some(1) && said.contains("rdmakv far model"), "{said}");
     let at = address(&server, "shm");
-    let model = ["-s", &at, "far", "model", "--size", "4m", "--lanes", "1", "--time", "1", "--file", file];
+    let small = ["--lanes", "1", "--depth", "2", "--time", "1"];
+    let model = [&["-s", &at, "far", "model", "--size", "4m", "--file", file], &small[..]].concat();
     let (code, said) = rdmakv(&model, None);
     assert!(code == Some(0) && said.contains("points of shm"), "{said}");
+    let text = std::fs::read_to_string(file).unwrap();
+    assert!(text.contains("shm,write,64,1,1,32,1,"), "batches by a worker are measured: {text}");
     // A level that each configuration meets takes the cheapest.
     let (code, said) = plan("1000000", "1", "shm");
     assert!(code == Some(0) && said.starts_with("one-sided, 1 lane, 1 in flight: "), "{said}");

@@ -37,6 +37,7 @@ use crate::log;
 use crate::metrics::{add, count};
 use crate::session::{Follows, is_accepting, is_stopping};
 use rdmakv_proto::clock;
+use rdmakv_proto::far::messages::verb;
 use rdmakv_proto::horizon::Horizon;
 use rdmakv_proto::messages::{Kind, Malformed, Refusal, Reply, Request, Segments, Table, VERSION, Welcome, Whole};
 
@@ -75,6 +76,10 @@ pub(super) struct Connection<'f, F: Fabric> {
     /// Whether the publication of a write is waited for awake, and the next write.
     publication: Horizon,
     write: Horizon,
+    /// Whether the next batch of far memory is.
+    batch: Horizon,
+    /// Whether a batch was carried out, and another one may follow.
+    is_batching: bool,
     /// Whether the client sent HELLO.
     greeted: bool,
     closed: bool,
@@ -118,6 +123,8 @@ impl<'f, F: Fabric> Connection<'f, F> {
             activity: Activity { began: Instant::now(), last_event: clock::now(), stopped: None },
             publication: Horizon::default(),
             write: Horizon::default(),
+            batch: Horizon::default(),
+            is_batching: false,
             greeted: false,
             closed: false,
         }
@@ -145,11 +152,12 @@ impl<'f, F: Fabric> Connection<'f, F> {
         }
     }
 
-    /// Sleeps until something comes. Between the steps of a write it stays awake at first.
+    /// Sleeps until something comes. Between the steps of a write, and after a batch of far memory, it stays awake at first.
     fn wait(&mut self) {
         let horizon = match self.commands.take_follows() {
             Some(Follows::Publication) => &mut self.publication,
             Some(Follows::Write) => &mut self.write,
+            None if std::mem::take(&mut self.is_batching) => &mut self.batch,
             None => return self.engine.wait(),
         };
         let engine = &mut self.engine;
@@ -326,6 +334,7 @@ impl<'f, F: Fabric> Connection<'f, F> {
         let mut reply = Vec::new();
         let login = self.commands.login();
         self.far.answer(&self.engine.endpoint().0, login, request, &mut reply)?;
+        self.is_batching = request.first() == Some(&verb::BATCH);
         self.outbox.reply(id, &Reply::Far(&reply));
         Ok(())
     }

@@ -9,7 +9,7 @@ use rdmakv_proto::far::messages::{Answer, Entries, Refusal, Reply, Request, Verb
 use rdmakv_proto::messages::{Malformed, RemoteSegment, Segments};
 
 use super::far::offers::{Caller, Refused, Take};
-use super::far::{Far, Part, now};
+use super::far::{Far, NotDone, Part, now};
 use super::providers::{Fabric, FarOpened};
 use super::state::FabricState;
 use crate::metrics::count;
@@ -51,6 +51,17 @@ impl<'f, F: Fabric> FarRequests<'f, F> {
         far.count_request(verb.number());
         let connection = self.joined.get_or_insert_with(|| (far.clone(), far.connection())).1;
         let caller = Caller { now: now(), login: far.login(login), connection };
+        if let Verb::Batch { batch } = verb {
+            match far.batch(&caller, (memory, region), batch) {
+                Ok(replies) => reply(Answer::Batch { replies: &replies }).encode(into),
+                Err(NotDone::Malformed(malformed)) => return Err(malformed),
+                Err(NotDone::Refused(refused)) => {
+                    count(&far.counts().refused);
+                    refusal(verb.number(), refused, reply).encode(into);
+                }
+            }
+            return Ok(());
+        }
         let mut call = Call { state: self.state, endpoint, far: &far, caller, request };
         if let Err(refused) = call.carry_out(into) {
             count(&far.counts().refused);
@@ -98,7 +109,7 @@ impl<F: Fabric> Call<'_, F> {
                         region_bytes: plan.region_bytes,
                         longest_millis: plan.longest.as_millis() as u64,
                         regions,
-                        workers: 0,
+                        workers: plan.workers,
                     },
                 );
             }

@@ -376,12 +376,17 @@ fn far(text: &mut Text, shared: &Shared) {
         family.one(&format!("state=\"{state}\""), regions * region_bytes);
     }
     text.gauge("far_memories", "Far memories that clients own.", memories);
-    let (expired, counts): (Vec<_>, Vec<_>) = far.counts().list().into_iter().partition(|(name, _)| *name == "expired");
-    let (refused, requests): (Vec<_>, Vec<_>) = counts.into_iter().partition(|(name, _)| *name == "refused");
-    text.counters("far_requests_total", "Requests for far memory, by verb.", "verb", &requests);
+    let mut counts = far.counts().list();
+    let mut taken = |names: &[&str]| counts.extract_if(.., |(name, _)| names.contains(name)).collect::<Vec<_>>();
+    let operations = taken(&["read", "write"]);
+    text.counters("far_operations_total", "Reads and writes in batches, by operation.", "op", &operations);
     let sum = |of: &[(&str, u64)]| of.iter().map(|(_, value)| value).sum::<u64>();
-    text.counter("far_refusals_total", "Requests for far memory that were refused.", sum(&refused));
-    text.counter("far_expired_total", "Far memories that ended because their time was over.", sum(&expired));
+    let (refused, expired, busy) = (sum(&taken(&["refused"])), sum(&taken(&["expired"])), sum(&taken(&["busy_nanos"])));
+    text.counters("far_requests_total", "Requests for far memory, by verb.", "verb", &counts);
+    text.counter("far_refusals_total", "Requests for far memory that were refused.", refused);
+    text.counter("far_expired_total", "Far memories that ended because their time was over.", expired);
+    let help = "Seconds for which workers carried out batches.";
+    text.family("counter", "far_worker_busy_seconds_total", help).one("", busy as f64 / 1e9);
 }
 
 fn datagrams(text: &mut Text, fabrics: &[Report]) {

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicU64;
 
 counters! {
     shared
-    /// The counters of far memory. One-sided accesses are invisible to the server.
+    /// The counters of far memory. The server does not see one-sided accesses.
     FarCounts {
         /// Requests for how much there is.
         offers = "offer",
@@ -20,6 +20,14 @@ counters! {
         drops = "drop",
         /// Requests that ended a memory.
         ends = "end",
+        /// Batches of accesses.
+        batches = "batch",
+        /// Reads in batches.
+        reads = "read",
+        /// Writes in batches.
+        writes = "write",
+        /// Nanoseconds for which batches were carried out.
+        busy_nanos = "busy_nanos",
         /// Requests of other kinds.
         others = "other",
         /// Requests that were refused.
@@ -40,7 +48,9 @@ impl FarCounts {
             6 => &self.lists,
             11 => &self.drops,
             15 => &self.ends,
-            4..=14 => &self.others,
+            // It is counted when it is carried out.
+            4 => return None,
+            7..=14 => &self.others,
             _ => return None,
         })
     }

@@ -1,5 +1,6 @@
 //! Far memory: which connection reaches a region by a tag, and until when.
 
+use rdmakv_proto::far::batch::{Batch, Operation, Status, Writer};
 use rdmakv_proto::far::messages::{Answer, Refusal, Reply, Request, Verb};
 use rdmakv_proto::messages::{self, Kind, RemoteSegment, Tag};
 
@@ -8,6 +9,7 @@ use super::common::{Server, soon};
 use super::{fabric, on_both};
 
 const FLAGS: &[&str] = &["--far", "16m", "--far-region", "2m", "-m", "16"];
+const NO_WORKERS: &[&str] = &["--far", "16m", "--far-region", "2m", "-m", "16", "--far-threads", "0"];
 
 on_both! {
     tags_open_one_region_to_one_connection(super::FLAGS) = apart;
@@ -15,6 +17,9 @@ on_both! {
     tags_end_when_the_time_is_over(super::FLAGS) = over;
     unable_verbs_are_refused(super::FLAGS) = unable;
     malformed_requests_end_the_connection(super::FLAGS) = malformed;
+    batches_reach_attached_regions_alone(super::FLAGS) = batches;
+    batches_with_another_sum_end_the_connection(super::FLAGS) = sums;
+    servers_without_workers_refuse_batches(super::NO_WORKERS) = no_workers;
 }
 
 /// Asks for something, and passes the answer on.
@@ -135,4 +140,82 @@ fn malformed<W: Way>(_: &Server, way: &W, address: &str) {
     Request { memory: 0, region: 0, epoch: 0, verb: Verb::Offer }.encode(&mut offer);
     let answer = silent.ask(Kind::Far, &offer);
     assert!(matches!(answer, Some((_, Kind::Refused, _)) | None), "before HELLO: {answer:?}");
+}
+
+/// Sends a batch, and returns its replies, or why it was refused.
+fn batch<W: Way>(
+    client: &mut Client<'_, W>,
+    memory: u64,
+    operations: &[Operation<'_>],
+) -> Result<Vec<(Status, Vec<u8>)>, Refusal> {
+    let mut buffer = [0; 8192];
+    let mut writer = Writer::new(&mut buffer).unwrap();
+    assert!(operations.iter().all(|operation| writer.operation(operation)));
+    let verb = Verb::Batch { batch: writer.finish(77) };
+    ask(client, &Request { memory, region: 5, epoch: 0, verb }, |answer| match answer {
+        Answer::Batch { replies } => {
+            let replies = Batch::decode(replies).unwrap();
+            assert_eq!(replies.sequence(), 77);
+            Ok(replies.replies().map(Result::unwrap).map(|reply| (reply.status, reply.data.to_vec())).collect())
+        }
+        Answer::Refused { verb: 4, why, .. } => Err(why),
+        other => panic!("{other:?}"),
+    })
+}
+
+const END: u64 = 2 << 20;
+
+fn batches<W: Way>(_: &Server, way: &W, address: &str) {
+    let cache = cache(way);
+    let mut owner = Client::new(way, &cache, address);
+    take(&mut owner, 9, 2, 60_000);
+    let operations = [
+        Operation::Write { region: 1, offset: END - 5, data: b"bytes" },
+        Operation::Read { region: 1, offset: END - 6, length: 6 },
+        Operation::Write { region: 1, offset: END - 4, data: b"bytes" },
+        Operation::Write { region: 0, offset: u64::MAX, data: b"bytes" },
+        Operation::Read { region: 2, offset: 0, length: 1 },
+        Operation::Read { region: 0, offset: END, length: 0 },
+    ];
+    let none = |status| (status, Vec::new());
+    let (beyond, elsewhere) = (none(Status::OutOfRange), none(Status::Elsewhere));
+    let read = (Status::Done, b"\0bytes".to_vec());
+    let expected = [none(Status::Done), read, beyond.clone(), beyond, elsewhere, none(Status::Done)];
+    assert_eq!(batch(&mut owner, 9, &operations).unwrap(), expected);
+    // One-sided reads see the same bytes.
+    let RemoteSegment { address: start, .. } = tag(&mut owner, 9, 1).unwrap().segment;
+    let segment = RemoteSegment { address: start + END - 4096, ..tag(&mut owner, 9, 1).unwrap().segment };
+    assert!(owner.read(&Tag { segment, incarnation: 0 }).unwrap().ends_with(b"\0bytes"));
+    let mut other = Client::new(way, &cache, address);
+    assert_eq!(batch(&mut other, 9, &operations), Err(Refusal::Unknown), "it is not attached");
+    assert_eq!(batch(&mut owner, 10, &operations), Err(Refusal::Unknown));
+}
+
+fn sums<W: Way>(_: &Server, way: &W, address: &str) {
+    let cache = cache(way);
+    let mut buffer = [0; 8192];
+    let mut writer = Writer::new(&mut buffer).unwrap();
+    for _ in 0..2 {
+        assert!(writer.operation(&Operation::Read { region: 0, offset: 0, length: u16::MAX / 2 }));
+    }
+    let too_long = writer.finish(1).to_vec();
+    let mut other_sum = too_long.clone();
+    other_sum[20] ^= 1;
+    for (memory, bytes) in [(9, &too_long[..]), (10, &other_sum), (11, b"")] {
+        let mut client = Client::new(way, &cache, address);
+        take(&mut client, memory, 1, 60_000);
+        let mut request = Vec::new();
+        Request { memory, region: 0, epoch: 0, verb: Verb::Batch { batch: bytes } }.encode(&mut request);
+        let answer = client.ask(Kind::Far, &request);
+        assert!(matches!(answer, Some((_, Kind::Refused, _)) | None), "{answer:?}");
+        assert_eq!(client.hear(), None, "the connection ends");
+    }
+}
+
+fn no_workers<W: Way>(_: &Server, way: &W, address: &str) {
+    let cache = cache(way);
+    let mut owner = Client::new(way, &cache, address);
+    take(&mut owner, 9, 1, 60_000);
+    assert_eq!(batch(&mut owner, 9, &[]), Err(Refusal::Unable));
+    assert!(tag(&mut owner, 9, 0).is_ok(), "one-sided access goes on");
 }

@@ -48,17 +48,21 @@ fn open(client: &Client, name: &str) -> Result<Memory, Failure> {
 }
 
 fn run_bench(client: &Client, load: &Load) -> Result<(), Failure> {
-    let Load { size, record, reads, lanes, depth, seconds } = *load;
+    let Load { size, record, reads, lanes, depth, workers, batch, seconds } = *load;
     if u64::from(record) > size {
         return Err(Failure::Usage(format!(
             "bench: a record of {record} bytes is longer than the memory: raise --size"
         )));
     }
-    let configuration = Configuration { workers: 0, lanes, batch: 1, depth };
-    let buffers = (u64::from(lanes) * u64::from(depth) * u64::from(record) * 2).saturating_add(16 << 20);
+    let batch = if workers == 0 { 1 } else { batch };
+    let configuration = Configuration { workers, lanes, batch, depth };
+    let under_way = u64::from(lanes) * u64::from(depth) * u64::from(batch);
+    let buffers = (under_way * u64::from(record.max(512)) * 2).saturating_add(16 << 20);
     let options = Options {
         duration: Duration::from_secs_f64(seconds * 2.0 + 60.0),
         depth,
+        workers,
+        batch,
         buffers: usize::try_from(buffers).unwrap_or(usize::MAX),
         ..Options::default()
     };

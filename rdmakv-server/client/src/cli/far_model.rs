@@ -50,8 +50,9 @@ pub(super) fn survey(client: &Client, survey: &Survey) -> Result<(), Failure> {
     let memory = Memory::create(client, survey.size, &options)?;
     let fabric = memory.fabric();
     let processors = std::thread::available_parallelism().map_or(1, usize::from) as u32;
-    let limits = (survey.lanes.unwrap_or(processors), DEPTH_MAX);
-    let measured = measure::samples(&memory, limits, Duration::from_millis(survey.millis), |operation, record, of| {
+    let workers = memory.workers().min(survey.workers.unwrap_or(u32::MAX));
+    let limits = Limits { workers, lanes: survey.lanes.unwrap_or(processors), depth: survey.depth };
+    let measured = measure::samples(&memory, &limits, Duration::from_millis(survey.millis), |operation, record, of| {
         let operation = if operation == Operation::Read { "reads" } else { "writes" };
         let _ = writeln!(io::stderr(), "{fabric}: {operation} of {record} bytes, {of}");
     });
@@ -76,7 +77,7 @@ pub(super) fn survey(client: &Client, survey: &Survey) -> Result<(), Failure> {
 
 /// Prints the cheapest configuration that meets a level, and what is nearest below its cost.
 pub(super) fn plan(level: &Level) -> Result<(), Failure> {
-    let Level { latency, throughput, record, reads, ref fabric, lanes, ref file } = *level;
+    let Level { latency, throughput, record, reads, ref fabric, lanes, workers, ref file } = *level;
     let path = path(file)?;
     let text = fs::read_to_string(&path).map_err(|error| {
         Failure::No(format!("read far model {}: {error}: make one with `rdmakv far model`", path.display()))
@@ -91,13 +92,18 @@ pub(super) fn plan(level: &Level) -> Result<(), Failure> {
     let slo = Slo::new(Duration::from_secs_f64(latency / 1e6), throughput, record, reads);
     let slo = slo.map_err(|error| Failure::Usage(error.to_string()))?;
     let processors = std::thread::available_parallelism().map_or(1, usize::from) as u32;
-    let limits = Limits { workers: 0, lanes: lanes.unwrap_or(processors), depth: DEPTH_MAX };
+    let workers = workers.unwrap_or(u32::MAX).min(model.workers());
+    let limits = Limits { workers, lanes: lanes.unwrap_or(processors), depth: DEPTH_MAX };
     let prices = Prices::default();
     let chosen = cheapest(&model, &slo, &limits, &prices).map_err(|error| Failure::No(error.to_string()))?;
     let mut out = io::stdout();
     writeln!(out, "{chosen}")?;
-    let Configuration { lanes, depth, .. } = chosen.configuration;
-    writeln!(out, "try it: rdmakv far bench --record {record} --reads {reads} --lanes {lanes} --depth {depth}")?;
+    let Configuration { workers, lanes, batch, depth } = chosen.configuration;
+    write!(out, "try it: rdmakv far bench --record {record} --reads {reads} --lanes {lanes} --depth {depth}")?;
+    if !chosen.configuration.is_one_sided() {
+        write!(out, " --workers {workers} --batch {batch}")?;
+    }
+    writeln!(out)?;
     let Near { by_throughput, by_latency } = nearest(&model, &slo, &limits, &prices, chosen.cost);
     let cheaper = [("in time, too few operations", by_throughput), ("fast enough, too late", by_latency)];
     for (what, near) in cheaper.into_iter().filter_map(|(what, near)| Some((what, near?))) {

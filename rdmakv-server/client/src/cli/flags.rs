@@ -144,7 +144,7 @@ pub(super) enum FarCommand {
     },
     /// Makes a memory, reads and writes random records, prints how fast that was, and deletes it
     #[command(
-        after_help = "Examples:\n  rdmakv far bench\n  rdmakv far bench -s iwarp:10.0.0.1:7471 --record 512 --reads 0.5 --lanes 2 --depth 16"
+        after_help = "Examples:\n  rdmakv far bench\n  rdmakv far bench -s iwarp:10.0.0.1:7471 --record 512 --reads 0.5 --lanes 2 --depth 16\n  rdmakv far bench -s iwarp:10.0.0.1:7471 --workers 1 --batch 32"
     )]
     Bench(Load),
     /// Measures the configurations that are worth it, over the fabric of the server, and keeps the model in a file
@@ -179,6 +179,12 @@ pub(super) struct Survey {
     /// Lanes at most [default: as many as processors]
     #[arg(long, value_name = "N", value_parser = within::<u32, 1, 256>)]
     pub(super) lanes: Option<u32>,
+    /// Workers of the server at most; 0 measures one-sided access only [default: those of the server]
+    #[arg(long, value_name = "N", value_parser = within::<u32, 0, 256>)]
+    pub(super) workers: Option<u32>,
+    /// Accesses or batches of a lane that are under way at a time, at most
+    #[arg(long, value_name = "N", default_value_t = crate::far::DEPTH_MAX, value_parser = within::<u32, 1, { crate::far::DEPTH_MAX as u64 }>)]
+    pub(super) depth: u32,
     /// How long each of the three runs of a point is measured, in milliseconds
     #[arg(long = "time", value_name = "MS", default_value_t = 200, value_parser = within::<u64, 1, 60_000>)]
     pub(super) millis: u64,
@@ -207,6 +213,9 @@ pub(super) struct Level {
     /// Lanes at most [default: as many as processors]
     #[arg(long, value_name = "N", value_parser = within::<u32, 1, 256>)]
     pub(super) lanes: Option<u32>,
+    /// Workers of the server at most; 0 plans one-sided access only [default: as many as were measured]
+    #[arg(long, value_name = "N", value_parser = within::<u32, 0, 256>)]
+    pub(super) workers: Option<u32>,
     #[command(flatten)]
     pub(super) file: ModelFile,
 }
@@ -226,9 +235,15 @@ pub(super) struct Load {
     /// Threads, each with a connection of its own
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = within::<u32, 1, 256>)]
     pub(super) lanes: u32,
-    /// Accesses of a lane that are under way at a time
+    /// Accesses of a lane that are under way at a time; with workers, batches of accesses
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = within::<u32, 1, { crate::far::DEPTH_MAX as u64 }>)]
     pub(super) depth: u32,
+    /// Workers of the server that carry out batches; with none, access is one-sided. The server's --far-threads at most
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = within::<u32, 0, 256>)]
+    pub(super) workers: u32,
+    /// Accesses of a batch
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = within::<u32, 1, { crate::far::BATCH_MAX as u64 }>)]
+    pub(super) batch: u32,
     /// How long it is measured
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
     pub(super) seconds: f64,

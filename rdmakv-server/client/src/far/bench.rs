@@ -75,7 +75,7 @@ impl Latencies {
     }
 }
 
-/// Measures lanes, each in a thread, over a memory of `capacity` bytes. The configuration is one-sided, and has as many lanes as are given.
+/// Measures lanes, each in a thread, over a memory of `capacity` bytes. They are of this configuration, which has as many.
 ///
 /// # Errors
 /// [`AccessError`] of an access.
@@ -90,7 +90,8 @@ pub fn measure(lanes: &mut [Lane], capacity: u64, of: &Configuration, load: &Loa
             .map(|(at, lane)| {
                 let seed = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(at as u64 + 1);
                 scope.spawn(move || {
-                    let buffers = (0..of.depth).map(|_| lane.buffer(load.record as usize)).collect::<Result<_, _>>();
+                    let buffers =
+                        (0..of.depth * of.batch).map(|_| lane.buffer(load.record as usize)).collect::<Result<_, _>>();
                     begin.wait();
                     run(lane, buffers?, (capacity, load), Random(seed), || {
                         (is_over.load(Relaxed), is_measured.load(Relaxed))

@@ -7,6 +7,7 @@ use crate::domains::Attempt;
 use crate::end::End;
 use frrwp::engine::{Event, OpenError};
 use frrwp::handshake::SendError;
+use frrwp::wire::MAX_FRAME_PAYLOAD;
 use rdmakv_proto::far::messages as far;
 use rdmakv_proto::messages::{self, Assembly, Kind, RemoteSegment, Request, VERSION};
 use std::collections::VecDeque;
@@ -14,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// Bytes of an answer at most.
 const ANSWER: usize = 256 << 10;
+/// Bytes of a fragment after its start.
+const PART: usize = MAX_FRAME_PAYLOAD - messages::FRAGMENT;
 
 /// Why a request came to nothing.
 #[derive(Debug)]
@@ -32,6 +35,10 @@ pub(super) struct Connection {
     received: Vec<u8>,
     assembly: Assembly,
     answers: VecDeque<(u32, Kind, Vec<u8>)>,
+    /// Fragments that are to be sent.
+    outgoing: VecDeque<Vec<u8>>,
+    /// Requests whose answers are not waited for: their numbers, and until when each answer has to come.
+    posted: VecDeque<(u32, Instant)>,
     completed: VecDeque<u64>,
     broken: Option<String>,
     patience: Duration,
@@ -49,6 +56,8 @@ impl Connection {
             received: Vec::new(),
             assembly: Assembly::default(),
             answers: VecDeque::new(),
+            outgoing: VecDeque::new(),
+            posted: VecDeque::new(),
             completed: VecDeque::new(),
             broken: None,
             patience: source.patience,
@@ -97,7 +106,17 @@ impl Connection {
         let mut body = Vec::new();
         request.encode(&mut body);
         let (kind, answer) = self.exchange(Kind::Far, &body)?;
-        let answer = match messages::Reply::decode(kind, &answer) {
+        self.read_reply(kind, &answer, take)
+    }
+
+    /// Reads the answer to a request for far memory.
+    fn read_reply<T>(
+        &mut self,
+        kind: Kind,
+        answer: &[u8],
+        take: impl FnOnce(&far::Reply<'_>) -> Option<T>,
+    ) -> Result<T, Trouble> {
+        let answer = match messages::Reply::decode(kind, answer) {
             Ok(messages::Reply::Far(answer)) => answer,
             Ok(messages::Reply::Refused { text, .. }) => return Err(self.fail(format!("the server refuses: {text}"))),
             _ => return Err(self.fail("the server's answer makes no sense".to_owned())),
@@ -112,23 +131,64 @@ impl Connection {
         take(&reply).ok_or_else(|| self.fail("the server answered another question".to_owned()))
     }
 
-    /// Sends a message of one fragment, and waits for its answer.
-    fn exchange(&mut self, kind: Kind, body: &[u8]) -> Result<(Kind, Vec<u8>), Trouble> {
+    /// Sends a request, and does not wait for its answer: [`Connection::next_answer`] has it. There may be as many as the caller bounds.
+    pub(super) fn post(&mut self, request: &far::Request<'_>) {
+        let mut body = Vec::new();
+        request.encode(&mut body);
+        let id = self.queue(Kind::Far, &body);
+        self.posted.push_back((id, Instant::now() + self.patience));
+        self.send_queued();
+    }
+
+    /// Returns the answer to the request that was posted first of those without one, if it has come.
+    pub(super) fn next_answer<T>(
+        &mut self,
+        take: impl FnOnce(&far::Reply<'_>) -> Option<T>,
+    ) -> Option<Result<T, Trouble>> {
+        let &(id, _) = self.posted.front()?;
+        let at = self.answers.iter().position(|(of, ..)| *of == id)?;
+        let (_, kind, answer) = self.answers.remove(at)?;
+        self.posted.pop_front();
+        Some(self.read_reply(kind, &answer, take))
+    }
+
+    /// Puts the fragments of a message behind those that are to be sent. Returns its number.
+    fn queue(&mut self, kind: Kind, body: &[u8]) -> u32 {
         let id = self.next_id;
         self.next_id = self.next_id.wrapping_add(1).max(1);
-        let mut message = Vec::with_capacity(body.len() + messages::FRAGMENT);
-        messages::start(&mut message, id, kind, false);
-        message.extend_from_slice(body);
-        let until = Instant::now() + self.patience;
-        let mut is_sent = false;
+        let mut left = body;
         loop {
-            if !is_sent {
-                is_sent = match self.end.say(&message) {
-                    Ok(()) => true,
-                    Err(SendError::Full) => false,
-                    Err(error) => return Err(self.fail(error.to_string())),
-                };
+            let (part, rest) = left.split_at(left.len().min(PART));
+            let mut fragment = Vec::with_capacity(part.len() + messages::FRAGMENT);
+            messages::start(&mut fragment, id, kind, !rest.is_empty());
+            fragment.extend_from_slice(part);
+            self.outgoing.push_back(fragment);
+            left = rest;
+            if left.is_empty() {
+                return id;
             }
+        }
+    }
+
+    /// Sends as many fragments as there is room for.
+    fn send_queued(&mut self) {
+        while let Some(fragment) = self.outgoing.front() {
+            match self.end.say(fragment) {
+                Ok(()) => drop(self.outgoing.pop_front()),
+                Err(SendError::Full) => return,
+                Err(error) => {
+                    self.outgoing.clear();
+                    self.fail(error.to_string());
+                }
+            }
+        }
+    }
+
+    /// Sends a message, and waits for its answer.
+    fn exchange(&mut self, kind: Kind, body: &[u8]) -> Result<(Kind, Vec<u8>), Trouble> {
+        let id = self.queue(kind, body);
+        let until = Instant::now() + self.patience;
+        loop {
             self.progress();
             if let Some(at) = self.answers.iter().position(|(of, ..)| *of == id)
                 && let Some((_, kind, answer)) = self.answers.remove(at)
@@ -149,6 +209,7 @@ impl Connection {
     /// Does what can be done now. What has ended waits for [`Connection::next_completed`].
     pub(super) fn progress(&mut self) {
         self.end.progress();
+        self.send_queued();
         while let Some(event) = self.end.next_event() {
             match event {
                 Event::Message => self.receive(),
@@ -168,6 +229,13 @@ impl Connection {
                 _ => {}
             }
         }
+        if self.posted.front().is_some_and(|(id, until)| self.is_late(*id, *until)) {
+            self.fail(format!("the server did not answer within {:?}", self.patience));
+        }
+    }
+
+    fn is_late(&self, id: u32, until: Instant) -> bool {
+        self.answers.iter().all(|(of, ..)| *of != id) && until < Instant::now()
     }
 
     fn receive(&mut self) {
@@ -184,7 +252,7 @@ impl Connection {
 
     /// Sleeps until there may be something to do, a while at most.
     pub(super) fn wait(&mut self) {
-        if self.completed.is_empty() && self.broken.is_none() {
+        if self.completed.is_empty() && self.answers.is_empty() && self.broken.is_none() {
             self.end.wait(self.patience);
         }
     }

@@ -1,14 +1,20 @@
-//! A lane: accesses of one thread to a far memory, over connections of its own, without the servers' CPUs.
+//! A lane: accesses of one thread to a far memory, over connections of its own.
 //!
 //! An access is split over regions. Each part is posted at the server that has the region, by a tag that the lane asked for once. The
 //! access ends with its last part.
+//!
+//! With workers, short parts go to the server in batches, which a worker carries out. Longer ones are posted all the same. A batch leaves
+//! when it is full, and when the caller waits for an access in it.
 #![expect(unsafe_code, reason = "lends buffers to connections")]
 
-use super::connection::{Connection, acks_by_completion};
+use super::batches::Batches;
+use super::configuration::Configuration;
+use super::connection::{Connection, Trouble, acks_by_completion};
 use super::order::{Kind, Op, Order};
 use super::shared::{Place, Shared};
 use super::table::{AccessError, MemoryError, Piece, ServerId, Table, Target, WriteRoute};
 use crate::slots::Slot;
+use rdmakv_proto::far::batch::{Batch, Operation, Reply, Status, Writer};
 use rdmakv_proto::far::messages::{Answer, Request, Verb};
 use rdmakv_proto::messages::RemoteSegment;
 use std::collections::HashMap;
@@ -64,12 +70,28 @@ struct Access {
     error: Option<AccessError>,
 }
 
+/// Bytes of a part that goes in a batch, at most.
+const BATCHED: u64 = 4096;
+
+/// A part of an access that goes in a batch.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    op: Op,
+    region: u32,
+    offset: u64,
+    /// The first byte in the buffer of the access.
+    at: usize,
+    length: u16,
+    writes: bool,
+}
+
 /// The lane's part of one server.
 struct Server {
     place: Place,
     /// None once it is lost. Its end has no access to buffers then.
     connection: Option<Connection>,
     order: Order,
+    batches: Batches<Part>,
     /// By region.
     tags: HashMap<u32, RemoteSegment>,
     /// The destination of reads that ack writes.
@@ -78,12 +100,23 @@ struct Server {
     last: Option<RemoteSegment>,
 }
 
+impl Server {
+    /// Returns whether something is under way there.
+    fn is_waited_for(&self) -> bool {
+        !self.order.is_idle() || !self.batches.is_idle()
+    }
+}
+
 /// See the module. From [`Memory::lane`](super::Memory::lane).
 pub struct Lane {
     /// Dropped first: accesses have their buffers until then.
     servers: Vec<Server>,
     accesses: HashMap<Op, Access>,
     next: Op,
+    /// Whether short parts go in batches.
+    is_batched: bool,
+    /// By it the lane has its worker at each server.
+    number: u32,
     table: Table,
     shared: Arc<Shared>,
 }
@@ -95,7 +128,7 @@ impl fmt::Debug for Lane {
 }
 
 impl Lane {
-    pub(super) fn new(shared: &Arc<Shared>, depth: u32) -> Result<Self, MemoryError> {
+    pub(super) fn new(shared: &Arc<Shared>, of: &Configuration) -> Result<Self, MemoryError> {
         let mut servers = Vec::new();
         for place in shared.servers() {
             let no_memory = || MemoryError::System { what: "the memory for buffers is full".to_owned() };
@@ -110,14 +143,17 @@ impl Lane {
             servers.push(Server {
                 place: place.clone(),
                 connection,
-                order: Order::new(depth as usize, acks_by_completion(place.fabric())),
+                order: Order::new(of.depth as usize, acks_by_completion(place.fabric())),
+                batches: Batches::new(of.batch as usize, of.depth as usize),
                 tags: HashMap::new(),
                 ack: shared.slot(ACK as usize).ok_or_else(no_memory)?,
                 last: None,
             });
         }
         let next = LANES.fetch_add(1, Ordering::Relaxed) << TICKETS;
-        Ok(Self { servers, accesses: HashMap::new(), next, table: shared.table(), shared: shared.clone() })
+        let (is_batched, number) = (!of.is_one_sided(), shared.number_lane(of.workers));
+        let (table, shared) = (shared.table(), shared.clone());
+        Ok(Self { servers, accesses: HashMap::new(), next, is_batched, number, table, shared })
     }
 
     /// Returns memory for accesses of so many bytes. Its content is undefined, and not zero where it was used before.
@@ -159,6 +195,7 @@ impl Lane {
 
     /// Returns whether an access has ended: [`Lane::wait`] does not wait then.
     pub fn test(&mut self, ticket: &Ticket) -> bool {
+        self.send_batches_of(ticket.0);
         self.progress();
         self.is_over(ticket.0)
     }
@@ -168,6 +205,7 @@ impl Lane {
     /// # Errors
     /// [`AccessError`]. Bytes of a write that came to nothing may have been written.
     pub fn wait(&mut self, ticket: Ticket) -> Result<Buffer, AccessError> {
+        self.send_batches_of(ticket.0);
         loop {
             self.progress();
             if self.is_over(ticket.0) {
@@ -209,7 +247,13 @@ impl Lane {
         self.accesses.insert(op, Access { buffer, parts: 1, writes, error: None });
         for (server, region, offset, range) in pieces {
             let Some(at) = self.servers.iter().position(|of| of.place.server() == server) else { continue };
-            let piece = (region, offset, range.end - range.start);
+            let length = range.end - range.start;
+            if self.is_batched && length <= BATCHED {
+                let part = Part { op, region, offset, at: range.start as usize, length: length as u16, writes };
+                self.add_to_batch(at, part);
+                continue;
+            }
+            let piece = (region, offset, length);
             self.post(at, op, piece, start.wrapping_add(range.start as usize), writes);
         }
         self.end_part(op);
@@ -259,6 +303,116 @@ impl Lane {
         let error = self.lost(region);
         self.fail(op, error);
         self.end_part(op);
+    }
+
+    /// Adds a part to the open batch, and sends the batch if it is full.
+    fn add_to_batch(&mut self, at: usize, part: Part) {
+        let length = usize::from(part.length);
+        if !self.servers[at].batches.takes(length, part.writes) {
+            self.send_batch(at);
+        }
+        if self.servers[at].connection.is_none() {
+            let error = self.lost(part.region);
+            return self.fail(part.op, error);
+        }
+        if let Some(access) = self.accesses.get_mut(&part.op) {
+            access.parts += 1;
+        }
+        if self.servers[at].batches.add(part, length, part.writes) {
+            self.send_batch(at);
+        }
+    }
+
+    /// Sends the batches in which parts of the access wait.
+    fn send_batches_of(&mut self, op: Op) {
+        for at in 0..self.servers.len() {
+            if self.servers[at].batches.is_open(|part| part.op == op) {
+                self.send_batch(at);
+            }
+        }
+    }
+
+    /// Sends the open batch, once there are fewer under way than may be. It comes to nothing if the server is lost.
+    fn send_batch(&mut self, at: usize) {
+        while !self.servers[at].batches.has_room() {
+            if let Some(connection) = &mut self.servers[at].connection {
+                connection.wait();
+            }
+            self.settle(at);
+        }
+        let Server { connection: Some(connection), batches, .. } = &mut self.servers[at] else { return };
+        let Some((sequence, parts, bytes)) = batches.take() else { return };
+        let mut batch = vec![0; bytes];
+        let Some(mut writer) = Writer::new(&mut batch) else { return };
+        for &Part { op, region, offset, at, length, writes } in parts {
+            let Some(access) = self.accesses.get(&op) else { continue };
+            let operation = match writes {
+                true => Operation::Write { region, offset, data: &access.buffer[at..at + usize::from(length)] },
+                false => Operation::Read { region, offset, length },
+            };
+            let is_added = writer.operation(&operation);
+            debug_assert!(is_added, "the batch's length was computed");
+        }
+        let verb = Verb::Batch { batch: writer.finish(sequence) };
+        connection.post(&Request { memory: self.shared.name().memory, region: self.number, epoch: 0, verb });
+    }
+
+    /// Takes the replies of batches that have come from one server.
+    fn take_replies(&mut self, at: usize) {
+        while let Some(connection) = &mut self.servers[at].connection {
+            let replies = connection.next_answer(|reply| match reply.answer {
+                Answer::Batch { replies } => Some(replies.to_vec()),
+                _ => None,
+            });
+            match replies {
+                None => return,
+                Some(Ok(replies)) if self.end_batch(at, &replies) => {}
+                // The caller sees that the connection is broken.
+                Some(Err(Trouble::Broken(_))) => return,
+                // The memory has ended, or the server's answer makes no sense.
+                Some(_) => {
+                    let server = self.servers[at].place.server();
+                    return self.lose(at, server);
+                }
+            }
+        }
+    }
+
+    /// Ends the parts of a batch. Returns false if the replies are not those of the batch.
+    fn end_batch(&mut self, at: usize, replies: &[u8]) -> bool {
+        let Ok(replies) = Batch::decode(replies) else { return false };
+        let Some(parts) = self.servers[at].batches.end(replies.sequence()) else { return false };
+        let mut replies = replies.replies();
+        // Regions that are not there: the memory has ended.
+        let mut unplaced = Vec::new();
+        for part in parts {
+            let wanted = if part.writes { 0 } else { usize::from(part.length) };
+            match replies.next() {
+                Some(Ok(Reply { status: Status::Done, data })) if data.len() == wanted => {
+                    if let Some(access) = self.accesses.get_mut(&part.op) {
+                        access.buffer[part.at..part.at + wanted].copy_from_slice(data);
+                    }
+                }
+                Some(Ok(Reply { status: Status::Frozen, .. })) => {
+                    self.fail(part.op, AccessError::Busy { region: part.region });
+                }
+                _ => {
+                    unplaced.push(part.op);
+                    continue;
+                }
+            }
+            self.end_part(part.op);
+        }
+        if !unplaced.is_empty() {
+            let server = self.servers[at].place.server();
+            self.lose(at, server);
+            let error = self.lost_of(server);
+            for op in unplaced {
+                self.fail(op, error.clone());
+                self.end_part(op);
+            }
+        }
+        true
     }
 
     /// Posts a read that acks writes, where one is wanted. Without room for it now, it is tried again.
@@ -313,8 +467,11 @@ impl Lane {
                 debug_assert!(false, "a fabric completes in the order of posting");
             }
         }
-        let lost = connection.broken().is_some().then_some(place.server());
+        let server = place.server();
         ended.into_iter().for_each(|op| self.end_part(op));
+        self.take_replies(at);
+        let is_broken = |connection: &Connection| connection.broken().is_some();
+        let lost = self.servers[at].connection.as_ref().is_some_and(is_broken).then_some(server);
         if let Some(server) = lost {
             self.lose(at, server);
         } else {
@@ -333,7 +490,7 @@ impl Lane {
             (0..self.servers.len()).for_each(|at| self.ack(at, true));
         }
         // Of several servers each is waited for in turn: all have to answer.
-        let waited = self.servers.iter_mut().find(|server| server.connection.is_some() && !server.order.is_idle());
+        let waited = self.servers.iter_mut().find(|server| server.connection.is_some() && server.is_waited_for());
         match waited.and_then(|server| server.connection.as_mut()) {
             Some(connection) => connection.wait(),
             // Nothing is under way, so nothing of this access can end it.
@@ -376,7 +533,8 @@ impl Lane {
         self.servers[at].tags.clear();
         let server = self.servers[at].place.server();
         let error = self.lost_of(server);
-        for op in self.servers[at].order.give_up() {
+        let batched = self.servers[at].batches.give_up().into_iter().map(|part| part.op);
+        for op in self.servers[at].order.give_up().into_iter().chain(batched) {
             self.fail(op, error.clone());
             self.end_part(op);
         }

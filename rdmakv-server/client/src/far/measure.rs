@@ -1,9 +1,10 @@
 //! Measures the configurations of a memory that are worth it: the samples of a model.
 //!
-//! Access is one-sided, so an axis of workers and batches has one place. Each point is the median of some runs by throughput.
+//! Each point is the median of some runs by throughput.
 
-use super::bench::{Load, Measured, measure};
+use super::bench::{Load, measure};
 use super::configuration::{Configuration, Limits};
+use super::lane::Lane;
 use super::memory::Memory;
 use super::model::{Operation, Point, Sample};
 use super::samples::sample;
@@ -14,6 +15,8 @@ use std::time::Duration;
 pub const RECORDS: [u32; 4] = [8, 64, 512, 4096];
 /// Runs of a point, of which the median counts.
 const RUNS: usize = 3;
+/// How often a time is doubled in which no access ended.
+const DOUBLINGS: u32 = 12;
 
 /// Why a measurement came to nothing.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -26,22 +29,21 @@ pub enum MeasureError {
     Access(#[from] AccessError),
 }
 
-/// Measures reads and writes of records of each length in a memory, with up to `lanes` lanes and `depth` accesses under way on each.
-/// A run takes `time` and a tenth. `report` is called before each point.
+/// Measures reads and writes of records of each length in a memory, with configurations up to
+/// `limits`. A run takes `time` and a tenth. `report` is called before each point.
 ///
 /// # Errors
 /// A lane or an access fails.
 pub fn samples(
     memory: &Memory,
-    (lanes, depth): (u32, u32),
+    limits: &Limits,
     time: Duration,
     mut report: impl FnMut(Operation, u32, &Configuration),
 ) -> Result<Vec<Sample>, MeasureError> {
-    let limits = Limits { workers: 0, lanes, depth };
     let (mut samples, mut failure) = (Vec::new(), None);
     for operation in [Operation::Read, Operation::Write] {
         for record in RECORDS {
-            samples.extend(sample(&limits, operation, record, |of| {
+            samples.extend(sample(limits, operation, record, |of| {
                 if failure.is_some() {
                     return Point::default();
                 }
@@ -59,10 +61,21 @@ pub fn samples(
 
 /// Measures one configuration.
 fn point(memory: &Memory, of: &Configuration, load: &Load) -> Result<Point, MeasureError> {
-    let mut lanes = (0..of.lanes).map(|_| memory.lane_of_depth(of.depth)).collect::<Result<Vec<_>, _>>()?;
-    let mut runs = (0..RUNS)
-        .map(|_| measure(&mut lanes, memory.capacity(), of, load).map(|Measured { point, .. }| point))
-        .collect::<Result<Vec<_>, _>>()?;
+    let mut lanes = (0..of.lanes).map(|_| memory.lane_of(of)).collect::<Result<Vec<_>, _>>()?;
+    let mut runs = (0..RUNS).map(|_| run(&mut lanes, memory.capacity(), of, load)).collect::<Result<Vec<_>, _>>()?;
     runs.sort_by(|one, other| one.throughput.total_cmp(&other.throughput));
     Ok(runs[RUNS / 2])
+}
+
+/// Measures lanes. A time in which no access ended is doubled.
+fn run(lanes: &mut [Lane], capacity: u64, of: &Configuration, load: &Load) -> Result<Point, AccessError> {
+    let mut load = *load;
+    for _ in 0..DOUBLINGS {
+        let measured = measure(lanes, capacity, of, &load)?;
+        if measured.accesses > 0 {
+            return Ok(measured.point);
+        }
+        load.time *= 2;
+    }
+    Ok(measure(lanes, capacity, of, &load)?.point)
 }

@@ -1,5 +1,6 @@
 //! A far memory: a byte array in the memory of servers, which this process alone reads and writes.
 
+use super::configuration::Configuration;
 use super::connection::{Connection, Trouble};
 use super::lane::Lane;
 use super::shared::{Name, Place, Secret, Shared, failed, over};
@@ -21,6 +22,8 @@ use std::time::Duration;
 const EPOCH: u32 = 1;
 /// Accesses of a lane that are under way at most.
 pub const DEPTH_MAX: u32 = 48;
+/// Accesses of a batch at most.
+pub const BATCH_MAX: u32 = 512;
 /// Bytes of a name at most.
 pub const NAME_MAX: usize = 255;
 
@@ -33,15 +36,19 @@ pub struct Options {
     pub name: Option<String>,
     /// How long servers keep it after this call, and after each [`Memory::renew`]: an hour. They may give less.
     pub duration: Duration,
-    /// Accesses of a lane that are under way at a server at most: 8, and up to [`DEPTH_MAX`].
+    /// Accesses of a lane that are under way at a server at most: 8, and up to [`DEPTH_MAX`]. Of batches: so many batches.
     pub depth: u32,
+    /// Workers of each server that carry out batches of the lanes: 0, which is one-sided access without batches.
+    pub workers: u32,
+    /// Accesses of a batch at most: 16, and up to [`BATCH_MAX`].
+    pub batch: u32,
     /// Bytes of all buffers of its lanes: 64 MiB of addresses, of which the system gives what is used.
     pub buffers: usize,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { name: None, duration: Duration::from_secs(3600), depth: 8, buffers: 64 << 20 }
+        Self { name: None, duration: Duration::from_secs(3600), depth: 8, workers: 0, batch: 16, buffers: 64 << 20 }
     }
 }
 
@@ -123,8 +130,9 @@ impl Opening {
         let connections: Vec<_> = used.map(|asked| (asked.place, asked.connection)).collect();
         let servers = connections.iter().map(|(place, _)| place.clone()).collect();
         let name = Name { memory, owner, secret };
-        let depth = options.depth.clamp(1, DEPTH_MAX);
-        let shared = Shared::new((self.fabrics, self.slots, self.source), name, (servers, table, ends), depth);
+        let Options { workers, batch, depth, .. } = *options;
+        let of = Configuration { workers, lanes: 1, batch, depth };
+        let shared = Shared::new((self.fabrics, self.slots, self.source), name, (servers, table, ends), of);
         Memory { connections, shared: Arc::new(shared) }
     }
 }
@@ -145,14 +153,14 @@ fn ask(server: &SourceServer, fabrics: &mut Fabrics, source: &Source) -> Result<
         };
         let request = Request { memory: 0, region: 0, epoch: 0, verb: Verb::Offer };
         let offer = connection.ask(&request, |reply| match reply.answer {
-            Answer::Offer { server, region_bytes, regions, .. } if region_bytes > 0 => {
-                Some((server, region_bytes, regions))
+            Answer::Offer { server, region_bytes, regions, workers, .. } if region_bytes > 0 => {
+                Some((server, region_bytes, regions, workers))
             }
             _ => None,
         });
-        let (number, region_bytes, room) =
+        let (number, region_bytes, room, workers) =
             offer.map_err(|trouble| failed(trouble, &server.name, MemoryError::Ended))?;
-        let place = Place::new(number, &server.name, fabric);
+        let place = Place::new(number, &server.name, fabric, workers);
         return Ok(Asked { place, connection, region_bytes, room });
     }
     Err(last)
@@ -260,15 +268,27 @@ impl Memory {
     /// # Errors
     /// [`MemoryError`]; a server that does not answer is lost from then on, and no error.
     pub fn lane(&self) -> Result<Lane, MemoryError> {
-        self.lane_of_depth(self.shared.depth())
+        self.lane_of(self.shared.configuration())
     }
 
-    /// Returns a lane as [`Memory::lane`] does, of which so many accesses are under way at a server at most.
+    /// Returns a lane as [`Memory::lane`] does, of this configuration. Its number of lanes does not count.
     ///
     /// # Errors
-    /// As [`Memory::lane`].
-    pub fn lane_of_depth(&self, depth: u32) -> Result<Lane, MemoryError> {
-        Lane::new(&self.shared, depth.clamp(1, DEPTH_MAX))
+    /// As [`Memory::lane`]; and a server has fewer workers.
+    pub fn lane_of(&self, of: &Configuration) -> Result<Lane, MemoryError> {
+        for place in self.shared.servers() {
+            if place.workers() < of.workers {
+                let (server, offered) = (place.name().to_owned(), place.workers());
+                return Err(MemoryError::Workers { server, offered });
+            }
+        }
+        let (depth, batch) = (of.depth.clamp(1, DEPTH_MAX), of.batch.clamp(1, BATCH_MAX));
+        Lane::new(&self.shared, &Configuration { depth, batch, ..*of })
+    }
+
+    /// Returns how many workers all of its servers have.
+    pub fn workers(&self) -> u32 {
+        self.shared.servers().iter().map(Place::workers).min().unwrap_or(0)
     }
 
     /// Returns the name of the fabric by which its first server is reached: `shm` or `iwarp`.

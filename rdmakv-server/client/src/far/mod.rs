@@ -1,4 +1,4 @@
-//! Far memory: a byte array in the memory of servers, which one process reads and writes without the servers' CPUs.
+//! Far memory: a byte array in the memory of servers, which one process reads and writes.
 //!
 //! ```no_run
 //! use rdmakv_client::Client;
@@ -22,6 +22,11 @@
 //! Servers offer it with `--far SIZE`, over `shm:` and `iwarp:`. A memory lasts for its [duration](Options::duration), also without its
 //! process. [`Memory::open`] takes it over by its name and secret once the former owner has ended.
 //!
+//! # One-sided, or in batches
+//!
+//! Without [workers](Options::workers) a lane reads and writes the servers' memory by itself. With them its short accesses travel in
+//! batches, which the servers' CPUs carry out. `rdmakv far bench` compares the two.
+//!
 //! # What is kept
 //!
 //! A write that was waited for is in the server's memory. When a server ends, or a connection to it breaks, its regions are lost. Their
@@ -42,6 +47,7 @@
 //! * [`table`]: which server has each region, and where an access goes.
 //! * [`migration`]: how a region moves to another server, and what an open finds of it.
 
+mod batches;
 pub mod bench;
 pub mod configuration;
 mod connection;
@@ -60,7 +66,7 @@ pub mod slo;
 pub mod table;
 
 pub use lane::{Buffer, Lane, Ticket};
-pub use memory::{DEPTH_MAX, Memory, NAME_MAX, Options};
+pub use memory::{BATCH_MAX, DEPTH_MAX, Memory, NAME_MAX, Options};
 pub use shared::{NoSecret, Secret};
 pub use table::{AccessError, MemoryError};
 

@@ -116,6 +116,12 @@ impl Model {
         model
     }
 
+    /// Returns the most workers that were measured.
+    pub fn workers(&self) -> u32 {
+        let planes = self.reads.0.iter().chain(&self.writes.0);
+        planes.filter_map(|(_, plane)| plane.rings.0.last()).map(|&(workers, _)| workers).max().unwrap_or(0)
+    }
+
     fn plane(&mut self, operation: Operation) -> &mut Axis<Plane> {
         match operation {
             Operation::Read => &mut self.reads,

@@ -1,6 +1,7 @@
 //! The state that a memory and its lanes share: which server has which region, and how it is reached.
 
 use super::Source;
+use super::configuration::Configuration;
 use super::connection::{Connection, Trouble};
 use super::table::{MemoryError, ServerId, Table};
 use crate::address::Fabric;
@@ -10,7 +11,7 @@ use rdmakv_proto::clock;
 use rdmakv_proto::far::messages::{Answer, Refusal, Request, Secret as Bytes, Verb};
 use std::fmt;
 use std::str::FromStr;
-use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -74,7 +75,10 @@ pub(super) struct Shared {
     slots: Mutex<Slots>,
     source: Source,
     name: Name,
-    depth: u32,
+    /// That of lanes without one of their own.
+    configuration: Configuration,
+    /// Counts the lanes.
+    lanes: AtomicU32,
     servers: Vec<Place>,
     table: Mutex<Table>,
     change: AtomicU64,
@@ -89,11 +93,17 @@ pub(super) struct Place {
     /// As the user named it.
     name: String,
     fabric: Fabric,
+    workers: u32,
 }
 
 impl Place {
-    pub(super) fn new(server: ServerId, name: &str, fabric: &Fabric) -> Self {
-        Self { server, name: name.to_owned(), fabric: fabric.clone() }
+    pub(super) fn new(server: ServerId, name: &str, fabric: &Fabric, workers: u32) -> Self {
+        Self { server, name: name.to_owned(), fabric: fabric.clone(), workers }
+    }
+
+    /// Returns how many batches it carries out at a time.
+    pub(super) fn workers(&self) -> u32 {
+        self.workers
     }
 
     pub(super) fn server(&self) -> ServerId {
@@ -118,14 +128,15 @@ impl Shared {
         (fabrics, slots, source): (Fabrics, Slots, Source),
         name: Name,
         (servers, table, ends): (Vec<Place>, Table, u64),
-        depth: u32,
+        configuration: Configuration,
     ) -> Self {
         Self {
             fabrics: Mutex::new(fabrics),
             slots: Mutex::new(slots),
             source,
             name,
-            depth,
+            configuration,
+            lanes: AtomicU32::new(0),
             servers,
             change: AtomicU64::new(table.change()),
             table: Mutex::new(table),
@@ -133,9 +144,14 @@ impl Shared {
         }
     }
 
-    /// Returns how many accesses of a lane may be under way at a server, unless the lane has another depth.
-    pub(super) fn depth(&self) -> u32 {
-        self.depth
+    /// Returns the configuration of lanes without one of their own.
+    pub(super) fn configuration(&self) -> &Configuration {
+        &self.configuration
+    }
+
+    /// Returns the number of a new lane, less than `workers`: by it the lane has its worker.
+    pub(super) fn number_lane(&self, workers: u32) -> u32 {
+        self.lanes.fetch_add(1, Relaxed) % workers.max(1)
     }
 
     /// Returns how much time is left.

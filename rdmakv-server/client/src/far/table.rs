@@ -117,6 +117,16 @@ pub enum MemoryError {
         /// The reason.
         why: String,
     },
+    /// A server carries out fewer batches at a time.
+    #[error(
+        "access far memory at {server} by batches: it has {offered} workers: ask for fewer, or raise its --far-threads"
+    )]
+    Workers {
+        /// The server, as it was given.
+        server: String,
+        /// Its workers.
+        offered: u32,
+    },
     /// This system lacks something.
     #[error("make far memory: {what}: free some memory")]
     System {

@@ -1,7 +1,7 @@
-//! Batches of far memory, as they lie in the slots of a ring. Numbers are little-endian.
+//! Batches of far memory: reads and writes that a worker of the server carries out, in one message. Numbers are little-endian.
 //!
 //! ```text
-//!  0  u32  sequence  counts the batches of a ring from 1 on, and never is 0
+//!  0  u32  sequence  counts the batches of a lane; a reply has that of its batch
 //!  4  u16  n         operations
 //!  6  u16  bytes     of what follows the head
 //!  8  u32  crc       CRC32C of head and operations, with this field zero
@@ -12,9 +12,8 @@
 //!       u8 status, u8 zero, u16 length, u32 zero; the data of a read
 //! ```
 //!
-//! The peer writes a slot while this side polls it, and a fabric may show the bytes of one write in any order. So a slot is copied out
-//! first. The copy is accepted if its sequence is the expected one and its sum is right. Then it is whole, and the peer can change it
-//! no more. A copy with a right sum that makes no sense ends the connection.
+//! The sum is checked from end to end, because `iwarp` connections carry none of their own here. A batch with another sum, or one that
+//! makes no sense, ends the connection.
 
 use crate::messages::Malformed;
 use crc_fast::{CrcAlgorithm, Digest};
@@ -76,7 +75,7 @@ pub struct Reply<'a> {
     pub data: &'a [u8],
 }
 
-/// Fills a slot.
+/// Fills a buffer with a batch.
 #[derive(Debug)]
 pub struct Writer<'a> {
     slot: &'a mut [u8],
@@ -85,7 +84,7 @@ pub struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// Begins a batch in a slot; None if the slot has no room for a head.
+    /// Begins a batch in a buffer; None if that has no room for a head.
     pub fn new(slot: &'a mut [u8]) -> Option<Self> {
         (slot.len() >= HEAD).then_some(Self { slot, at: HEAD, count: 0 })
     }
@@ -100,7 +99,7 @@ impl<'a> Writer<'a> {
         self.count == 0
     }
 
-    /// Adds an operation. Returns false, and changes nothing, where the slot or a batch has no room for it.
+    /// Adds an operation. Returns false, and changes nothing, where the buffer or a batch has no room for it.
     #[must_use]
     pub fn operation(&mut self, operation: &Operation<'_>) -> bool {
         let (op, length, region, offset, data) = match *operation {
@@ -118,7 +117,7 @@ impl<'a> Writer<'a> {
         self.add(&head, data)
     }
 
-    /// Adds a reply. Returns false, and changes nothing, where the slot or a batch has no room for it.
+    /// Adds a reply. Returns false, and changes nothing, where the buffer or a batch has no room for it.
     #[must_use]
     pub fn reply(&mut self, reply: &Reply<'_>) -> bool {
         let Ok(length) = u16::try_from(reply.data.len()) else { return false };
@@ -128,17 +127,30 @@ impl<'a> Writer<'a> {
         self.add(&head, reply.data)
     }
 
+    /// Adds the reply to a read that is done, and returns the place for its bytes. None, and nothing is changed, where the buffer or a
+    /// batch has no room for it.
+    pub fn read(&mut self, length: usize) -> Option<&mut [u8]> {
+        let mut head = [0; REPLY];
+        head[0] = Status::Done as u8;
+        head[2..4].copy_from_slice(&u16::try_from(length).ok()?.to_le_bytes());
+        self.make_room(&head, length)
+    }
+
     fn add(&mut self, head: &[u8], data: &[u8]) -> bool {
-        let end = self.at + head.len() + data.len();
+        self.make_room(head, data.len()).map(|place| place.copy_from_slice(data)).is_some()
+    }
+
+    /// Adds an entry's head, and returns the place for its data.
+    fn make_room(&mut self, head: &[u8], data: usize) -> Option<&mut [u8]> {
+        let end = self.at + head.len() + data;
         if end > self.slot.len() || end - HEAD > DATA_MAX || self.count == u16::MAX {
-            return false;
+            return None;
         }
         let (of_head, of_data) = self.slot[self.at..end].split_at_mut(head.len());
         of_head.copy_from_slice(head);
-        of_data.copy_from_slice(data);
         self.at = end;
         self.count += 1;
-        true
+        Some(of_data)
     }
 
     /// Ends the batch. Returns its bytes, which the peer is to be sent.
@@ -162,32 +174,38 @@ fn sum(batch: &[u8]) -> u32 {
     digest.finalize() as u32
 }
 
-/// Returns the whole length of the batch that a slot's head announces, if it is the expected one and fits a slot of `slot` bytes.
-///
-/// The head is a copy of the slot's first bytes. A worker copies as many bytes as this, and then [accepts](accept) the copy or not.
-pub fn announced(head: &[u8; HEAD], sequence: u32, slot: usize) -> Option<usize> {
-    let is_next = head[..4] == sequence.to_le_bytes();
-    let length = HEAD + usize::from(u16::from_le_bytes([head[6], head[7]]));
-    (is_next && length <= slot).then_some(length)
-}
-
-/// The entries of an accepted batch.
+/// The entries of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Batch<'a> {
+    sequence: u32,
     count: u16,
     body: &'a [u8],
 }
 
-/// Accepts the copy of a slot, if it is the whole batch of this sequence. None means that it is still being written.
-pub fn accept(copy: &[u8], sequence: u32) -> Option<Batch<'_>> {
-    let head: &[u8; HEAD] = copy.first_chunk()?;
-    let length = announced(head, sequence, copy.len())?;
-    let told = u32::from_le_bytes([head[8], head[9], head[10], head[11]]);
-    let batch = &copy[..length];
-    (sum(batch) == told).then(|| Batch { count: u16::from_le_bytes([head[4], head[5]]), body: &batch[HEAD..] })
-}
-
 impl<'a> Batch<'a> {
+    /// Reads a batch where it lies.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed`]: it has another length than its head tells, or another sum. Its entries are not looked at.
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        let (head, body) = bytes.split_first_chunk::<HEAD>().ok_or(Malformed("a batch without its head"))?;
+        let number = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let short = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
+        if body.len() != usize::from(short(6)) || number(12) != 0 {
+            return Err(Malformed("a batch of another length"));
+        }
+        if sum(bytes) != number(SUM.start) {
+            return Err(Malformed("a batch with another sum"));
+        }
+        Ok(Self { sequence: number(0), count: short(4), body })
+    }
+
+    /// Returns its number.
+    pub fn sequence(&self) -> u32 {
+        self.sequence
+    }
+
     /// Returns how many entries it has.
     pub fn len(&self) -> usize {
         usize::from(self.count)
@@ -301,28 +319,14 @@ mod tests {
         fn batches_come_back_as_they_were(operations in made(), sequence in 1..u32::MAX) {
             let mut slot = vec![0xaa; 4096];
             let length = filled(&mut slot, &operations, sequence);
-            let batch = accept(&slot, sequence).expect("it is whole");
+            let batch = Batch::decode(&slot[..length]).expect("it is whole");
+            prop_assert_eq!(batch.sequence(), sequence);
             prop_assert_eq!(batch.len(), operations.len());
             let read: Vec<_> = batch.operations().collect::<Result<_, _>>().unwrap();
             let written: Vec<_> = operations.iter().map(Made::operation).collect();
             prop_assert_eq!(read, written);
-            prop_assert_eq!(accept(&slot, sequence + 1), None);
-            prop_assert_eq!(accept(&slot[..length - 1], sequence), None);
-        }
-
-        /// Some bytes are of the new batch, the others still of the one before in this slot.
-        #[test]
-        fn torn_batches_are_not_accepted(
-            before in made(), after in made(), sequence in 1..1000_u32, seed in prop::collection::vec(any::<bool>(), 4096),
-        ) {
-            let (mut old, mut new) = (vec![0; 4096], vec![0; 4096]);
-            filled(&mut old, &before, sequence);
-            let length = filled(&mut new, &after, sequence + 8);
-            let torn: Vec<_> = seed.iter().zip(old.iter().zip(&new)).map(|(&is_new, (old, new))| if is_new { *new } else { *old }).collect();
-            if let Some(batch) = accept(&torn, sequence + 8) {
-                prop_assert_eq!(&torn[..length], &new[..length], "nothing but the whole batch is accepted");
-                prop_assert_eq!(batch.len(), after.len());
-            }
+            prop_assert!(Batch::decode(&slot[..length - 1]).is_err());
+            prop_assert!(Batch::decode(&slot[..length + 1]).is_err());
         }
 
         #[test]
@@ -333,13 +337,14 @@ mod tests {
                 bytes[..4].copy_from_slice(&7_u32.to_le_bytes());
                 bytes[4..6].copy_from_slice(&count.to_le_bytes());
                 bytes[6..8].copy_from_slice(&((length - HEAD) as u16).to_le_bytes());
+                bytes[12..HEAD].fill(0);
                 let told = sum(&bytes);
                 bytes[SUM].copy_from_slice(&told.to_le_bytes());
-                let batch = accept(&bytes, 7).expect("head and sum are right");
+                let batch = Batch::decode(&bytes).expect("head and sum are right");
                 prop_assert!(batch.operations().count() <= usize::from(count) + 1);
                 prop_assert!(batch.replies().count() <= usize::from(count) + 1);
             }
-            prop_assert_eq!(accept(&bytes, 8), None);
+            let _ = Batch::decode(&bytes[bytes.len() / 2..]);
         }
     }
 
@@ -354,13 +359,16 @@ mod tests {
         let mut slot = [0; 128];
         let mut writer = Writer::new(&mut slot).unwrap();
         assert!(replies.iter().all(|reply| writer.reply(reply)));
-        writer.finish(1);
-        let read: Vec<_> = accept(&slot, 1).unwrap().replies().collect::<Result<_, _>>().unwrap();
+        assert_eq!(writer.read(200), None, "there is no room for it");
+        writer.read(3).unwrap().copy_from_slice(b"new");
+        let replies = [&replies[..], &[Reply { status: Status::Done, data: b"new" }]].concat();
+        let batch = writer.finish(1);
+        let read: Vec<_> = Batch::decode(batch).unwrap().replies().collect::<Result<_, _>>().unwrap();
         assert_eq!(read, replies);
     }
 
     #[test]
-    fn full_slots_take_nothing_more() {
+    fn full_batches_take_nothing_more() {
         let mut slot = [0; HEAD + 2 * OPERATION];
         let mut writer = Writer::new(&mut slot).unwrap();
         let read = Operation::Read { region: 1, offset: 2, length: 3 };
@@ -369,7 +377,7 @@ mod tests {
         assert!(writer.operation(&read) && writer.operation(&read) && !writer.operation(&read));
         assert_eq!(writer.len(), 2);
         assert_eq!(writer.finish(3).len(), HEAD + 2 * OPERATION);
-        assert_eq!(accept(&slot, 3).unwrap().len(), 2);
+        assert_eq!(Batch::decode(&slot).unwrap().len(), 2);
         assert!(Writer::new(&mut [0; HEAD - 1]).is_none());
         let mut large = vec![0; 1 << 18];
         let mut writer = Writer::new(&mut large).unwrap();
@@ -389,7 +397,7 @@ mod tests {
         for (at, bit) in (0..length * 8).map(|bit| (bit / 8, 1_u8 << (bit % 8))) {
             let mut broken = slot;
             broken[at] ^= bit;
-            assert_eq!(accept(&broken, 9), None, "byte {at}, bit {bit:#x}");
+            assert!(Batch::decode(&broken[..length]).is_err(), "byte {at}, bit {bit:#x}");
         }
     }
 }

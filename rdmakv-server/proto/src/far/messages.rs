@@ -1,7 +1,7 @@
 //! The messages of far memory: the bodies of the kinds FAR of a [fabric connection](crate::messages).
 //!
-//! So far a server carries out OFFER, TAKE without a source, TAGS of accesses, RENEW, LIST, DROP and END, and refuses the others as
-//! *unable*. Numbers are little-endian:
+//! So far a server carries out OFFER, TAKE without a source, TAGS of accesses, BATCH, RENEW, LIST, DROP and END. It refuses the others
+//! as *unable*. Numbers are little-endian:
 //!
 //! ```text
 //! client 7 FAR
@@ -15,7 +15,7 @@
 //!       2 TAKE   u32 regions, from `region` on, u32 zero, u64 milliseconds, u64 owner, secret, name, source: takes them. With a
 //!                source they are copies, not live yet. The secret is zero where the server draws it
 //!       3 TAGS   u8 1 of a move, which has the server note the pages that procedures write from now on; 0 of the owner's accesses
-//!       4 RING   u32 lane, u32 former connection or 0, u32 slots, u32 bytes of a slot, segment: of the replies
+//!       4 BATCH  a batch of reads and writes. `region` is the number of the lane, by which it has its worker
 //!       5 RENEW  u64 milliseconds
 //!       6 LIST   u64 owner, secret, name: attaches the connection to a memory of that name, or to `memory`, and lists
 //!                regions from `region` on
@@ -41,7 +41,7 @@
 //!       1 OFFER  u64 server, u64 bytes of a region, u64 longest milliseconds, u32 regions, u32 workers
 //!       2 TAKE   secret
 //!       3 TAGS   token, segments to read by, segments to write by
-//!       4 RING   u32 connection, u32 zero, segment: of the ring
+//!       4 BATCH  the batch of the replies
 //!       5 RENEW  u64 milliseconds that are left
 //!       6 LIST   u64 server, u64 milliseconds that are left, u32 entries, u8 1 if more follow, 3 bytes zero, the entries (u32
 //!                region, u32 epoch, u8 state, 7 bytes zero, u64 other server or 0). States: 1 live, 2 live before its map came,
@@ -110,7 +110,7 @@ pub enum Verb<'a> {
     Offer,
     Take { regions: u32, millis: u64, owner: u64, secret: Secret, name: &'a [u8], source: Option<Source<'a>> },
     Tags { moves: bool },
-    Ring { lane: u32, former: u32, slots: u32, slot: u32, replies: RemoteSegment },
+    Batch { batch: &'a [u8] },
     Renew { millis: u64 },
     List { owner: u64, secret: Secret, name: &'a [u8] },
     Freeze { to: u64 },
@@ -229,7 +229,7 @@ pub enum Answer<'a> {
     Offer { server: u64, region_bytes: u64, longest_millis: u64, regions: u32, workers: u32 },
     Take { secret: Secret },
     Tags { token: Token, read: Segments<'a>, write: Segments<'a> },
-    Ring { connection: u32, ring: RemoteSegment },
+    Batch { replies: &'a [u8] },
     Renew { left_millis: u64 },
     List { server: u64, left_millis: u64, more: bool, entries: Entries<'a> },
     Freeze { marks: &'a [u8] },
@@ -290,7 +290,7 @@ pub mod verb {
     pub const OFFER: u8 = 1;
     pub const TAKE: u8 = 2;
     pub const TAGS: u8 = 3;
-    pub const RING: u8 = 4;
+    pub const BATCH: u8 = 4;
     pub const RENEW: u8 = 5;
     pub const LIST: u8 = 6;
     pub const FREEZE: u8 = 7;
@@ -402,11 +402,6 @@ fn put_u64(into: &mut Vec<u8>, numbers: &[u64]) {
     for number in numbers {
         into.extend_from_slice(&number.to_le_bytes());
     }
-}
-
-fn put_segment(into: &mut Vec<u8>, segment: &RemoteSegment) {
-    put_u64(into, &[segment.address, segment.length]);
-    put_u32(into, &[segment.key, 0]);
 }
 
 fn put_segments(into: &mut Vec<u8>, segments: Segments<'_>) {
@@ -531,7 +526,7 @@ impl<'a> Verb<'a> {
             Self::Offer => verb::OFFER,
             Self::Take { .. } => verb::TAKE,
             Self::Tags { .. } => verb::TAGS,
-            Self::Ring { .. } => verb::RING,
+            Self::Batch { .. } => verb::BATCH,
             Self::Renew { .. } => verb::RENEW,
             Self::List { .. } => verb::LIST,
             Self::Freeze { .. } => verb::FREEZE,
@@ -556,13 +551,7 @@ impl<'a> Verb<'a> {
                 Self::Take { regions, millis, owner, secret, name: fields.text()?, source: fields.source()? }
             }
             verb::TAGS => Self::Tags { moves: fields.yes()? },
-            verb::RING => Self::Ring {
-                lane: fields.u32()?,
-                former: fields.u32()?,
-                slots: fields.u32()?,
-                slot: fields.u32()?,
-                replies: fields.segment()?,
-            },
+            verb::BATCH => Self::Batch { batch: fields.rest() },
             verb::RENEW => Self::Renew { millis: fields.u64()? },
             verb::LIST => Self::List { owner: fields.u64()?, secret: fields.array()?, name: fields.text()? },
             verb::FREEZE => Self::Freeze { to: fields.u64()? },
@@ -602,10 +591,7 @@ impl<'a> Verb<'a> {
                 }
             }
             Self::Tags { moves } => into.push(moves.into()),
-            Self::Ring { lane, former, slots, slot, replies } => {
-                put_u32(into, &[lane, former, slots, slot]);
-                put_segment(into, &replies);
-            }
+            Self::Batch { batch } => into.extend_from_slice(batch),
             Self::Renew { millis } => put_u64(into, &[millis]),
             Self::List { owner, secret, name } => {
                 put_u64(into, &[owner]);
@@ -705,7 +691,7 @@ impl<'a> Answer<'a> {
             Self::Offer { .. } => verb::OFFER,
             Self::Take { .. } => verb::TAKE,
             Self::Tags { .. } => verb::TAGS,
-            Self::Ring { .. } => verb::RING,
+            Self::Batch { .. } => verb::BATCH,
             Self::Renew { .. } => verb::RENEW,
             Self::List { .. } => verb::LIST,
             Self::Freeze { .. } => verb::FREEZE,
@@ -734,11 +720,7 @@ impl<'a> Answer<'a> {
             verb::TAGS => {
                 Self::Tags { token: fields.array()?, read: fields.far_segments()?, write: fields.far_segments()? }
             }
-            verb::RING => {
-                let connection = fields.u32()?;
-                fields.zero(4)?;
-                Self::Ring { connection, ring: fields.segment()? }
-            }
+            verb::BATCH => Self::Batch { replies: fields.rest() },
             verb::RENEW => Self::Renew { left_millis: fields.u64()? },
             verb::LIST => {
                 let (server, left_millis) = (fields.u64()?, fields.u64()?);
@@ -782,10 +764,7 @@ impl<'a> Answer<'a> {
                 put_segments(into, read);
                 put_segments(into, write);
             }
-            Self::Ring { connection, ring } => {
-                put_u32(into, &[connection, 0]);
-                put_segment(into, &ring);
-            }
+            Self::Batch { replies } => into.extend_from_slice(replies),
             Self::Renew { left_millis } => put_u64(into, &[left_millis]),
             Self::List { server, left_millis, more, entries } => {
                 put_u64(into, &[server, left_millis]);

@@ -1,6 +1,6 @@
-//! Far memory: what its client and its servers agree on. Nothing uses the batches yet.
+//! Far memory: what its client and its servers agree on.
 //!
-//! * [`batch`]: batches of operations and of their replies, in the slots of rings.
+//! * [`batch`]: batches of operations and of their replies, in messages.
 //! * [`messages`]: requests for regions, their moves and procedures, and the answers.
 
 pub mod batch;

@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use frrwp::fabric::shm::{Sharing, ShmArena, ShmDomain, ShmError};
+use rdmakv_proto::far::batch::Status;
 
 /// Makes memory for regions.
 #[derive(Debug)]
@@ -52,6 +53,17 @@ impl Part {
     /// Returns the first byte. Make no reference of it: its owner writes there.
     pub(in crate::fabric) fn address(&self) -> *mut u8 {
         self.file.as_ptr().wrapping_add(self.at)
+    }
+
+    /// Returns the place of so many bytes in the region.
+    ///
+    /// # Errors
+    ///
+    /// They go beyond its end.
+    pub(super) fn at(&self, offset: u64, length: usize) -> Result<*mut u8, Status> {
+        let offset = usize::try_from(offset).ok().filter(|offset| *offset <= self.bytes);
+        let offset = offset.filter(|offset| length <= self.bytes - offset).ok_or(Status::OutOfRange)?;
+        Ok(self.address().wrapping_add(offset))
     }
 
     /// Returns the bytes of a region.

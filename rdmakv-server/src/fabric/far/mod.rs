@@ -1,16 +1,18 @@
 //! Far memory: regions of this server's memory that clients own, and read and write by themselves.
 //!
-//! Clients ask for regions by [messages](rdmakv_proto::far::messages). The server carries out OFFER, TAKE, TAGS, RENEW, LIST, DROP and END.
-//! It refuses those of rings, moves and procedures as *unable*.
+//! Clients ask for regions by [messages](rdmakv_proto::far::messages). The server carries out OFFER, TAKE, TAGS, BATCH, RENEW, LIST, DROP
+//! and END. It refuses those of moves and procedures as *unable*.
 //!
 //! * [`offers`]: which client has which region, until when.
 //! * [`places`]: which parts of the arena are free, in use, or may still be written by a former owner.
 //! * `arena`: the memory of regions.
 //! * `tags`: by which keys connections access regions.
+//! * `batches`: reads and writes that this server's CPU carries out.
 //! * `options`: the flags.
 //! * `owner`: all of these tied together; it frees what ended.
 
 mod arena;
+mod batches;
 pub mod offers;
 mod options;
 mod owner;
@@ -18,6 +20,7 @@ pub mod places;
 mod tags;
 
 pub(super) use arena::Part;
+pub(super) use batches::NotDone;
 pub(super) use options::FarFlags;
 pub(super) use owner::{Closes, Far, FarPlan, now};
 pub(super) use tags::FarTags;

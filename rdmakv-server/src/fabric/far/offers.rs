@@ -507,6 +507,32 @@ impl Offers {
         region.place.ok_or(Refusal::State.into())
     }
 
+    /// Returns the places of regions that the caller accesses in a batch, each with whether it is written. A region has none where it is
+    /// not live here, or is frozen and to be written.
+    ///
+    /// # Errors
+    ///
+    /// The connection is not attached to such a memory.
+    pub fn places_of(
+        &mut self,
+        caller: &Caller,
+        memory: u64,
+        accesses: impl Iterator<Item = (u32, bool)>,
+    ) -> Result<Vec<Result<u32, Refusal>>, Refused> {
+        let regions = &self.memory(caller, memory)?.regions;
+        let place = |(region, writes): (u32, bool)| {
+            let region = regions.get(&region).ok_or(Refusal::Unknown)?;
+            match region.phase {
+                Phase::Live { .. } => {}
+                Phase::Frozen { .. } if !writes => {}
+                Phase::Frozen { .. } => return Err(Refusal::State),
+                Phase::Copying { .. } | Phase::Moved { .. } => return Err(Refusal::Unknown),
+            }
+            region.place.ok_or(Refusal::Unknown)
+        };
+        Ok(accesses.map(place).collect())
+    }
+
     /// Returns whether there is such a memory.
     pub fn has(&self, memory: u64) -> bool {
         self.memories.contains_key(&memory)

@@ -13,6 +13,8 @@ const UNIT: u64 = 2 * MEBIBYTE;
 const LONGEST_REGION: u64 = 1 << 30;
 /// The longest time for which an operator lets memory be reserved.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
+/// Workers at most.
+const WORKERS: i64 = 256;
 
 /// The flags.
 #[derive(Args, Clone, Debug)]
@@ -28,6 +30,10 @@ pub(in crate::fabric) struct FarFlags {
     /// The longest time for which a client reserves far memory before it asks again: 30s, 10m, 24h
     #[arg(long = "far-longest", value_name = "TIME", default_value = "24h", value_parser = time)]
     longest: Duration,
+    /// Batches of accesses that are carried out at a time, each by a thread of its connection. Without any, clients access far memory
+    /// one-sidedly only
+    #[arg(long = "far-threads", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(..=WORKERS))]
+    workers: u32,
 }
 
 fn size(text: &str) -> Result<u64, String> {
@@ -76,7 +82,7 @@ impl FarFlags {
         if !is_reachable {
             return Err("--far: clients reach it over shm: or iwarp:, and no --fabric is one".to_owned());
         }
-        Ok(Some(FarPlan { regions, region_bytes: self.region, longest: self.longest }))
+        Ok(Some(FarPlan { regions, region_bytes: self.region, longest: self.longest, workers: self.workers }))
     }
 }
 
@@ -101,13 +107,14 @@ mod tests {
     fn sizes_are_whole_regions() {
         assert_eq!(plan("", false), Ok(None));
         let day = Duration::from_secs(24 * 3600);
-        let of = |regions, region_bytes, longest| Ok(Some(FarPlan { regions, region_bytes, longest }));
+        let of = |regions, region_bytes, longest| Ok(Some(FarPlan { regions, region_bytes, longest, workers: 1 }));
         assert_eq!(plan("--far 100", true), of(6, 16 << 20, day));
         assert_eq!(plan("--far 1g --far-region 2m --far-longest 30s", true), of(512, 2 << 20, Duration::from_secs(30)));
         assert_eq!(
             plan("--far 2048k --far-region 2 --far-longest 10m", true),
             of(1, 2 << 20, Duration::from_secs(600))
         );
+        assert_eq!(plan("--far 16m --far-threads 0", true).unwrap().unwrap().workers, 0);
     }
 
     #[test]
@@ -120,6 +127,7 @@ mod tests {
             ("--far 0", "a size is needed"),
             ("--far 1g --far-longest 3d", "a time is needed"),
             ("--far 1g --far-longest 0s", "a time is needed"),
+            ("--far 1g --far-threads 257", "256"),
         ] {
             let error = plan(arguments, true).unwrap_err();
             assert!(error.contains(words), "{arguments}: {error}");

@@ -12,10 +12,12 @@ use std::time::Duration;
 
 use frrwp::fabric::shm::ShmDomain;
 use rdmakv_proto::clock;
+use rdmakv_proto::far::batch::Status;
 use rdmakv_proto::far::messages::{Refusal, Secret};
 
 use super::super::bell::Bell;
 use super::arena::{Arena, Part};
+use super::batches::{NotDone, Operations, Workers};
 use super::offers::{Caller, List, Offers, Refused, Settings, Take};
 use crate::log;
 use crate::metrics::{FarCounts, FarGauges, FarReported, add, count};
@@ -34,6 +36,8 @@ pub(in crate::fabric) struct FarPlan {
     pub(in crate::fabric) region_bytes: u64,
     /// The longest time for which a memory is reserved.
     pub(in crate::fabric) longest: Duration,
+    /// Batches that are carried out at a time.
+    pub(in crate::fabric) workers: u32,
 }
 
 impl FarPlan {
@@ -62,6 +66,7 @@ pub(in crate::fabric) struct Far {
     freeing: Mutex<()>,
     fabrics: Mutex<Vec<Weak<dyn Closes>>>,
     connections: AtomicU64,
+    workers: Workers,
     counts: FarCounts,
     bell: Bell,
 }
@@ -110,6 +115,7 @@ impl Far {
             freeing: Mutex::default(),
             fabrics: Mutex::default(),
             connections: AtomicU64::new(1),
+            workers: Workers::new(plan.workers),
             counts: FarCounts::default(),
             bell: Bell::default(),
         }
@@ -200,6 +206,45 @@ impl Far {
         let place = state.offers.reach(caller, memory, region, epoch)?;
         let part = state.parts.get(&place).cloned().ok_or(Refusal::Unknown)?;
         Ok((place, part))
+    }
+
+    /// Carries out a batch for a lane, and returns the batch of replies.
+    ///
+    /// # Errors
+    ///
+    /// [`NotDone`].
+    pub(in crate::fabric) fn batch(
+        &self,
+        caller: &Caller,
+        (memory, lane): (u64, u32),
+        batch: &[u8],
+    ) -> Result<Vec<u8>, NotDone> {
+        let operations = Operations::decode(batch)?;
+        let parts = self.parts(caller, memory, &operations)?;
+        let (replies, busy) = operations.carry_out(&self.workers, lane, &parts)?;
+        let (reads, writes) = operations.counts();
+        count(&self.counts.batches);
+        add(&self.counts.reads, reads);
+        add(&self.counts.writes, writes);
+        add(&self.counts.busy_nanos, busy.as_nanos() as u64);
+        Ok(replies)
+    }
+
+    /// Returns the memory of regions that the caller accesses in a batch.
+    fn parts(
+        &self,
+        caller: &Caller,
+        memory: u64,
+        operations: &Operations<'_>,
+    ) -> Result<Vec<Result<Part, Status>>, Refused> {
+        let mut state = self.state();
+        let places = state.offers.places_of(caller, memory, operations.accesses())?;
+        let part = |place: Result<u32, Refusal>| match place {
+            Ok(place) => state.parts.get(&place).cloned().ok_or(Status::Elsewhere),
+            Err(Refusal::State) => Err(Status::Frozen),
+            Err(_) => Err(Status::Elsewhere),
+        };
+        Ok(places.into_iter().map(part).collect())
     }
 
     /// Returns whether a region still has this place.

@@ -1,0 +1,173 @@
+//! Batches of reads and writes of regions, which this server's CPU carries out.
+//!
+//! The thread of a connection carries its batches out, in the turn of a *worker*. So as many go on at a time as the server has workers. A
+//! lane has its worker by its number, so a client that numbers its lanes by fewer workers uses no others.
+//!
+//! A region's memory outlives the batch, although it may end meanwhile: the batch keeps its file.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use mrrc::volatile_copy;
+use rdmakv_proto::far::batch::{Batch, DATA_MAX, HEAD, Operation, REPLY, Reply, Status, Writer};
+use rdmakv_proto::far::messages::Refusal;
+use rdmakv_proto::messages::Malformed;
+
+use super::arena::Part;
+use super::offers::Refused;
+
+/// The turns of the workers.
+#[derive(Debug)]
+pub(super) struct Workers(Box<[Mutex<()>]>);
+
+/// The reason why a batch is not carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::fabric) enum NotDone {
+    /// It makes no sense.
+    Malformed(Malformed),
+    /// The server does not do it for this client.
+    Refused(Refused),
+}
+
+impl From<Malformed> for NotDone {
+    fn from(malformed: Malformed) -> Self {
+        Self::Malformed(malformed)
+    }
+}
+
+impl From<Refused> for NotDone {
+    fn from(refused: Refused) -> Self {
+        Self::Refused(refused)
+    }
+}
+
+impl From<Refusal> for NotDone {
+    fn from(why: Refusal) -> Self {
+        Refused::from(why).into()
+    }
+}
+
+impl Workers {
+    /// Returns so many.
+    pub(super) fn new(workers: u32) -> Self {
+        Self((0..workers).map(|_| Mutex::default()).collect())
+    }
+
+    fn of_lane(&self, lane: u32) -> Option<&Mutex<()>> {
+        self.0.get((lane as usize).checked_rem(self.0.len())?)
+    }
+}
+
+/// The operations of a batch.
+#[derive(Debug)]
+pub(super) struct Operations<'a> {
+    sequence: u32,
+    list: Vec<Operation<'a>>,
+    /// Bytes of their replies at most.
+    replies: usize,
+}
+
+impl<'a> Operations<'a> {
+    /// Reads a batch where it lies.
+    ///
+    /// # Errors
+    ///
+    /// It makes no sense, or its replies would be too long.
+    pub(super) fn decode(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        let batch = Batch::decode(bytes)?;
+        let list: Vec<Operation<'_>> = batch.operations().collect::<Result<_, _>>()?;
+        let replies = list.iter().map(reply_length).sum();
+        if replies > DATA_MAX {
+            return Err(Malformed("a batch whose replies are too long"));
+        }
+        Ok(Self { sequence: batch.sequence(), list, replies })
+    }
+
+    /// Returns their regions, each with whether it is written.
+    pub(super) fn accesses(&self) -> impl Iterator<Item = (u32, bool)> {
+        self.list.iter().map(|operation| match *operation {
+            Operation::Read { region, .. } => (region, false),
+            Operation::Write { region, .. } => (region, true),
+        })
+    }
+
+    /// Returns how many read, and how many write.
+    pub(super) fn counts(&self) -> (u64, u64) {
+        let writes = self.accesses().filter(|(_, writes)| *writes).count();
+        ((self.list.len() - writes) as u64, writes as u64)
+    }
+
+    /// Carries them out in the turn of the lane's worker. `parts` has the region of each, or why it has none. Returns the batch of
+    /// replies, and how long the turn took.
+    ///
+    /// # Errors
+    ///
+    /// There are no workers.
+    pub(super) fn carry_out(
+        &self,
+        workers: &Workers,
+        lane: u32,
+        parts: &[Result<Part, Status>],
+    ) -> Result<(Vec<u8>, Duration), Refusal> {
+        let turn = workers.of_lane(lane).ok_or(Refusal::Unable)?;
+        let mut replies = vec![0; HEAD + self.replies];
+        let mut writer = Writer::new(&mut replies).ok_or(Refusal::Unable)?;
+        let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let begun = Instant::now();
+        self.list.iter().zip(parts).for_each(|(operation, part)| carry_out(operation, part, &mut writer));
+        let written = writer.finish(self.sequence).len();
+        replies.truncate(written);
+        Ok((replies, begun.elapsed()))
+    }
+}
+
+/// Returns the bytes of a reply at most.
+fn reply_length(operation: &Operation<'_>) -> usize {
+    match *operation {
+        Operation::Read { length, .. } => REPLY + usize::from(length),
+        Operation::Write { .. } => REPLY,
+    }
+}
+
+/// Carries an operation out, and writes its reply. The replies have room for it.
+#[expect(unsafe_code, reason = "the owner accesses the region at the same time")]
+fn carry_out(operation: &Operation<'_>, part: &Result<Part, Status>, replies: &mut Writer<'_>) {
+    let (offset, length) = match *operation {
+        Operation::Read { offset, length, .. } => (offset, usize::from(length)),
+        Operation::Write { offset, data, .. } => (offset, data.len()),
+    };
+    let place = part.as_ref().map_err(|&status| status).and_then(|part| part.at(offset, length));
+    let status = match (place, operation) {
+        (Ok(place), Operation::Read { .. }) => {
+            if let Some(data) = replies.read(length) {
+                // SAFETY: `volatile_copy` requires that both ranges are accessible and that no reference to the region is used. `at` found
+                // that it has so many bytes there, and this process makes no reference to a region's bytes. `data` is as long.
+                unsafe { volatile_copy(place, data.as_mut_ptr(), length) };
+            }
+            return;
+        }
+        (Ok(place), Operation::Write { data, .. }) => {
+            // SAFETY: `volatile_copy` requires that both ranges are accessible and that no reference to the region is used. `at` found that
+            // it has so many bytes there, and this process makes no reference to a region's bytes.
+            unsafe { volatile_copy(data.as_ptr(), place, length) };
+            Status::Done
+        }
+        (Err(status), _) => status,
+    };
+    let is_written = replies.reply(&Reply { status, data: &[] });
+    debug_assert!(is_written, "the replies' length was computed");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_share_the_workers_in_turn() {
+        let workers = Workers::new(2);
+        let at = |lane| std::ptr::from_ref(workers.of_lane(lane).unwrap());
+        assert_eq!((at(0), at(1)), (at(4), at(u32::MAX)));
+        assert_ne!(at(0), at(1));
+        assert!(Workers::new(0).of_lane(0).is_none());
+    }
+}
