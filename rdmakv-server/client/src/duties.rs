@@ -124,6 +124,8 @@ struct Job {
     refusing: Option<ServerId>,
     /// Attempts to send it that.
     attempts: u32,
+    /// The backing directory of a file system has it, too.
+    is_clean: bool,
 }
 
 #[derive(Debug)]
@@ -462,6 +464,7 @@ impl Duties {
                 lacked: None,
                 refusing: None,
                 attempts: 0,
+                is_clean: false,
             },
         );
         self.restart(number, now, out);
@@ -533,7 +536,8 @@ impl Duties {
         if is_repaired || is_lost || refusing.is_some() || matches!(job.kind, Kind::Ending) && job.waiting == 0 {
             self.report.keys += u64::from(is_repaired && !is_short);
             self.report.short += u64::from(is_repaired && is_short);
-            self.report.lost += u64::from(is_lost);
+            // A clean one is on the backing directory, and servers evict its fragments one by one.
+            self.report.lost += u64::from(is_lost && !job.is_clean);
             self.report.refused += u64::from(!is_repaired && !is_lost);
             self.refusing.extend(refusing);
             self.bytes = self.bytes.saturating_sub(job.length);
@@ -550,6 +554,7 @@ impl Job {
     /// Takes a reply of this epoch.
     fn take(&mut self, from: ServerId, frame: &ReplyFrame, bytes: Vec<u8>, me: Option<ServerId>) -> Calls {
         let reply = &frame.reply;
+        self.is_clean |= frame.attributes.is_clean;
         match &mut self.kind {
             Kind::Repair(repair) => {
                 if let Answer::Done(Verdict::Declined(_)) = reply.answer {

@@ -17,6 +17,7 @@ use rdmakv_cluster::messages::{
 use rdmakv_cluster::wire::{Arguments, Attributes, ReplyFrame, RequestFrame};
 pub(super) use rdmakv_cluster::writer::CARRIED;
 use rdmakv_cluster::writer::{Bytes, GIVE_UP_AFTER, Outcome, Writer};
+use rdmakv_proto::files::Key;
 use rdmakv_proto::item::value_sum;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -606,7 +607,9 @@ impl Operation {
                     return self.write(target, (condition, Bytes::Staged(pieces)), now);
                 }
                 let piece = self.own.piece(Form::Copy);
-                let is_carried = self.own.length <= CARRIED as u64;
+                // A server can refuse what is staged. One that backs a key up cannot refuse what its primary has ordered.
+                let is_staged = self.own.length >= CODE_FROM as u64 && is_chunk_of_file(&self.key);
+                let is_carried = self.own.length <= CARRIED as u64 && !is_staged;
                 let staged = || Bytes::Staged(vec![piece; target.members.len()]);
                 (condition, if is_carried { Bytes::Carried(piece) } else { staged() })
             }
@@ -782,6 +785,12 @@ pub(super) fn refused(refusal: Refusal) -> Option<&'static str> {
         Refusal::Final => Some("SERVER_ERROR chunk is final: its file's generation is frozen"),
         Refusal::NotStored | Refusal::Exists => None,
     }
+}
+
+/// Returns whether a key is a chunk of a file, of which servers refuse more than they can keep until they are drained.
+fn is_chunk_of_file(key: &[u8]) -> bool {
+    let is_key = |key: &str| matches!(Key::parse(key), Some(Key::Chunk(..)));
+    key.starts_with(b"c/") && std::str::from_utf8(key).is_ok_and(is_key)
 }
 
 /// Gives the bytes that came with a reply their number.

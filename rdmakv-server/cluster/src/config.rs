@@ -170,6 +170,45 @@ impl FromStr for Policy {
     }
 }
 
+/// A policy, and whether servers evict what is kept elsewhere, too.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Rule {
+    /// How often a value is stored, and how.
+    pub policy: Policy,
+    /// Chunks of files may be evicted once the backing directory has them.
+    pub evicts_clean: bool,
+}
+
+/// The end of a rule by which clean values may be evicted.
+const EVICTS_CLEAN: &str = ",evict=clean";
+
+impl From<Policy> for Rule {
+    fn from(policy: Policy) -> Self {
+        Self { policy, evicts_clean: false }
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let more = if self.evicts_clean { EVICTS_CLEAN } else { "" };
+        f.pad(&format!("{}{more}", self.policy))
+    }
+}
+
+impl FromStr for Rule {
+    type Err = ChangeError;
+
+    /// Returns the rule of a text as [`Display`](fmt::Display) writes it: a policy, or `copies:2,evict=clean`.
+    fn from_str(text: &str) -> Result<Self, ChangeError> {
+        let (policy, evicts_clean) = match text.strip_suffix(EVICTS_CLEAN) {
+            Some(policy) => (policy, true),
+            None => (text, false),
+        };
+        let rule = Self { policy: policy.parse()?, evicts_clean };
+        if evicts_clean && rule.policy == Policy::None { Err(ChangeError::Policy) } else { Ok(rule) }
+    }
+}
+
 /// The servers of one epoch, as later epochs remember them.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Members {
@@ -225,8 +264,13 @@ pub enum ChangeError {
     #[error("change server: the cluster has no such server: see its status")]
     Unknown,
     /// The policy makes no sense.
-    #[error("set policy: no such policy: use none, copies:2 to copies:64, or code:2+1 up to 64 servers in all")]
+    #[error(
+        "set policy: no such policy: use none, copies:2 to copies:64, or code:2+1 up to 64 servers in all; with ,evict=clean for chunks of files"
+    )]
     Policy,
+    /// Eviction of values that are nowhere else.
+    #[error("set policy: only chunks of files are kept elsewhere, too: use ,evict=clean for the prefix c/")]
+    Eviction,
     /// Values in fragments, of which a smaller group would keep too few.
     #[error(
         "set policy: its values are in fragments, and too few would be left: use as many data fragments, or set none first, which drops them"
@@ -272,6 +316,8 @@ pub(crate) struct Parts {
     pub(crate) lease_ms: u32,
     pub(crate) servers: Vec<Server>,
     pub(crate) policies: Vec<(Vec<u8>, Policy)>,
+    /// The prefixes of them whose clean values may be evicted.
+    pub(crate) evicting: Vec<Vec<u8>>,
     pub(crate) past: Vec<Members>,
     pub(crate) whole: Option<Epoch>,
     pub(crate) flushed: Epoch,
@@ -280,9 +326,9 @@ pub(crate) struct Parts {
 impl Config {
     /// Returns the first configuration of a new cluster. It has no servers.
     pub fn new(uuid: u128) -> Self {
-        let (servers, policies, past) = (Vec::new(), Vec::new(), Vec::new());
+        let (servers, policies, evicting, past) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let (epoch, lease_ms, flushed) = (Epoch(1), DEFAULT_LEASE_MS, Epoch(0));
-        Self(Parts { uuid, epoch, lease_ms, servers, policies, past, whole: None, flushed })
+        Self(Parts { uuid, epoch, lease_ms, servers, policies, evicting, past, whole: None, flushed })
     }
 
     /// Returns the first configuration of a new cluster, with rights of this length.
@@ -322,6 +368,14 @@ impl Config {
     /// Returns the policies: prefix and policy, by rising prefix.
     pub fn policies(&self) -> &[(Vec<u8>, Policy)] {
         &self.0.policies
+    }
+
+    /// Returns the rules: the same, and whether clean values may be evicted.
+    pub fn rules(&self) -> impl Iterator<Item = (&[u8], Rule)> {
+        self.0.policies.iter().map(|(prefix, policy)| {
+            let evicts_clean = self.0.evicting.contains(prefix);
+            (prefix.as_slice(), Rule { policy: *policy, evicts_clean })
+        })
     }
 
     /// Returns the number of the cluster. Members of another never talk to it.
@@ -368,8 +422,17 @@ impl Config {
 
     /// Returns the policy of a key: that of the longest prefix.
     pub fn policy(&self, key: &[u8]) -> Policy {
+        self.longest(key).map_or(Policy::None, |&(_, policy)| policy)
+    }
+
+    /// Returns whether a key's value may be evicted once it is kept elsewhere, too.
+    pub fn evicts_clean(&self, key: &[u8]) -> bool {
+        self.longest(key).is_some_and(|(prefix, _)| self.0.evicting.contains(prefix))
+    }
+
+    fn longest(&self, key: &[u8]) -> Option<&(Vec<u8>, Policy)> {
         let of = self.0.policies.iter().filter(|(prefix, _)| key.starts_with(prefix));
-        of.max_by_key(|(prefix, _)| prefix.len()).map_or(Policy::None, |&(_, policy)| policy)
+        of.max_by_key(|(prefix, _)| prefix.len())
     }
 
     /// Returns whether a member that has `older` may adopt this one: the same cluster, and a later epoch.
@@ -496,6 +559,19 @@ impl Config {
     ///
     /// The policy makes no sense, values would be lost, the prefix is longer than a key, or there are too many.
     pub fn with_policy(&self, prefix: &[u8], policy: Policy) -> Result<Self, ChangeError> {
+        self.with_rule(prefix, policy.into())
+    }
+
+    /// The same, with a rule for its eviction.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::with_policy`]; values that are nowhere else would be evicted.
+    pub fn with_rule(&self, prefix: &[u8], rule: Rule) -> Result<Self, ChangeError> {
+        let Rule { policy, evicts_clean } = rule;
+        if evicts_clean && !prefix.starts_with(b"c/") {
+            return Err(ChangeError::Eviction);
+        }
         if !policy.is_sound() {
             return Err(ChangeError::Policy);
         }
@@ -512,6 +588,11 @@ impl Config {
         }
         let mut next = self.next()?;
         next.0.policies.retain(|(of, _)| of != prefix);
+        next.0.evicting.retain(|of| of != prefix);
+        if evicts_clean {
+            next.0.evicting.push(prefix.to_vec());
+            next.0.evicting.sort();
+        }
         // Without a policy of a shorter prefix this one says nothing.
         let is_default = policy == Policy::None && next.policy(prefix) == Policy::None;
         if !is_default {
@@ -597,6 +678,10 @@ impl Parts {
         rule(rising && self.policies.len() <= MAX_POLICIES, "at most 256 policies, by rising prefix")?;
         let fits = |(prefix, policy): &(Vec<u8>, Policy)| prefix.len() <= MAX_PREFIX && policy.is_sound();
         rule(self.policies.iter().all(fits), "a prefix has at most 250 bytes, and a group at most 64 servers")?;
+        let is_kept =
+            |prefix: &Vec<u8>| self.policies.iter().any(|(of, policy)| of == prefix && *policy != Policy::None);
+        let evicts = |prefix: &Vec<u8>| prefix.starts_with(b"c/") && is_kept(prefix);
+        rule(self.evicting.iter().all(evicts), "only values of prefixes that begin with c/ are evicted when clean")?;
 
         let first = (self.epoch.0 as usize).saturating_sub(self.past.len());
         let in_order = self.past.iter().enumerate().all(|(at, members)| members.epoch.0 as usize == first + at);

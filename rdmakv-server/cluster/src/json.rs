@@ -17,7 +17,7 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::config::{Config, Epoch, Incarnation, MAX_PAST, Member, Members, Parts, Policy, Server, State};
+use crate::config::{Config, Epoch, Incarnation, MAX_PAST, Member, Members, Parts, Rule, Server, State};
 use crate::ids::{MAX_SERVERS, ServerId};
 use crate::text::{hexadecimal, percent_decoded};
 
@@ -112,7 +112,7 @@ pub fn encode(config: &Config) -> Vec<u8> {
         epoch: parts.epoch.0,
         lease_ms: parts.lease_ms,
         servers: parts.servers.iter().map(ServerForm::of).collect(),
-        policies: parts.policies.iter().map(PolicyForm::of).collect(),
+        policies: config.rules().map(PolicyForm::of).collect(),
         whole: parts.whole.map(|epoch| epoch.0),
         flushed: parts.flushed.0,
         runs: runs.list,
@@ -148,12 +148,15 @@ impl Form {
         if self.runs.len() > MAX_RUNS {
             return Err(DecodeError::Rule("earlier epochs have at most 320 runs"));
         }
+        let rules: Vec<(Vec<u8>, Rule)> = self.policies.iter().map(PolicyForm::rule).collect::<Result<_, _>>()?;
+        let evicting = rules.iter().filter(|(_, rule)| rule.evicts_clean).map(|(prefix, _)| prefix.clone());
         Ok(Parts {
+            evicting: evicting.collect(),
             uuid: number(&self.uuid, 32)?,
             epoch: Epoch(self.epoch),
             lease_ms: self.lease_ms,
             servers: self.servers.into_iter().map(ServerForm::server).collect::<Result<_, _>>()?,
-            policies: self.policies.iter().map(PolicyForm::policy).collect::<Result<_, _>>()?,
+            policies: rules.into_iter().map(|(prefix, rule)| (prefix, rule.policy)).collect(),
             past: self.past.iter().map(|past| past.members(&self.runs)).collect::<Result<_, _>>()?,
             whole: self.whole.map(Epoch),
             flushed: Epoch(self.flushed),
@@ -182,15 +185,15 @@ impl ServerForm {
 }
 
 impl PolicyForm {
-    fn of((prefix, policy): &(Vec<u8>, Policy)) -> Self {
-        Self { prefix: prefix_text(prefix), policy: policy.to_string() }
+    fn of((prefix, rule): (&[u8], Rule)) -> Self {
+        Self { prefix: prefix_text(prefix), policy: rule.to_string() }
     }
 
-    fn policy(&self) -> Result<(Vec<u8>, Policy), DecodeError> {
+    fn rule(&self) -> Result<(Vec<u8>, Rule), DecodeError> {
         let prefix =
             prefix_bytes(&self.prefix).ok_or(DecodeError::Rule("a prefix is visible ASCII, or % and two digits"))?;
-        let policy = self.policy.parse().map_err(|_| DecodeError::Rule("a policy is none, copies:N or code:K+M"))?;
-        Ok((prefix, policy))
+        let rule = self.policy.parse().map_err(|_| DecodeError::Rule("a policy is none, copies:N or code:K+M"))?;
+        Ok((prefix, rule))
     }
 }
 
@@ -272,6 +275,7 @@ pub fn prefix_bytes(text: &str) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{ChangeError, Policy};
     use proptest::prelude::*;
 
     /// A configuration after changes that the numbers choose.
@@ -290,6 +294,10 @@ mod tests {
                 4 => config.draining(id),
                 5 => {
                     config.with_policy(&[of, b'%', 0, 0xff][..usize::from(of % 5)], Policy::Code { data: 4, parity: 2 })
+                }
+                6 if of % 2 == 0 => {
+                    let rule = Rule { policy: Policy::Code { data: 4, parity: 2 }, evicts_clean: of % 4 == 0 };
+                    config.with_rule(if of > 99 { b"c/" } else { b"c/1" }, rule)
                 }
                 6 => config.flush(),
                 _ => config.whole(),
@@ -323,6 +331,34 @@ mod tests {
             r#""runs":[{"id":0,"name":"s1","weight":2,"incarnation":"0000000000000000"}],"past":[{"epoch":3,"up":[0]}]}"#
         );
         assert_eq!(String::from_utf8(encode(&config)).unwrap(), expected);
+    }
+
+    #[test]
+    fn only_chunks_of_files_are_evicted_when_clean() {
+        let rule: Rule = "copies:2,evict=clean".parse().unwrap();
+        assert_eq!(
+            (rule.policy, rule.evicts_clean, rule.to_string().as_str()),
+            (Policy::Copies(2), true, "copies:2,evict=clean")
+        );
+        for text in [
+            "none,evict=clean",
+            "copies:2,evict=dirty",
+            "copies:2,",
+            ",evict=clean",
+            "copies:2,evict=clean,evict=clean",
+        ] {
+            assert_eq!(text.parse::<Rule>(), Err(ChangeError::Policy), "{text}");
+        }
+        let config = Config::new(7).with_rule(b"c/", rule).unwrap().with_policy(b"c/f", Policy::Copies(3)).unwrap();
+        assert!(config.evicts_clean(b"c/1/1/0") && !config.evicts_clean(b"c/f/1/0") && !config.evicts_clean(b"d/1"));
+        assert_eq!(decode(&encode(&config)), Ok(config.clone()));
+        let kept = config.with_policy(b"c/", Policy::Copies(2)).unwrap();
+        assert!(!kept.evicts_clean(b"c/1/1/0"));
+        for prefix in [&b""[..], b"c", b"i/"] {
+            assert_eq!(config.with_rule(prefix, rule), Err(ChangeError::Eviction));
+        }
+        let text = String::from_utf8(encode(&config)).unwrap();
+        assert!(decode(text.replace(r#""prefix":"c/""#, r#""prefix":"b/""#).as_bytes()).is_err());
     }
 
     #[test]

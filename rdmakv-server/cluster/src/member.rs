@@ -175,6 +175,12 @@ impl Replica {
         }
     }
 
+    /// Takes the value out of a key of which there is nothing else: it is kept elsewhere, too.
+    pub fn evict(&mut self) -> Option<Piece> {
+        let may_go = self.is_idle();
+        self.current.take_if(|current| may_go && current.is_value()).map(|current| current.piece)
+    }
+
     /// Returns how many orders wait.
     pub fn queue_len(&self) -> usize {
         self.queue.len()

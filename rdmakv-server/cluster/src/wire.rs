@@ -129,6 +129,8 @@ pub struct Attributes {
     pub expiry: u64,
     /// It never changes: it is a chunk of a file's frozen generation. A server believes that only of a repair.
     pub is_final: bool,
+    /// It is final, and the backing directory has it, so it may be evicted. A server believes that only of a repair.
+    pub is_clean: bool,
 }
 
 /// The arguments of a write that the primary computes. The result has the attributes of the value before; an initial value has none.
@@ -572,7 +574,7 @@ fn put_piece(out: &mut Vec<u8>, piece: Option<&Piece>, attributes: &Attributes) 
     put_u64(out, piece.length);
     put_u64(out, attributes.expiry);
     out.extend(attributes.flags.to_le_bytes());
-    out.extend([u8::from(attributes.is_final) << 1, 0, 0, 0]);
+    out.extend([u8::from(attributes.is_final) << 1 | u8::from(attributes.is_clean) << 2, 0, 0, 0]);
 }
 
 fn put_arguments(out: &mut Vec<u8>, arguments: Option<Arguments>) {
@@ -790,12 +792,13 @@ impl<'a> Reader<'a> {
         self.zeros(1)?;
         let (sum, length) = (self.u32()?, self.u64()?);
         let (expiry, flags) = (self.u64()?, self.u32()?);
-        let is_final = match self.u8()? {
-            0 => false,
-            2 => true,
+        let (is_final, is_clean) = match self.u8()? {
+            0 => (false, false),
+            2 => (true, false),
+            6 => (true, true),
             _ => return Err(WireError::Field("marks")),
         };
-        let read = Attributes { flags, expiry, is_final };
+        let read = Attributes { flags, expiry, is_final, is_clean };
         self.zeros(3)?;
         let form = match (form, k, index) {
             (0, 0, 0) if (sum, length, read) == (0, 0, Attributes::default()) => return Ok(None),

@@ -147,7 +147,10 @@ fn answer() -> impl Strategy<Value = Answer> {
 }
 
 fn attributes() -> impl Strategy<Value = Attributes> {
-    any::<(u32, u64, bool)>().prop_map(|(flags, expiry, is_final)| Attributes { flags, expiry, is_final })
+    any::<(u32, u64, bool, bool)>().prop_map(|(flags, expiry, is_final, is_clean)| {
+        let is_clean = is_final && is_clean;
+        Attributes { flags, expiry, is_final, is_clean }
+    })
 }
 
 fn request_frame() -> impl Strategy<Value = RequestFrame> {

@@ -13,10 +13,10 @@ use rustix::io::Errno;
 use crate::backing::Backing;
 use crate::clean::Clean;
 use crate::cluster::Cluster;
-use crate::drain::{AGENT, carry, frozen};
+use crate::drain::{carry, frozen};
 use crate::error::{Error, Result};
 use crate::faults::Countdown;
-use crate::finish::{Disk, DiskAnswer, Need, Outcome, Publication, Told};
+use crate::finish::{AGENT, Disk, DiskAnswer, Need, Outcome, Publication, Told};
 use crate::inode::{Edit, may_evict};
 use crate::library::{check_policies, read_config};
 use crate::map::Map;
@@ -277,7 +277,11 @@ impl Agent {
     fn remove(&mut self, ino: Ino, inode: &Inode) -> Result<()> {
         self.cluster.drop_chunks(ino, Map::new(&inode.map).chunks());
         self.cluster.finish_deletions();
-        if inode.reserved.0 > 0 {
+        // Servers that still have a piece of a chunk count it as clean.
+        if !inode.map.is_empty() {
+            self.cluster.persisted(&frozen(ino, inode))?;
+        }
+        if inode.reserved.0 > inode.generation.0 {
             self.cluster.persisted(&Frozen { generation: inode.reserved.0, runs: Vec::new(), ..frozen(ino, inode) })?;
         }
         self.backing.drop_data(ino, 0..inode.reserved.0.saturating_add(1))

@@ -167,15 +167,18 @@ impl Cluster {
 
     /// Returns the values of keys, each None if it is absent. All are asked for at once.
     ///
+    /// A chunk of which too few fragments are left counts as absent, too: each server evicts those of clean ones by itself.
+    ///
     /// # Errors
     ///
     /// The cluster does not serve.
     pub(crate) fn many(&mut self, keys: &[Key]) -> Result<Vec<Option<Value>>> {
         let values = self.client.get_many(keys.iter().map(ToString::to_string));
-        let taken = |value: std::result::Result<Option<Value>, ClientError>| {
-            Ok(value.map_err(|error| Error::of_client(&error))?.filter(|value| !value.is_empty()))
+        let taken = |(key, value): (&Key, std::result::Result<Option<Value>, ClientError>)| match value {
+            Err(ClientError::Lost { .. }) if matches!(key, Key::Chunk(..)) => Ok(None),
+            value => Ok(value.map_err(|error| Error::of_client(&error))?.filter(|value| !value.is_empty())),
         };
-        values.into_iter().map(taken).collect()
+        keys.iter().zip(values).map(taken).collect()
     }
 
     /// Begins to store a chunk. The bytes may change once this returns.

@@ -13,6 +13,7 @@ use crate::backing::Backing;
 use crate::cluster::Cluster;
 use crate::error::{Error, Result};
 use crate::faults::Countdown;
+use crate::finish::AGENT;
 use crate::map::Map;
 
 /// Bytes of chunks that are read at once.
@@ -20,9 +21,6 @@ const READ: u64 = 8 << 20;
 
 /// Bytes that are written before they are synced, and stated in the cluster.
 const SYNC: u64 = 64 << 20;
-
-/// The agent's number in `p/INO/GEN/SERVER`. No server has it.
-pub(crate) const AGENT: u8 = u8::MAX;
 
 /// Returns the chunks of an inode's generation, as servers freeze them.
 pub(crate) fn frozen(ino: Ino, inode: &Inode) -> Frozen {

@@ -38,6 +38,9 @@ use crate::faults::is_planted;
 use crate::inode::{Edit, InodeEdit};
 use crate::store::{Answer, Change, Decision, Progress, Refusal, Request, Update};
 
+/// The agent's number in `p/INO/GEN/SERVER`. No server has it.
+pub const AGENT: u8 = u8::MAX;
+
 /// An agent's wait for the answers to FREEZE.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Freezing {

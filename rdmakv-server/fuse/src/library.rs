@@ -32,6 +32,7 @@ use crate::cluster::Cluster;
 use crate::error::{Error, Result};
 use crate::node::Stores;
 use crate::volume::{Change, Listed, New, Volume, random};
+use crate::walk::{Undrained, has_drained};
 
 /// How long a mount's key lives after it was touched.
 const LIFE: Duration = Duration::from_secs(30);
@@ -48,8 +49,8 @@ const TICK: Duration = Duration::from_millis(200);
 /// How long an operation waits for a directory that another mount holds.
 const BUSY: Duration = Duration::from_secs(5);
 
-/// How long a write waits while the cluster is full.
-const FULL: Duration = Duration::from_secs(30);
+/// How often a write that waits looks at most whether files are being drained.
+const DRAINS: Duration = Duration::from_secs(5);
 
 /// Pauses of an operation that waits, at first and at most.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
@@ -68,6 +69,8 @@ pub struct Settings {
     pub settle: Duration,
     /// Bytes that each open file has in buffers at most: 64 MiB.
     pub buffered: u64,
+    /// How long a write waits for room while no file is drained, before it fails with `ENOSPC`: 2 minutes.
+    pub full: Duration,
     /// The bounds of the client.
     pub client: Options,
 }
@@ -75,7 +78,8 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         let client = Options { transfer_memory: 128 << 20, value_memory: 128 << 20, ..Options::default() };
-        Self { chunk: 512 << 10, settle: Duration::from_secs(1), buffered: 64 << 20, client }
+        let (settle, full) = (Duration::from_secs(1), Duration::from_secs(120));
+        Self { chunk: 512 << 10, settle, buffered: 64 << 20, full, client }
     }
 }
 
@@ -90,6 +94,8 @@ pub struct Files(Arc<Shared>);
 struct Shared {
     volume: Mutex<Volume>,
     life: Arc<Life>,
+    /// How long a write waits while no file is drained.
+    full: Duration,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -173,11 +179,12 @@ impl Files {
             ends: Mutex::new(false),
             end: Condvar::new(),
         });
+        let full = settings.full;
         let opened = Cluster::open(cluster, settings.client)?;
         let stores = Stores { cluster: opened, backing, mount, buffered: settings.buffered };
         let volume = Volume::open(stores, settings.chunk.trailing_zeros() as u8, settings.settle)?;
-        let shared =
-            Arc::new(Shared { volume: Mutex::new(volume), life: Arc::clone(&life), threads: Mutex::new(Vec::new()) });
+        let (volume, threads) = (Mutex::new(volume), Mutex::new(Vec::new()));
+        let shared = Arc::new(Shared { volume, life: Arc::clone(&life), full, threads });
         let (weak, other) = (Arc::downgrade(&shared), Arc::clone(&life));
         // Storing may wait for lost servers. The mount's key is touched meanwhile.
         let tick = move || while other.waits(TICK) && weak.upgrade().is_some_and(|shared| shared.tick()) {};
@@ -381,18 +388,53 @@ impl Files {
     }
 }
 
+/// An operation that waits, for a directory or for room.
+#[derive(Debug)]
+struct Waits {
+    begun: Instant,
+    /// How long it waits while no file is drained.
+    full: Duration,
+    /// When one was drained last, as far as is known.
+    drained: Instant,
+    looked: Instant,
+    seen: Undrained,
+}
+
+impl Waits {
+    fn begin(full: Duration) -> Self {
+        let now = Instant::now();
+        Self { begun: now, full, drained: now, looked: now, seen: Undrained::new() }
+    }
+
+    /// Returns whether it waited for too long. Where there is no room, that is after a time in which `look` shows no progress of the agent.
+    fn are_over(&mut self, is_busy: bool, look: impl FnOnce() -> Result<Undrained>) -> bool {
+        if is_busy {
+            return self.begun.elapsed() >= BUSY;
+        }
+        if self.looked.elapsed() >= DRAINS.min(self.full / 4) {
+            // Without an answer there is no progress.
+            let now = look().unwrap_or_else(|_| self.seen.clone());
+            self.looked = Instant::now();
+            if has_drained(&self.seen, &now) {
+                self.drained = self.looked;
+            }
+            self.seen = now;
+        }
+        self.drained.elapsed() >= self.full
+    }
+}
+
 impl Shared {
     /// Runs an operation, again while what hinders it may pass.
     fn run<T>(&self, mut operation: impl FnMut(&mut Volume) -> Result<T>) -> Result<T> {
-        let begun = Instant::now();
+        let mut waits = Waits::begin(self.full);
         let mut pause = PAUSE.0;
         loop {
             self.life.check()?;
             let outcome = operation(&mut lock(&self.volume));
             match outcome {
                 Err(error) if error.may_pass() => {
-                    let longest = if error.errno() == Errno::BUSY { BUSY } else { FULL };
-                    if begun.elapsed() >= longest {
+                    if waits.are_over(error.errno() == Errno::BUSY, || lock(&self.volume).undrained()) {
                         return Err(error);
                     }
                 }
@@ -494,7 +536,7 @@ impl File {
     ///
     /// # Errors
     ///
-    /// `ENOSPC`: the cluster was full for 30 s. `EFBIG`, `EBADF`, `EIO`.
+    /// `ENOSPC`: the cluster was full for 2 minutes, and no file was drained meanwhile. `EFBIG`, `EBADF`, `EIO`.
     pub fn write_at(&mut self, offset: u64, data: &[u8]) -> Result<()> {
         let handle = self.handle()?;
         self.files.0.run(|volume| volume.write(handle, Some(offset), data)).map(|_| ())
@@ -593,8 +635,9 @@ pub(crate) fn check_policies(config: &Config) -> Result<()> {
     for prefix in ["c/", "d/", "i/", "m/", "n/", "p/"] {
         // The shortest key of each.
         if config.policy(format!("{prefix}1").as_bytes()).may_lose() == 0 {
+            let more = if prefix == "c/" { ",evict=clean" } else { "" };
             let why = format!(
-                "use cluster: keys {prefix}… are on one server each: run `rdmakv cluster policy {prefix} copies:2`"
+                "use cluster: keys {prefix}… are on one server each: run `rdmakv cluster policy {prefix} copies:2{more}`"
             );
             return Err(Error::new(Errno::INVAL, why));
         }

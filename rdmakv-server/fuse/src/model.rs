@@ -45,6 +45,8 @@ pub(crate) struct Shape {
     pub(crate) dead_mounts: u8,
     /// A server may be lost.
     pub(crate) loses_server: bool,
+    /// Dirty chunks that servers take, if that is bounded.
+    pub(crate) room: Option<usize>,
     /// Operations that a mount may choose.
     pub(crate) choices: &'static [Operation],
 }
@@ -63,6 +65,8 @@ pub(crate) enum Action {
     Begin(u8, Operation),
     Mount(u8),
     Release(u8),
+    /// A write that waits for room fails, and its program closes the file.
+    GiveUp(u8),
     KillMount(u8),
     Expire(u8),
     Late(usize),
@@ -148,6 +152,7 @@ pub(crate) struct World {
     inodes: u64,
     bytes: u8,
     published: u32,
+    room: Option<usize>,
     violation: Option<&'static str>,
 }
 
@@ -186,6 +191,16 @@ fn written(generation: Generation) -> Written {
     Written { size: 2 * CHUNK, map, modified: Time::default() }
 }
 
+/// Tells a server that the backing has a generation.
+fn persist(finals: &mut Finals, frozen: &BTreeMap<File, [Bytes; 2]>, (ino, generation): File) {
+    if !is_planted("thawed") {
+        return finals.persisted(ino, generation);
+    }
+    *finals = Finals::default();
+    let others = frozen.keys().filter(|&&(other, of)| other != ino || of > generation);
+    others.for_each(|&(ino, generation)| finals.freeze(ino, generation));
+}
+
 /// Returns the bytes that a server states to have on disk.
 fn stated(draining: &Draining) -> Ranges {
     let mut ranges = draining.value();
@@ -196,7 +211,7 @@ fn stated(draining: &Draining) -> Ranges {
 }
 
 impl World {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(shape: &Shape) -> Self {
         let mount = |number: u8| Mount {
             id: MountId(u64::from(number) + 1),
             is_alive: true,
@@ -225,6 +240,7 @@ impl World {
             inodes: Ino::ROOT.0,
             bytes: 0,
             published: 0,
+            room: shape.room,
             violation: None,
         };
         let lease = Directory::default().encode();
@@ -294,7 +310,7 @@ impl World {
                 continue;
             }
             if mount.job.is_some() {
-                actions.push(Action::Mount(at));
+                actions.push(if self.waits(mount) { Action::GiveUp(at) } else { Action::Mount(at) });
                 if mount.is_expired || dead < usize::from(shape.dead_mounts) {
                     actions.push(Action::KillMount(at));
                 }
@@ -380,6 +396,7 @@ impl World {
                 self.begin(mount, operation);
             }
             Action::Mount(mount) => self.go_on(mount),
+            Action::GiveUp(mount) => self.give_up(mount),
             Action::Release(mount) => {
                 let mount = &mut self.mounts[usize::from(mount)];
                 let held = mount.held.take().expect("a lease");
@@ -460,10 +477,34 @@ impl World {
         let Key::Chunk(_, _, index) = key else { return false };
         let primary = self.primary(self.epoch(), index);
         let accepts = self.servers[usize::from(primary)].finals.accepts(&key) || is_planted("frozen-changed");
+        let accepts = accepts && !self.is_full();
         if accepts {
             self.write(key, Some(vec![bytes]));
         }
         accepts
+    }
+
+    /// Returns whether servers take no more chunks until some of those that they have are on the backing.
+    fn is_full(&self) -> bool {
+        let is_dirty = |key: &&Key| matches!(key, Key::Chunk(..)) && !self.may_go(key);
+        self.room.is_some_and(|room| self.keys.keys().filter(is_dirty).count() >= room)
+    }
+
+    /// Returns whether a mount waits for room.
+    fn waits(&self, mount: &Mount) -> bool {
+        matches!(mount.job, Some(Job::Putting(Writing { step: 0 | 1 | 3, .. }))) && self.is_full()
+    }
+
+    fn give_up(&mut self, mount: u8) {
+        let at = usize::from(mount);
+        let Some(Job::Putting(Writing { ino, step, .. })) = self.mounts[at].job.take() else { return };
+        let (id, Some(inode)) = (self.mounts[at].id, self.inode(ino)) else { return };
+        let edit = |edit| Step::Inode(InodeEdit { ino, edit });
+        // What was synced is the file. Without that it is the earlier generation.
+        let sync = (step == 3).then(|| edit(Edit::Sync(id, written(inode.reserved), true)));
+        let steps = sync.into_iter().chain([edit(Edit::Settle(id))]).collect();
+        let (sequence, request) = Sequence::begin(steps).expect("steps");
+        self.mounts[at].job = Some(Job::Running(sequence, request, None));
     }
 
     fn begin(&mut self, mount: u8, operation: Operation) {
@@ -698,6 +739,12 @@ impl World {
                 return DiskAnswer::Done(0);
             }
             Disk::Drop(ino, below) => {
+                let reserved =
+                    self.keys.get(&Key::Inode(*ino)).map(|(_, value)| Inode::decode(value).expect("an inode"));
+                let reserved = reserved.map_or(Generation(0), |inode| inode.reserved);
+                for server in &mut self.servers {
+                    persist(&mut server.finals, &self.frozen, (*ino, below.unwrap_or(reserved)));
+                }
                 backing.data.retain(|file, _| file.0 != *ino || below.is_some_and(|below| file.1 >= below));
                 return DiskAnswer::Done(0);
             }

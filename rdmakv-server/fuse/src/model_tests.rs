@@ -18,7 +18,10 @@ const ALL: &[Operation] = &[
 ];
 
 /// Two mounts that do anything to two names, of which any may die, with a server.
-const LARGE: Shape = Shape { operations: 5, dead_mounts: 2, loses_server: true, choices: ALL };
+const LARGE: Shape = Shape { operations: 5, dead_mounts: 2, loses_server: true, room: None, choices: ALL };
+
+/// The same with room for a file and a half.
+const TIGHT: Shape = Shape { room: Some(3), ..LARGE };
 
 /// One file that comes and goes.
 const ONE: Shape = Shape { operations: 4, choices: &[Operation::Write(0), Operation::Unlink(0)], ..LARGE };
@@ -27,7 +30,8 @@ const ONE: Shape = Shape { operations: 4, choices: &[Operation::Write(0), Operat
 const WRITTEN: Shape = Shape { operations: 2, choices: &[Operation::Write(0)], ..LARGE };
 
 /// One file, written once by each mount.
-const SMALL: Shape = Shape { operations: 1, dead_mounts: 1, loses_server: true, choices: &[Operation::Write(0)] };
+const SMALL: Shape =
+    Shape { operations: 1, dead_mounts: 1, loses_server: true, room: None, choices: &[Operation::Write(0)] };
 
 /// All states of a small world.
 struct Explored(Shape);
@@ -37,7 +41,7 @@ impl Model for Explored {
     type Action = Action;
 
     fn init_states(&self) -> Vec<World> {
-        vec![World::new()]
+        vec![World::new(&self.0)]
     }
 
     fn actions(&self, world: &World, actions: &mut Vec<Action>) {
@@ -58,14 +62,14 @@ impl Model for Explored {
 /// Takes steps at random. Returns the world after them, or after a violation.
 fn walk(shape: &Shape, seed: u64, steps: u32) -> World {
     let mut dice = Dice(seed);
-    let mut world = World::new();
+    let mut world = World::new(shape);
     let shows = std::env::var("RDMAKV_WALK").is_ok_and(|shown| shown == seed.to_string());
     for _ in 0..steps {
         let mut actions = world.actions(shape);
         // Losses are rare, and so is what may happen at any time.
         let is_rare = |action: &Action| {
             matches!(action, Action::Remove(_) | Action::KillServer(_) | Action::KillMount(_) | Action::Expire(_))
-                || matches!(action, Action::Late(_) | Action::Evict(_))
+                || matches!(action, Action::Late(_) | Action::Evict(_) | Action::GiveUp(_))
         };
         let rare = dice.below(24) == 0;
         let (chosen, others): (Vec<Action>, Vec<Action>) = actions.iter().partition(|action| is_rare(action) == rare);
@@ -88,7 +92,7 @@ fn walk(shape: &Shape, seed: u64, steps: u32) -> World {
 /// Lets mounts end, and agents and servers go on, without new operations and losses. Returns whether the backing shows all.
 fn settle(world: &mut World, seed: u64) -> bool {
     let mut dice = Dice(seed);
-    let shape = Shape { operations: 0, dead_mounts: 0, loses_server: false, choices: &[] };
+    let shape = Shape { operations: 0, dead_mounts: 0, loses_server: false, room: None, choices: &[] };
     // A server that was killed is removed.
     let losing = Shape { loses_server: true, ..shape.clone() };
     let is_dead = |action: &Action| matches!(action, Action::Remove(at) if world.is_dead(*at));
@@ -114,17 +118,26 @@ fn walks() -> u64 {
     std::env::var("RDMAKV_WALKS").map_or(300, |walks| walks.parse().expect("RDMAKV_WALKS is a number"))
 }
 
-#[test]
-fn walks_lose_no_bytes_and_end_persisted() {
+fn end_persisted(shape: &Shape) {
     let mut published = 0;
     for seed in 0..walks() {
-        let mut world = walk(&LARGE, seed, 400);
+        let mut world = walk(shape, seed, 400);
         assert_eq!(world.violation(), None, "seed {seed}");
         let is_persisted = settle(&mut world, seed);
-        assert!(is_persisted, "seed {seed}: {:?} {:?}", world.violation(), world.actions(&LARGE));
+        assert!(is_persisted, "seed {seed}: {:?} {:?}", world.violation(), world.actions(shape));
         published += world.published();
     }
     assert!(u64::from(published) > walks(), "only {published} names were published");
+}
+
+#[test]
+fn walks_lose_no_bytes_and_end_persisted() {
+    end_persisted(&LARGE);
+}
+
+#[test]
+fn writers_that_wait_for_room_end_persisted() {
+    end_persisted(&TIGHT);
 }
 
 #[test]
@@ -146,8 +159,15 @@ fn explores_small_worlds_for_long() {
 
 #[test]
 fn walks_find_planted_faults() {
-    for fault in ["frozen-changed", "p-before-fsync", "finish-with-hole", "dirty-evicted", "freeze-not-all", "no-fence"]
-    {
+    for fault in [
+        "frozen-changed",
+        "p-before-fsync",
+        "finish-with-hole",
+        "dirty-evicted",
+        "freeze-not-all",
+        "no-fence",
+        "thawed",
+    ] {
         faults::plant(fault);
         let shapes = [&LARGE, &ONE, &WRITTEN];
         let shape = |seed: u64| shapes[seed as usize % shapes.len()];

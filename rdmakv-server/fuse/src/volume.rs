@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::inode::{Attributes, Edit};
 use crate::names::{Held, Lookup, look_up};
 use crate::node::{FLUSH_AFTER, Node, Stores};
-use crate::walk::{entries, unsettled};
+use crate::walk::{Undrained, entries, undrained, unsettled};
 
 /// How often other mounts' wishes for directories are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -526,6 +526,15 @@ impl Volume {
     /// The cluster does not serve.
     pub(crate) fn unsettled(&mut self) -> Result<Option<Vec<u8>>> {
         unsettled(&mut self.stores.cluster)
+    }
+
+    /// Returns what the agent has to do, and how far it came.
+    ///
+    /// # Errors
+    ///
+    /// The cluster does not serve.
+    pub(crate) fn undrained(&mut self) -> Result<Undrained> {
+        undrained(&mut self.stores.cluster)
     }
 
     fn handle(&self, handle: u64) -> Result<Handle> {

@@ -1,9 +1,16 @@
 //! A walk through all names, for what the backing does not show yet.
 
-use rdmakv_proto::files::{BUCKETS, Bucket, Entry, Ino, Key, Kind, Standing};
+use std::collections::BTreeMap;
+
+use rdmakv_client::Value;
+use rdmakv_proto::files::{BUCKETS, Bucket, Entry, Generation, Ino, Inode, Key, Kind, Standing, State};
 
 use crate::cluster::Cluster;
 use crate::error::{Error, Result};
+use crate::finish::AGENT;
+
+/// Keys that are asked for at once.
+const KEYS: usize = 256;
 
 /// A directory on the way from the root: its inode and its name.
 pub(crate) type Way = Vec<(Ino, Vec<u8>)>;
@@ -85,6 +92,39 @@ pub(crate) fn unsettled(cluster: &mut Cluster) -> Result<Option<Vec<u8>>> {
     Ok(None)
 }
 
+/// The frozen generations that the backing does not show, each with the ranges that the agent wrote of it.
+pub(crate) type Undrained = BTreeMap<(Ino, Generation), Option<Vec<u8>>>;
+
+/// Returns what the agent has to do, and how far it came.
+///
+/// # Errors
+///
+/// As [`Walk::next`].
+pub(crate) fn undrained(cluster: &mut Cluster) -> Result<Undrained> {
+    let (mut walk, mut all) = (Walk::new(), Undrained::new());
+    while let Some((_, entries)) = walk.next(cluster)? {
+        let files: Vec<Ino> = entries.iter().filter(|entry| entry.kind == Kind::File).map(|entry| entry.ino).collect();
+        for some in files.chunks(KEYS) {
+            let inodes: Vec<Key> = some.iter().map(|&ino| Key::Inode(ino)).collect();
+            let decoded = |value: Option<Value>| value.and_then(|value| Inode::decode(&value).ok());
+            let inodes = some.iter().zip(cluster.many(&inodes)?.into_iter().map(decoded));
+            let frozen = inodes.filter_map(|(&ino, inode)| Some((ino, inode?)));
+            let frozen = frozen.filter(|(_, inode)| inode.state == State::Frozen && inode.writer.is_none());
+            let frozen: Vec<(Ino, Generation)> = frozen.map(|(ino, inode)| (ino, inode.generation)).collect();
+            let ranges: Vec<Key> =
+                frozen.iter().map(|&(ino, generation)| Key::Persisted(ino, generation, AGENT)).collect();
+            let ranges = cluster.many(&ranges)?.into_iter().map(|value| value.map(Value::into_vec));
+            all.extend(frozen.into_iter().zip(ranges));
+        }
+    }
+    Ok(all)
+}
+
+/// Returns whether the agent came further between two looks.
+pub(crate) fn has_drained(before: &Undrained, now: &Undrained) -> bool {
+    before.iter().any(|(file, ranges)| now.get(file) != Some(ranges))
+}
+
 /// Returns all entries of a directory.
 ///
 /// # Errors
@@ -99,4 +139,21 @@ pub(crate) fn entries(cluster: &mut Cluster, directory: Ino) -> Result<Vec<Entry
         entries.extend(bucket.entries().iter().cloned());
     }
     Ok(entries)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_left_counts_as_drained() {
+        let file = |ino, ranges: Option<&[u8]>| ((Ino(ino), Generation(1)), ranges.map(<[u8]>::to_vec));
+        let before = Undrained::from([file(5, None), file(6, Some(b"1"))]);
+        assert!(!has_drained(&before, &before) && !has_drained(&Undrained::new(), &before));
+        // A file that came is no progress, one that went or got further is.
+        let more = Undrained::from([file(5, None), file(6, Some(b"1")), file(7, None)]);
+        assert!(!has_drained(&before, &more));
+        assert!(has_drained(&before, &Undrained::from([file(6, Some(b"1"))])));
+        assert!(has_drained(&before, &Undrained::from([file(5, Some(b"0")), file(6, Some(b"1"))])));
+    }
 }

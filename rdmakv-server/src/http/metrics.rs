@@ -218,7 +218,7 @@ fn kernel(text: &mut Text, now: &Snapshot) {
 
 fn cluster(text: &mut Text, shared: &Shared) {
     let Some(cluster) = &shared.cluster else { return };
-    let gauges = cluster.gauges();
+    let gauges = cluster.gauges(&shared.shards);
     let mut part = text.family("gauge", "cluster_part", "The part of this server in its cluster.");
     part.one(&format!("part=\"{}\"", gauges.part), 1);
     for (name, help, value) in [
@@ -250,6 +250,17 @@ fn cluster(text: &mut Text, shared: &Shared) {
         ("lost_epoch", "That epoch.", u64::from(gauges.lost.1)),
     ] {
         text.gauge(&format!("cluster_{name}"), help, value);
+    }
+    let (dirty, clean, limit) = gauges.files;
+    text.gauge("files_dirty_bytes", "Memory of chunks of files that the backing directory does not have.", dirty);
+    text.gauge("files_clean_bytes", "Memory of chunks of files that it has, which may be evicted.", clean);
+    text.gauge("files_dirty_limit_bytes", "Memory that dirty chunks may take; writes beyond it wait.", limit);
+    for (name, value) in cluster.file_counts().list() {
+        let help = match name {
+            "files_evicted" => "Clean chunks of files that were evicted.",
+            _ => "Writes of chunks that were refused because of the limit. Their mounts try again.",
+        };
+        text.counter(&format!("{name}_total"), help, value);
     }
     for (name, value) in cluster.counts().list() {
         let help = format!("As in `stats cluster`: {}.", name.trim_start_matches("cluster_").replace('_', " "));

@@ -202,7 +202,7 @@ pub(super) fn data(query: &str, scene: &Scene) -> Answer {
             kernel: snapshot.kernel.as_ref().map(|kernel| Kernel { gets: kernel.gets, passed: kernel.passed() }),
             flash: flash(&snapshot),
             cluster: scene.shared.cluster.as_ref().map(|cluster| {
-                let gauges = cluster.gauges();
+                let gauges = cluster.gauges(&scene.shared.shards);
                 Cluster {
                     part: gauges.part,
                     epoch: gauges.epoch,

@@ -28,6 +28,16 @@ counters! { shared
     }
 }
 
+counters! { shared
+    /// Chunks of files that came and went.
+    FileCounts {
+        /// Clean chunks that were evicted.
+        evicted = "files_evicted",
+        /// Chunks that were refused because too many are dirty.
+        refused = "files_refused",
+    }
+}
+
 /// The state of a server in its cluster, at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClusterGauges {
@@ -53,6 +63,8 @@ pub struct ClusterGauges {
     pub staged_bytes: u64,
     /// Pieces in memory, and the bytes of their values.
     pub pieces: (u64, u64),
+    /// Bytes of memory that chunks of files take: dirty ones, clean ones, and how many dirty ones may.
+    pub files: (u64, u64, u64),
     /// The progress of the repair in this epoch, as the agent reports it.
     pub repair: Report,
     /// Values that the agent found lost in the last epoch in which some were, and that epoch.

@@ -15,7 +15,7 @@ mod latencies;
 mod session;
 mod store;
 
-pub use cluster::{ClusterCounts, ClusterGauges};
+pub use cluster::{ClusterCounts, ClusterGauges, FileCounts};
 pub use datagrams::DatagramCounts;
 pub use fabric::{FabricCounts, FabricGauges, Report, Reported, by_name};
 pub(crate) use fabric::{add, count};

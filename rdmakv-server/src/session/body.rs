@@ -1,8 +1,9 @@
 //! The data of a request: from the line that announces it until all of it is there.
 
+use super::cluster::Cluster;
 use super::room::Room;
 use super::{COPIED, Context, Recalled, Shards, watch};
-use crate::store::{ChunkWriter, Found, Mode, Outcome, Refused, Reserved, Terms};
+use crate::store::{ChunkWriter, Found, Mode, Outcome, Refused, Terms};
 use rdmakv_proto::commands::binary::Header;
 
 /// The reply to an item's data, in the protocol of its request.
@@ -58,6 +59,9 @@ enum Destination {
     },
 }
 
+/// Chunks of files that are evicted for one piece at most.
+const EVICTIONS: u32 = 4;
+
 /// Data of a request, as much of it as has come.
 #[derive(Debug)]
 pub(super) struct Body {
@@ -108,24 +112,31 @@ impl Body {
         Self { destination: Destination::Login { bytes: Vec::new(), request }, got: 0, len, ended }
     }
 
-    /// Returns an empty body for a call, which is its first `call_len` bytes. A chunk takes the others, or else the reserve.
+    /// Returns an empty body for a call, which is its first `call_len` bytes. A chunk takes the others, or else the reserve. Clean chunks of
+    /// files go if there is no memory.
     ///
     /// # Errors
     ///
     /// The piece is larger than items may be.
     pub(super) fn of_call(
-        reserve: impl FnOnce(usize) -> Option<Reserved>,
+        cluster: &Cluster,
         key: &[u8],
         (len, call_len): (usize, usize),
         cx: &Context<'_>,
     ) -> Result<Self, TooLarge> {
         let shard = cx.shared.shards.of(key);
         let piece = len - call_len;
-        let chunk = || cx.shared.shards.at(shard).reserve(key, piece, 0, 0, cx.now);
-        let writer = match (piece > 0).then(chunk).transpose() {
-            Ok(writer) => writer.map_or(Room::None, Room::Chunk),
-            Err(Refused::NoMemory) => reserve(piece).map_or(Room::Skipped, Room::Reserve),
-            Err(Refused::TooLarge) => return Err(TooLarge),
+        let mut attempts = 0;
+        let writer = loop {
+            let chunk = || cx.shared.shards.at(shard).reserve(key, piece, 0, 0, cx.now);
+            match (piece > 0).then(chunk).transpose() {
+                Ok(writer) => break writer.map_or(Room::None, Room::Chunk),
+                Err(Refused::NoMemory) if attempts < EVICTIONS && cluster.make_room(&cx.shared.shards, key, cx.now) => {
+                    attempts += 1;
+                }
+                Err(Refused::NoMemory) => break cluster.reserve(piece).map_or(Room::Skipped, Room::Reserve),
+                Err(Refused::TooLarge) => return Err(TooLarge),
+            }
         };
         let destination = Destination::Call { key: key.into(), call: Vec::new(), call_len, writer, shard };
         Ok(Self { destination, got: 0, len, ended: true })

@@ -9,6 +9,12 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
+use super::Shards;
+use super::adoption::{self, Adoption, Step};
+use super::files::{self, Admission, FileChunks};
+use super::room::Room;
+use crate::metrics::{ClusterCounts, ClusterGauges, FileCounts, add, count};
+use crate::store::{self, Handle, Pieces, Refused, Reserve, Reserved, Store};
 use crc_fast::{CrcAlgorithm, checksum};
 use indexmap::IndexMap;
 use rdmakv_cluster::codec::piece_length;
@@ -22,22 +28,12 @@ use rdmakv_cluster::messages::{
 use rdmakv_cluster::wire::{About, Arguments, Attributes, Entry, ReplyFrame, RequestFrame, WireError, carries_piece};
 use rdmakv_cluster::writer::CARRIED;
 use rdmakv_proto::clock;
-use rdmakv_proto::files::{Finals, Generation, Ino, Key};
-
-use super::Shards;
-use super::adoption::{self, Adoption, Step};
-use super::room::Room;
-use crate::metrics::{ClusterCounts, ClusterGauges, count};
-use crate::store::{self, Handle, Pieces, Refused, Reserve, Reserved, Store};
 
 /// Bytes beside the memory for items, for pieces of writes that were ordered and not staged.
 const RESERVE: usize = 4 << 20;
 
 /// Bytes of a page of keys after which no other key is added.
 const PAGE: usize = 48 << 10;
-
-/// Frozen generations that are not persisted, at most. Agents repeat the call for more.
-const FROZEN: usize = 1 << 16;
 
 /// Keys that are looked at for a page under one lock: those whose part is computed, and those at which a look is enough.
 const LISTED: (usize, usize) = (250, 10_000);
@@ -62,8 +58,7 @@ pub struct Cluster {
     clock_skew: u64,
     /// For pieces of ordered writes where the store has no room.
     reserve: Arc<Reserve>,
-    /// The generations of files that are frozen. Its lock is taken last, and held for a look only.
-    finals: Mutex<Finals>,
+    files: FileChunks,
 }
 
 /// The replicas of one shard.
@@ -171,8 +166,20 @@ impl Cluster {
             lost: Mutex::default(),
             counts: ClusterCounts::default(),
             reserve: Arc::new(Reserve::new(RESERVE)),
-            finals: Mutex::default(),
+            files: FileChunks::default(),
         }
+    }
+
+    /// Sets the share of the memory that chunks of files may take which are not on the backing directory, in percent.
+    #[must_use]
+    pub fn with_dirty_limit(mut self, percent: u8) -> Self {
+        self.files.set_dirty_limit(percent);
+        self
+    }
+
+    /// Returns the counts of chunks of files.
+    pub fn file_counts(&self) -> &FileCounts {
+        self.files.counts()
     }
 
     /// Returns memory for a piece of so many bytes that finds no chunk, if it may be one of an ordered write.
@@ -270,6 +277,13 @@ impl Cluster {
         }
 
         let mut shard = self.shard(at);
+        let in_file = files::chunk(key).and(room.writer()).map(|writer| shards.at(at).memory_of(writer));
+        if let (Some(bytes), Some(is_repair)) = (in_file, files::brings(&request.call))
+            && !self.admits(shards, at, &mut shard, (key, now), (bytes, is_repair))
+        {
+            room.abandon(shards, at);
+            return self.decline(&request, reply);
+        }
         shard.member.iter_mut().for_each(|member| member.set_connection(connection));
         let of_repair = matches!(request.call, Call::Repair { .. });
         let is_tombstone = request.call.piece().is_some_and(|piece| piece.form == Form::Tombstone);
@@ -285,8 +299,14 @@ impl Cluster {
             }
             _ => None,
         };
-        if let (Some(piece), true) = (piece, of_repair && (attributes.is_final || self.is_frozen(key))) {
+        if let (Some(piece), Some(bytes)) = (piece, in_file) {
+            shard.pieces.count_file(piece, bytes);
+        }
+        if let (Some(piece), true) = (piece, of_repair && (attributes.is_final || self.files.is_frozen(key))) {
             shard.pieces.make_final(piece);
+            if attributes.is_clean || self.files.is_persisted(key) {
+                shard.pieces.make_clean(piece);
+            }
         }
         if let (Some(piece), true) = (piece, carries_piece(&request.call)) {
             put_chunk(&mut request.call, Chunk(piece));
@@ -308,7 +328,9 @@ impl Cluster {
         let (named, carried) = pieces(&stays.answer, is_read);
         let of = |piece: Option<&Piece>| piece.and_then(|piece| shard.pieces.get(piece.chunk.0));
         let is_final = named.is_some_and(|piece| shard.pieces.is_final(piece.chunk.0));
-        let attributes = of(named).map(|(_, flags, expiry)| Attributes { flags, expiry, is_final }).unwrap_or_default();
+        let is_clean = is_final && named.is_some_and(|piece| shard.pieces.is_clean(piece.chunk.0));
+        let attributes = of(named).map(|(_, flags, expiry)| Attributes { flags, expiry, is_final, is_clean });
+        let attributes = attributes.unwrap_or_default();
         let bytes = of(carried).map(|(bytes, ..)| bytes).unwrap_or_default();
         reply(&ReplyFrame { attributes, reply: stays.clone() }, bytes);
         Ok(())
@@ -332,7 +354,7 @@ impl Cluster {
             _ if standing.epoch != request.epoch => Answer::OtherEpoch,
             Call::Keys { select, from } => self.keys((select, from), now, page),
             Call::Freeze(frozen) => self.freeze(shards, &frozen),
-            Call::Persisted(frozen) => self.persisted(&frozen),
+            Call::Persisted(frozen) => self.persisted(shards, &frozen),
             Call::Report(report) => {
                 *self.report.lock().unwrap_or_else(PoisonError::into_inner) = (standing.epoch, report);
                 if report.lost > 0 {
@@ -350,18 +372,12 @@ impl Cluster {
 
     /// Refuses changes of a generation's chunks from now on. It is frozen once no write of one is under way here.
     fn freeze(&self, shards: &Shards, frozen: &Frozen) -> Answer {
-        let (ino, generation) = (Ino(frozen.ino), Generation(frozen.generation));
-        {
-            let mut finals = self.finals();
-            if finals.len() >= FROZEN && !finals.has(ino, generation) {
-                return Answer::Busy;
-            }
-            finals.freeze(ino, generation);
+        if !self.files.freeze(frozen) {
+            return Answer::Busy;
         }
         // Also those that a repair brings later are final: it takes the mark along.
         let mut is_busy = false;
-        for index in frozen.runs.iter().flat_map(|&(first, count)| first..first.saturating_add(count)) {
-            let key = Key::Chunk(ino, generation, index).to_string();
+        for key in files::keys(frozen).map(|key| key.to_string()) {
             let mut shard = self.shard(shards.of(key.as_bytes()));
             let Shard { keys, pieces, .. } = &mut *shard;
             let Some(replica) = keys.get(key.as_bytes()) else { continue };
@@ -371,20 +387,82 @@ impl Cluster {
         if is_busy { Answer::Busy } else { Answer::Taken }
     }
 
-    /// Forgets a generation that the backing shows. Chunks that are here stay final.
-    fn persisted(&self, frozen: &Frozen) -> Answer {
-        self.finals().forget(Ino(frozen.ino), Generation(frozen.generation));
+    /// Takes a generation that the backing shows. Its chunks stay final, and are clean: they may be evicted.
+    fn persisted(&self, shards: &Shards, frozen: &Frozen) -> Answer {
+        self.files.persisted(frozen);
+        for key in files::keys(frozen).map(|key| key.to_string()) {
+            let mut shard = self.shard(shards.of(key.as_bytes()));
+            let Shard { keys, pieces, .. } = &mut *shard;
+            if let Some(current) = keys.get(key.as_bytes()).and_then(Replica::current) {
+                pieces.make_final(current.piece.chunk.0);
+                pieces.make_clean(current.piece.chunk.0);
+            }
+        }
         Answer::Taken
     }
 
-    fn finals(&self) -> MutexGuard<'_, Finals> {
-        self.finals.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns whether a chunk of a file has room beside others. Clean ones make room for it.
+    fn admits(
+        &self,
+        shards: &Shards,
+        at: usize,
+        shard: &mut Shard,
+        (key, now): (&[u8], u64),
+        (bytes, is_repair): (u64, bool),
+    ) -> bool {
+        let limits = self.files.limits(shards.at(at).memory_for_items());
+        let admits = match limits.admit(shard.pieces.file_bytes(), bytes, is_repair) {
+            Admission::Fits => true,
+            Admission::After(bytes) => self.evict_clean((shards, at), shard, (key, now), bytes) || is_repair,
+            Admission::Refused => false,
+        };
+        if !admits {
+            count(&self.files.counts().refused);
+        }
+        admits
     }
 
-    /// Returns whether a key is a chunk of a generation that was frozen here.
-    fn is_frozen(&self, key: &[u8]) -> bool {
-        let key = std::str::from_utf8(key).ok().filter(|key| key.starts_with("c/")).and_then(Key::parse);
-        key.is_some_and(|key| !self.finals().accepts(&key))
+    /// Evicts clean chunks of files for a piece that finds no memory. Returns whether one went.
+    pub(super) fn make_room(&self, shards: &Shards, key: &[u8], now: u64) -> bool {
+        let at = shards.of(key);
+        self.evict_clean((shards, at), &mut self.shard(at), (key, now), 1)
+    }
+
+    /// Evicts the oldest clean chunks of files until so many bytes of memory are free. Returns false if there are too few.
+    ///
+    /// Each server does this by itself. A client that finds none at the primary, or too few fragments, reads the backing directory.
+    fn evict_clean(
+        &self,
+        (shards, at): (&Shards, usize),
+        shard: &mut Shard,
+        (key, now): (&[u8], u64),
+        bytes: u64,
+    ) -> bool {
+        // While keys are taken into an epoch, none goes.
+        if self.membership().standing(key, clock::boot()).is_none() {
+            return false;
+        }
+        let config = self.policies.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let Shard { keys, pieces, .. } = shard;
+        let before = pieces.file_bytes().1;
+        while before - pieces.file_bytes().1 < bytes {
+            let Some((number, key)) = pieces.oldest_clean() else { return false };
+            let key: Box<[u8]> = key.into();
+            if !config.as_ref().is_some_and(|config| config.evicts_clean(&key)) {
+                return false;
+            }
+            let is_it =
+                |replica: &&mut Replica| replica.current().is_some_and(|current| current.piece.chunk == Chunk(number));
+            let evicted = keys.get_mut(&key).filter(is_it).and_then(Replica::evict);
+            let Some(piece) = evicted else {
+                pieces.keep_clean(number);
+                continue;
+            };
+            pieces.free(&mut shards.at(at), piece.chunk.0, now);
+            keys.swap_remove(&key);
+            add(&self.files.counts().evicted, 1);
+        }
+        true
     }
 
     /// Appends the entries of a page of keys. Looks at a bounded number of them.
@@ -470,7 +548,7 @@ impl Cluster {
         let call_id = CallId(0);
         let clock_skew = self.clock_skew;
         let is_frozen = matches!(request.call, Call::Stage { .. } | Call::Order { .. } | Call::Publish { .. })
-            && self.is_frozen(key);
+            && self.files.is_frozen(key);
         let mut chunks = Lent { pieces, shards, at, key, now, arguments, is_over, is_frozen, clock_skew };
         let mut replies = member.take(replica, &standing, (call_id, request), boot, &mut chunks);
         if replies.is_empty() {
@@ -661,14 +739,14 @@ impl Cluster {
             shard.pieces.clear(&mut shards.at(at), clock::now());
             (shard.member, shard.keys, shard.unsettled) = (None, IndexMap::new(), Unsettled::default());
         }
-        *self.finals() = Finals::default();
+        self.files.clear();
         // The next configuration is the first of another run. Until then keys are resilient or plain as they were.
         *self.adopted.lock().unwrap_or_else(PoisonError::into_inner) = None;
         count(&self.counts.restarts);
     }
 
     /// Returns the state at this moment.
-    pub fn gauges(&self) -> ClusterGauges {
+    pub fn gauges(&self, shards: &Shards) -> ClusterGauges {
         let mut gauges = ClusterGauges::default();
         {
             let membership = self.membership();
@@ -702,6 +780,10 @@ impl Cluster {
             gauges.staged_bytes += shard.member.as_ref().map_or(0, Member::staged_bytes);
             let (pieces, bytes) = shard.pieces.size();
             gauges.pieces = (gauges.pieces.0 + pieces as u64, gauges.pieces.1 + bytes);
+            let (dirty, clean) = shard.pieces.file_bytes();
+            let most = self.files.limits(shards.at(at).memory_for_items()).dirty;
+            let files = gauges.files;
+            gauges.files = (files.0 + dirty, files.1 + clean, files.2 + most);
         }
         gauges
     }

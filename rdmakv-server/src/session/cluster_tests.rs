@@ -30,7 +30,11 @@ fn configuration() -> Configuration {
 
 /// Returns a server that has adopted this configuration, and has a right for a minute.
 fn server(config: &Configuration) -> (Shared, Arc<Cluster>) {
-    let stores = Config { memory: 8 << 20, huge: false, ..Config::default() };
+    server_of(8 << 20, config)
+}
+
+fn server_of(memory: usize, config: &Configuration) -> (Shared, Arc<Cluster>) {
+    let stores = Config { memory, huge: false, ..Config::default() };
     let mut shared = Shared::new(Shards::new(&stores, 1).unwrap(), Settings { threads: 1, ..Settings::default() }, NOW);
     let identity = Identity {
         name: "tcp:a".to_owned(),
@@ -127,7 +131,7 @@ fn epochs_keep_values_but_for_flushes_and_policies() {
     // A key that loses its policy is dropped.
     let next = next.with_policy(b"r:", Policy::None).unwrap();
     adopt(&shared, &cluster, &next, 8);
-    let gauges = cluster.gauges();
+    let gauges = cluster.gauges(&shared.shards);
     assert_eq!((gauges.keys, gauges.pieces, gauges.epoch), (0, (0, 0), next.epoch().0));
 }
 
@@ -149,7 +153,7 @@ fn values_that_expired_are_forgotten_as_tombstones() {
     let [entry] = &unsettled(NOW + 10)[..] else { panic!("the agent is told of it") };
     assert_eq!((entry.about, entry.version), (About::Tombstone, version));
     assert_eq!(answer(&at(Call::Forget { version }, NOW + 10)).0, Answer::Taken);
-    assert_eq!((cluster.gauges().keys, cluster.gauges().pieces), (0, (0, 0)));
+    assert_eq!((cluster.gauges(&shared.shards).keys, cluster.gauges(&shared.shards).pieces), (0, (0, 0)));
 }
 
 #[test]
@@ -226,16 +230,23 @@ fn an_epoch_takes_many_keys_in_steps() {
         assert!(sent.starts_with(b"MX "));
     }
     // All writes are pending yet. Keys of one prefix lose their policy.
-    assert_eq!((cluster.gauges().keys, cluster.gauges().pending), (count, count));
+    assert_eq!((cluster.gauges(&shared.shards).keys, cluster.gauges(&shared.shards).pending), (count, count));
     let next = config.with_policy(b"r:a", Policy::Copies(3)).unwrap();
     adopt(&shared, &cluster, &next, 6);
-    assert_eq!((cluster.gauges().keys, cluster.gauges().pending), (count, count));
+    assert_eq!((cluster.gauges(&shared.shards).keys, cluster.gauges(&shared.shards).pending), (count, count));
     let next = next.with_policy(b"r:a", Policy::None).unwrap();
     adopt(&shared, &cluster, &next, 7);
     let left = count - count / 3;
-    assert_eq!((cluster.gauges().keys, cluster.gauges().pending), (left, left));
+    assert_eq!((cluster.gauges(&shared.shards).keys, cluster.gauges(&shared.shards).pending), (left, left));
     adopt(&shared, &cluster, &next.flush().unwrap(), 8);
-    assert_eq!((cluster.gauges().keys, cluster.gauges().pending, cluster.gauges().pieces.0), (0, 0, 0));
+    assert_eq!(
+        (
+            cluster.gauges(&shared.shards).keys,
+            cluster.gauges(&shared.shards).pending,
+            cluster.gauges(&shared.shards).pieces.0
+        ),
+        (0, 0, 0)
+    );
 }
 
 #[test]
@@ -435,7 +446,7 @@ fn chunks_of_a_frozen_generation_never_change() {
     assert_eq!(publish("c/5/2/0", 5, other), Answer::Done(Verdict::Stored(other)));
     assert!(!told(&shared, "c/5/2/0"));
 
-    // Chunks that are here stay as they are after that, but may go.
+    // Chunks that are here stay as they are after that, but may go. None comes back.
     assert_eq!(ask("agent", Call::Persisted(freeze(5)), b""), Answer::Taken);
     assert_eq!(ask("c/5/1/0", order(6, Condition::Always), b"value"), declined);
     let tombstone = Piece { form: Form::Tombstone, length: 0, sum: 0, ..piece };
@@ -443,5 +454,87 @@ fn chunks_of_a_frozen_generation_never_change() {
     let delete = Call::Order { id, lowest: 1, condition: Condition::Present, change };
     let Answer::Ordered { version, .. } = ask("c/5/1/0", delete, b"") else { panic!() };
     assert_eq!(publish("c/5/1/0", 7, version), Answer::Done(Verdict::Stored(version)));
-    assert!(matches!(ask("c/5/1/0", order(8, Condition::Always), b"value"), Answer::Ordered { .. }));
+    assert_eq!(ask("c/5/1/0", order(8, Condition::Always), b"value"), declined);
+}
+
+/// A server of 32 MiB that evicts clean chunks, and the length of values that take a page each.
+fn files() -> (Shared, Arc<Cluster>) {
+    let config = configuration().with_rule(b"c/", "copies:2,evict=clean".parse().unwrap()).unwrap();
+    server_of(32 << 20, &config)
+}
+
+/// Writes a chunk of a file of nearly 1 MiB. Returns the answer to its order.
+fn put_chunk(shared: &Shared, key: &str, sequence: u64) -> Answer {
+    let value = vec![b'x'; 1_000_000];
+    let sum = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &value) as u32;
+    let piece = Piece { chunk: Chunk(0), form: Form::Copy, length: value.len() as u64, sum };
+    let id = WriteId { client: 9, sequence };
+    let call = Call::Order { id, lowest: 1, condition: Condition::Always, change: Change::Put(piece) };
+    let answered = answer(&send(shared, key, (call, &value), Attributes::default(), NOW)).0;
+    if let Answer::Ordered { version, .. } = answered {
+        let published = answer(&send(shared, key, (Call::Publish { id, version }, b""), Attributes::default(), NOW)).0;
+        assert_eq!(published, Answer::Done(Verdict::Stored(version)));
+    }
+    answered
+}
+
+fn of_file(shared: &Shared, call: Call) -> Answer {
+    answer(&send(shared, "agent", (call, b""), Attributes::default(), NOW)).0
+}
+
+fn file(ino: u64, chunks: u32) -> Frozen {
+    Frozen { size: u64::from(chunks) << 20, chunk_bits: 20, runs: vec![(0, chunks)], ..freeze(ino) }
+}
+
+#[test]
+fn dirty_chunks_are_refused_beyond_their_share() {
+    let (shared, cluster) = files();
+    let refused = Answer::Done(Verdict::Declined(Refusal::NoMemory));
+    let put = |ino: u32, index: u32, sequence| put_chunk(&shared, &format!("c/{ino:x}/1/{index:x}"), sequence);
+    let taken = (0..32).take_while(|&index| put(5, index, u64::from(index) + 1) != refused).count() as u32;
+    // 70 % of 32 pages.
+    assert_eq!(taken, 22);
+    let files = |cluster: &Cluster| cluster.gauges(&shared.shards).files;
+    assert_eq!(files(&cluster), (22 << 20, 0, (32 << 20) / 100 * 70));
+    // Nothing goes that the backing does not have, and other keys have room.
+    assert_eq!(put(6, 0, 50), refused);
+    write(&shared, 51);
+    let small = |key: &str, sequence| {
+        answer(&send(&shared, key, (order(sequence, Condition::Always), b"value"), Attributes::default(), NOW)).0
+    };
+    assert!(matches!(small("r:other", 52), Answer::Ordered { .. }));
+
+    // What the backing has makes room, the oldest first, and the server has none of it then.
+    assert_eq!(of_file(&shared, Call::Freeze(file(5, taken))), Answer::Taken);
+    assert_eq!(put(6, 0, 60), refused);
+    assert_eq!(of_file(&shared, Call::Persisted(file(5, taken))), Answer::Taken);
+    assert_eq!(files(&cluster), (0, 22 << 20, (32 << 20) / 100 * 70));
+    for index in 0..10 {
+        assert!(matches!(put(6, index, 61 + u64::from(index)), Answer::Ordered { .. }), "{index}");
+    }
+    assert_eq!((files(&cluster).0, files(&cluster).1), (10 << 20, 14 << 20));
+    assert_eq!(cluster.file_counts().list(), [("files_evicted", 8), ("files_refused", 3)]);
+    let has = |key: &str| {
+        matches!(answer(&send(&shared, key, (Call::Survey, b""), Attributes::default(), NOW)).0, Answer::Value(Some(_)))
+    };
+    assert_eq!([0, 7, 8, 21].map(|index| has(&format!("c/5/1/{index:x}"))), [false, false, true, true]);
+    assert!((0..10).all(|index| has(&format!("c/6/1/{index:x}"))));
+    // A late write cannot bring an evicted chunk back.
+    assert_eq!(put(5, 0, 90), Answer::Done(Verdict::Declined(Refusal::Final)));
+}
+
+#[test]
+fn clean_chunks_stay_without_their_policy() {
+    let config = configuration().with_policy(b"c/", Policy::Copies(2)).unwrap();
+    let (shared, cluster) = server_of(32 << 20, &config);
+    (0..22).for_each(|index| {
+        assert!(matches!(put_chunk(&shared, &format!("c/5/1/{index:x}"), index + 1), Answer::Ordered { .. }))
+    });
+    for call in [Call::Freeze(file(5, 22)), Call::Persisted(file(5, 22))] {
+        assert_eq!(of_file(&shared, call), Answer::Taken);
+    }
+    let written = (0..20).take_while(|&index| {
+        matches!(put_chunk(&shared, &format!("c/6/1/{index:x}"), index + 30), Answer::Ordered { .. })
+    });
+    assert_eq!((written.count(), cluster.file_counts().list()[0]), (2, ("files_evicted", 0)));
 }

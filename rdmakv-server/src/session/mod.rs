@@ -14,6 +14,7 @@ mod cluster;
 #[cfg(test)]
 mod cluster_tests;
 mod context;
+mod files;
 mod flash;
 mod login;
 mod meta;
@@ -38,6 +39,7 @@ mod watch;
 pub(crate) use body::Rest;
 pub use cluster::Cluster;
 pub use context::Context;
+pub use files::DIRTY_LIMIT;
 pub(crate) use flash::Recalled;
 pub use flash::{Bell, Reads, Waits};
 pub use out::{Out, SLICES};

@@ -39,16 +39,13 @@ pub(super) fn begin(request: &Announced, state: &mut State, cx: &Context<'_>, ou
     let line = match &cx.shared.cluster {
         None => "ERROR",
         Some(_) if request.call_len > MAX_CALL => "CLIENT_ERROR call too long",
-        Some(cluster) => {
-            match Body::of_call(|bytes| cluster.reserve(bytes), request.key.get(), (request.len, request.call_len), cx)
-            {
-                Ok(body) => {
-                    *state = State::Filling(body);
-                    return;
-                }
-                Err(TooLarge) => "SERVER_ERROR object too large for cache",
+        Some(cluster) => match Body::of_call(cluster, request.key.get(), (request.len, request.call_len), cx) {
+            Ok(body) => {
+                *state = State::Filling(body);
+                return;
             }
-        }
+            Err(TooLarge) => "SERVER_ERROR object too large for cache",
+        },
     };
     put_line(line, out);
     *state = State::skip(request.len + 2);

@@ -34,6 +34,11 @@ impl Room {
         }
     }
 
+    /// Returns the chunk with the bytes of the piece, if there is one.
+    pub(super) fn writer(&self) -> Option<&ChunkWriter> {
+        if let Self::Chunk(writer) = self { Some(writer) } else { None }
+    }
+
     /// Gives the memory back.
     pub(super) fn abandon(self, shards: &Shards, shard: usize) {
         if let Self::Chunk(writer) = self {

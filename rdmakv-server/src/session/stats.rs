@@ -312,7 +312,7 @@ fn slabs(cx: &Context<'_>, emit: &mut Emit<'_>) {
 /// The part of this server in its cluster.
 fn cluster(cx: &Context<'_>, emit: &mut Emit<'_>) {
     let Some(cluster) = &cx.shared.cluster else { return };
-    let gauges = cluster.gauges();
+    let gauges = cluster.gauges(&cx.shared.shards);
     emit("part", gauges.part);
     emit("etcd", gauges.etcd);
     for (name, value) in [
@@ -326,6 +326,9 @@ fn cluster(cx: &Context<'_>, emit: &mut Emit<'_>) {
         ("staged_bytes", gauges.staged_bytes),
         ("pieces", gauges.pieces.0),
         ("piece_bytes", gauges.pieces.1),
+        ("files_dirty_bytes", gauges.files.0),
+        ("files_clean_bytes", gauges.files.1),
+        ("files_dirty_limit_bytes", gauges.files.2),
         ("repair_left_keys", gauges.repair.left),
         ("repair_keys", gauges.repair.keys),
         ("repair_bytes", gauges.repair.bytes),
@@ -335,6 +338,9 @@ fn cluster(cx: &Context<'_>, emit: &mut Emit<'_>) {
         ("lost", gauges.lost.0),
         ("lost_epoch", u64::from(gauges.lost.1)),
     ] {
+        emit(name, &value.to_string());
+    }
+    for (name, value) in cluster.file_counts().list() {
         emit(name, &value.to_string());
     }
     for (name, value) in cluster.counts().list() {

@@ -8,6 +8,7 @@ use rdmakv_cluster::facts::Keys;
 use rdmakv_cluster::membership::Identity;
 
 use crate::net::membership::{Agent, Place};
+use crate::session::DIRTY_LIMIT;
 
 /// How far the clocks of two servers may be from each other, in nanoseconds.
 const CLOCK_SKEW: u64 = 1_000_000_000;
@@ -31,6 +32,15 @@ pub(super) struct ClusterFlags {
     /// rdmakv agent otherwise, or epochs never become whole
     #[arg(long = "agent", value_name = "PATH|no", requires = "advertise")]
     agent: Option<String>,
+    /// Share of -m that chunks of files may take which the backing directory does not have yet (rdmakv-fuse), in percent. Writes beyond it wait
+    #[arg(
+        long = "dirty-limit",
+        value_name = "PERCENT",
+        default_value_t = DIRTY_LIMIT,
+        value_parser = clap::value_parser!(u8).range(1..=85),
+        requires = "advertise"
+    )]
+    dirty_limit: u8,
 }
 
 /// A server's place in a cluster.
@@ -38,6 +48,8 @@ pub(super) struct ClusterFlags {
 pub(super) struct ClusterPlan {
     pub(super) place: Place,
     pub(super) identity: Identity,
+    /// The share of dirty chunks of files, in percent.
+    pub(super) dirty_limit: u8,
 }
 
 impl ClusterFlags {
@@ -80,6 +92,7 @@ impl ClusterFlags {
         Ok(Some(ClusterPlan {
             place: Place { endpoints, name: self.cluster.clone(), address, agent, tag_lease: None },
             identity,
+            dirty_limit: self.dirty_limit,
         }))
     }
 }

@@ -217,9 +217,10 @@ fn as_user(
     }
     let mut shared = Shared::new(shards, plan.settings, clock::now());
     shared.tls = certificates.map(|held| Tls::new(Box::new(move || held.refresh()), clock::now()));
-    if let Some(ClusterPlan { identity, .. }) = &plan.cluster {
+    if let Some(ClusterPlan { identity, dirty_limit, .. }) = &plan.cluster {
         let shards = shared.shards.count();
-        shared.join(Arc::new(Cluster::new(identity.clone(), Incarnation(rand::random()), shards)));
+        let cluster = Cluster::new(identity.clone(), Incarnation(rand::random()), shards);
+        shared.join(Arc::new(cluster.with_dirty_limit(*dirty_limit)));
     }
     let shared = Arc::new(shared);
     if let Some(kernel) = &kernel {

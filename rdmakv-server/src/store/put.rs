@@ -37,6 +37,17 @@ impl Store {
         Ok(self.slabs.writer(id))
     }
 
+    /// Returns the bytes that an item's chunk takes of the memory for items: its part of a page.
+    pub fn memory_of(&self, writer: &ChunkWriter) -> u64 {
+        let (page, class) = (self.slabs.page_bytes(), writer.chunk().class());
+        (page / self.slabs.chunks_a_page(class).max(1) as usize) as u64
+    }
+
+    /// Returns the bytes that items may take.
+    pub fn memory_for_items(&self) -> u64 {
+        (self.slabs.limit() * self.slabs.page_bytes()) as u64
+    }
+
     /// Gives up a chunk that was not published.
     ///
     /// # Panics

@@ -5,7 +5,7 @@
 //! any more: a reader believes nothing of it from then on. A backup lets them read the fragments that it holds, which are parts of what
 //! the primary shows. Such a piece ends as items do, after its last lease.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -79,6 +79,40 @@ impl Kept {
     }
 }
 
+/// The pieces that are chunks of files, and the memory that they take.
+#[derive(Debug, Default)]
+struct Files {
+    /// Those that the backing directory does not have, with their memory.
+    dirty: HashMap<u64, u64>,
+    /// Those that it has.
+    clean: HashMap<u64, u64>,
+    /// The clean ones, first the one that was made first.
+    order: BTreeSet<u64>,
+    dirty_bytes: u64,
+    clean_bytes: u64,
+}
+
+impl Files {
+    fn add(&mut self, number: u64, bytes: u64) {
+        self.dirty.insert(number, bytes);
+        self.dirty_bytes += bytes;
+    }
+
+    fn make_clean(&mut self, number: u64) {
+        let Some(bytes) = self.dirty.remove(&number) else { return };
+        self.dirty_bytes -= bytes;
+        self.clean.insert(number, bytes);
+        self.order.insert(number);
+        self.clean_bytes += bytes;
+    }
+
+    fn remove(&mut self, number: u64) {
+        self.dirty_bytes -= self.dirty.remove(&number).unwrap_or(0);
+        self.clean_bytes -= self.clean.remove(&number).unwrap_or(0);
+        self.order.remove(&number);
+    }
+}
+
 /// The pieces in the chunks of one store, by number.
 #[derive(Debug, Default)]
 pub struct Pieces {
@@ -87,6 +121,7 @@ pub struct Pieces {
     shown: HashSet<u64>,
     /// Those that never change: chunks of frozen generations of files.
     finals: HashSet<u64>,
+    files: Files,
     /// Bytes of the kept pieces.
     bytes: u64,
     last: u64,
@@ -154,6 +189,42 @@ impl Pieces {
         self.finals.contains(&number)
     }
 
+    /// Counts a piece as a chunk of a file, which takes so many bytes of memory and which the backing directory does not have.
+    pub fn count_file(&mut self, number: u64, bytes: u64) {
+        if self.kept.contains_key(&number) {
+            self.files.add(number, bytes);
+        }
+    }
+
+    /// Marks a chunk of a file as one that the backing directory has.
+    pub fn make_clean(&mut self, number: u64) {
+        self.files.make_clean(number);
+    }
+
+    /// Returns whether a piece is a chunk of a file that the backing directory has.
+    pub fn is_clean(&self, number: u64) -> bool {
+        self.files.clean.contains_key(&number)
+    }
+
+    /// Returns the bytes of memory of the chunks of files: those that are dirty, and those that are clean.
+    pub fn file_bytes(&self) -> (u64, u64) {
+        (self.files.dirty_bytes, self.files.clean_bytes)
+    }
+
+    /// Returns the clean chunk of a file that was made first, with its key.
+    pub fn oldest_clean(&self) -> Option<(u64, &[u8])> {
+        let &number = self.files.order.first()?;
+        match self.kept.get(&number) {
+            Some(Kept::Chunk(writer)) => Some((number, writer.key())),
+            _ => None,
+        }
+    }
+
+    /// Has a clean chunk of a file stay: its key is being written.
+    pub fn keep_clean(&mut self, number: u64) {
+        self.files.order.remove(&number);
+    }
+
     /// Has a piece end so many seconds earlier, if it ends.
     pub fn end_early(&mut self, number: u64, seconds: u64) {
         // No expiry is 0, which stands for never.
@@ -195,6 +266,7 @@ impl Pieces {
         let Some(piece) = self.kept.remove(&number) else { return };
         self.shown.remove(&number);
         self.finals.remove(&number);
+        self.files.remove(number);
         self.bytes -= piece.bytes().len() as u64;
         if let Kept::Chunk(piece) = piece {
             store.end_piece(piece, now);
@@ -205,6 +277,7 @@ impl Pieces {
     pub fn clear(&mut self, store: &mut Store, now: u64) {
         self.shown.clear();
         self.finals.clear();
+        self.files = Files::default();
         for (_, piece) in self.kept.drain() {
             if let Kept::Chunk(piece) = piece {
                 store.end_piece(piece, now);

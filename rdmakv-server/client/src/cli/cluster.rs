@@ -4,7 +4,7 @@ use super::Failure;
 use super::flags::{ClusterCommand, ClusterFlags};
 use super::repairs::{self, Repairs};
 use crate::Options;
-use rdmakv_cluster::config::{ChangeError, Config, Incarnation, Policy, Server, State};
+use rdmakv_cluster::config::{ChangeError, Config, Incarnation, Policy, Rule, Server, State};
 use rdmakv_cluster::etcd::{Endpoint, Error, Etcd, Store};
 use rdmakv_cluster::facts::{Fact, View};
 use rdmakv_cluster::json::prefix_text;
@@ -71,12 +71,13 @@ fn init(store: &mut Store, name: &str, lease: u32) -> Result<(String, Value), Fa
 }
 
 fn policy_of(store: &mut Store, name: &str, prefix: &str, policy: &str) -> Result<(String, Value), Failure> {
-    let policy: Policy = policy.parse().map_err(usage)?;
+    let rule: Rule = policy.parse().map_err(usage)?;
+    let policy = rule.policy;
     // The answer to the change may be lost, and the change is found done then.
     let mut before = None;
     let config = store.update(|_, config| {
-        let next = config.with_policy(prefix.as_bytes(), policy)?;
-        let is_change = next.policies() != config.policies();
+        let next = config.with_rule(prefix.as_bytes(), rule)?;
+        let is_change = next.rules().ne(config.rules());
         if is_change {
             before.get_or_insert(config.policy(prefix.as_bytes()));
         }
@@ -84,11 +85,11 @@ fn policy_of(store: &mut Store, name: &str, prefix: &str, policy: &str) -> Resul
     })?;
     let keys = if prefix.is_empty() { "all other keys".to_owned() } else { prefix_text(prefix.as_bytes()) };
     let said = match before {
-        None => format!("policy of {keys} was {policy} already: nothing changed"),
+        None => format!("policy of {keys} was {rule} already: nothing changed"),
         Some(before) if (before == Policy::None) != (policy == Policy::None) => {
-            format!("policy of {keys} is {policy}; values of these keys that were stored before are gone")
+            format!("policy of {keys} is {rule}; values of these keys that were stored before are gone")
         }
-        Some(_) => format!("policy of {keys} is {policy}"),
+        Some(_) => format!("policy of {keys} is {rule}"),
     };
     let (mut said, answer) = changed(&said, name, &config);
     if let Some(lack) = lack(&config, policy) {
@@ -291,9 +292,9 @@ fn status(
         "flushed": config.flushed().0,
         "lease_ms": config.lease_ms(),
         "servers": config.servers().iter().map(|server| server_json(view, config, server, repairs)).collect::<Vec<_>>(),
-        "policies": config.policies().iter().map(|(prefix, policy)| {
-            let now = policy.shrunk_to(servers(config)).map(|now| now.to_string());
-            json!({ "prefix": prefix_text(prefix), "policy": policy.to_string(), "now": now })
+        "policies": config.rules().map(|(prefix, rule)| {
+            let now = rule.policy.shrunk_to(servers(config)).map(|now| now.to_string());
+            json!({ "prefix": prefix_text(prefix), "policy": rule.to_string(), "now": now })
         }).collect::<Vec<_>>(),
     });
     let late = wait.and_then(|wait| seen.lacks(name, wait));
@@ -375,9 +376,9 @@ fn status_text(view: &View, config: &Config, name: &str, repairs: &Repairs) -> S
     if config.policies().first().is_none_or(|(prefix, _)| !prefix.is_empty()) {
         rows.push(["(all other keys)".to_owned(), Policy::None.to_string()]);
     }
-    for (prefix, policy) in config.policies() {
+    for (prefix, rule) in config.rules() {
         let prefix = if prefix.is_empty() { "(all other keys)".to_owned() } else { prefix_text(prefix) };
-        rows.push([prefix, policy.to_string()]);
+        rows.push([prefix, rule.to_string()]);
     }
     text.push_str(&table(&rows, |_| false));
     for (prefix, policy) in config.policies() {

@@ -90,12 +90,12 @@ pub(super) enum ClusterCommand {
     },
     /// Sets how keys with a prefix are stored
     #[command(
-        after_help = "Policies:\n  none          once\n  copies:N      whole, on N servers\n  code:K+M      in K+M fragments, any K of which make the value\n\nExamples:\n  rdmakv cluster policy user: copies:3\n  rdmakv cluster policy '' code:4+2               all keys without a longer prefix"
+        after_help = "Policies:\n  none          once\n  copies:N      whole, on N servers\n  code:K+M      in K+M fragments, any K of which make the value\nWith ,evict=clean servers evict chunks of files (prefix c/) that the backing directory has.\n\nExamples:\n  rdmakv cluster policy user: copies:3\n  rdmakv cluster policy c/ copies:2,evict=clean\n  rdmakv cluster policy '' code:4+2               all keys without a longer prefix"
     )]
     Policy {
         /// The beginning of the keys; empty for all keys
         prefix: String,
-        /// none, copies:N or code:K+M
+        /// none, copies:N or code:K+M; for c/ also with ,evict=clean
         policy: String,
     },
     /// Moves the keys of a server to others

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use etcd_server::Members;
 use rdmakv_client::Cluster as Address;
-use rdmakv_cluster::config::{Config, Policy, State};
+use rdmakv_cluster::config::{Config, Policy, Rule, State};
 use rdmakv_fuse::{Files, Settings};
 
 /// How long anything is waited for: far longer than a busy machine takes.
@@ -41,32 +41,40 @@ pub(crate) struct Cluster {
     etcd: Members,
     pub(crate) ports: Vec<u16>,
     servers: Vec<Option<Process>>,
+    /// Memory of each server, in MiB.
+    memory: u32,
     backing: tempfile::TempDir,
 }
 
 impl Cluster {
     /// Starts servers, and waits until all are up. None, with a line, where etcd is missing.
     pub(crate) fn start(count: usize) -> Option<Self> {
+        Self::start_with(count, 512)
+    }
+
+    /// The same, each with so many MiB of memory.
+    pub(crate) fn start_with(count: usize, memory: u32) -> Option<Self> {
         let etcd = Members::start(1)?;
         let mut config = Config::with_lease(7, 1000).unwrap();
         for prefix in ["c/", "d/", "i/", "m/", "n/", "p/"] {
-            config = config.with_policy(prefix.as_bytes(), Policy::Copies(2)).unwrap();
+            let rule = Rule { policy: Policy::Copies(2), evicts_clean: prefix == "c/" };
+            config = config.with_rule(prefix.as_bytes(), rule).unwrap();
         }
         assert!(etcd.store("main").create(&config).unwrap());
         let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let ports = listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect();
         drop(listeners);
         let backing = tempfile::tempdir().unwrap();
-        let mut this = Self { etcd, ports, servers: (0..count).map(|_| None).collect(), backing };
+        let mut this = Self { etcd, ports, servers: (0..count).map(|_| None).collect(), memory, backing };
         (0..count).for_each(|at| this.run(at));
         this.is_up(count);
         Some(this)
     }
 
     pub(crate) fn run(&mut self, at: usize) {
-        let (port, urls) = (self.ports[at].to_string(), self.urls());
+        let (port, urls, memory) = (self.ports[at].to_string(), self.urls(), self.memory.to_string());
         let address = self.name(at);
-        let arguments = ["rdmakv-server", "-p", &port, "-l", "127.0.0.1", "-t", "2", "-m", "512", "--etcd", &urls];
+        let arguments = ["rdmakv-server", "-p", &port, "-l", "127.0.0.1", "-t", "2", "-m", &memory, "--etcd", &urls];
         let arguments = [&arguments[..], &["--advertise", &address, "--agent", "no"]].concat();
         let mut process = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "common::serve", "--nocapture", "--include-ignored"])

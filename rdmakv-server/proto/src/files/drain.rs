@@ -3,47 +3,79 @@
 //! A frozen generation never changes, so a slice may be written twice, late, and by two servers: the bytes are the same. Bytes count as on
 //! disk once they are synced.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::{Generation, Ino, Inode, Key, Ranges};
 
+/// Files of which a server remembers that the backing has a generation, at most. Those that were persisted first are forgotten first.
+pub const MAX_PERSISTED: usize = 1 << 17;
+
 /// The generations that a server froze: chunks of them never change there.
+///
+/// The freeze outlasts the chunks. Clean ones leave memory, and a mount that seemed dead may store one late. That would take the place
+/// of the one that is only on the backing. So a server remembers the last generation of a file that was persisted, and accepts none up to it. Memory is bounded, so it forgets those of the files that were persisted first.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Finals(BTreeSet<(Ino, Generation)>);
+pub struct Finals {
+    frozen: BTreeSet<(Ino, Generation)>,
+    /// The last generation of a file that the backing has, and its place in the order.
+    persisted: BTreeMap<Ino, (Generation, u64)>,
+    order: BTreeMap<u64, Ino>,
+    last: u64,
+}
 
 impl Finals {
     /// Freezes a generation.
     pub fn freeze(&mut self, ino: Ino, generation: Generation) {
-        self.0.insert((ino, generation));
+        if !self.is_persisted(ino, generation) {
+            self.frozen.insert((ino, generation));
+        }
     }
 
-    /// Returns how many generations are frozen.
+    /// Returns how many generations are frozen that the backing does not have.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.frozen.len()
     }
 
-    /// Returns whether no generation is frozen.
+    /// Returns whether no generation is frozen that the backing does not have.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.frozen.is_empty()
     }
 
-    /// Returns whether a generation is frozen.
+    /// Returns whether a generation is frozen. It may be on the backing.
     pub fn has(&self, ino: Ino, generation: Generation) -> bool {
-        self.0.contains(&(ino, generation))
+        self.frozen.contains(&(ino, generation)) || self.is_persisted(ino, generation)
     }
 
-    /// Forgets a generation that the backing shows, and the earlier ones of its file, which are needed no more.
-    pub fn forget(&mut self, ino: Ino, generation: Generation) {
-        while let Some(&frozen) = self.0.range((ino, Generation(0))..=(ino, generation)).next() {
-            self.0.remove(&frozen);
+    /// Returns whether the backing has a generation, or a later one of the file.
+    pub fn is_persisted(&self, ino: Ino, generation: Generation) -> bool {
+        self.persisted.get(&ino).is_some_and(|&(last, _)| generation <= last)
+    }
+
+    /// Takes a generation that the backing has. It and earlier ones of its file are never written again.
+    pub fn persisted(&mut self, ino: Ino, generation: Generation) {
+        while let Some(&frozen) = self.frozen.range((ino, Generation(0))..=(ino, generation)).next() {
+            self.frozen.remove(&frozen);
+        }
+        let before = self.persisted.get(&ino).copied();
+        self.last += 1;
+        let last = before.map_or(generation, |(last, _)| last.max(generation));
+        self.persisted.insert(ino, (last, self.last));
+        self.order.insert(self.last, ino);
+        if let Some((_, place)) = before {
+            self.order.remove(&place);
+        }
+        if self.order.len() > MAX_PERSISTED
+            && let Some((_, first)) = self.order.pop_first()
+        {
+            self.persisted.remove(&first);
         }
     }
 
     /// Returns whether a write of a key is accepted.
     pub fn accepts(&self, key: &Key) -> bool {
         let Key::Chunk(ino, generation, _) = key else { return true };
-        !self.0.contains(&(*ino, *generation))
+        !self.has(*ino, *generation)
     }
 }
 
@@ -191,14 +223,30 @@ mod tests {
     }
 
     #[test]
-    fn a_shown_generation_forgets_earlier_ones() {
+    fn a_persisted_generation_stays_final() {
         let mut finals = Finals::default();
         for (ino, generation) in [(4, 9), (5, 1), (5, 2), (5, 3), (6, 1)] {
             finals.freeze(Ino(ino), Generation(generation));
         }
-        finals.forget(Ino(5), Generation(2));
+        finals.persisted(Ino(5), Generation(2));
         assert_eq!(finals.len(), 3);
-        assert!(!finals.has(Ino(5), Generation(1)) && finals.has(Ino(5), Generation(3)));
+        let accepts = |finals: &Finals, generation| finals.accepts(&Key::Chunk(Ino(5), Generation(generation), 0));
+        assert_eq!([1, 2, 3, 4].map(|generation| accepts(&finals, generation)), [false, false, false, true]);
+        // A call that comes late changes nothing.
+        finals.persisted(Ino(5), Generation(1));
+        finals.freeze(Ino(5), Generation(2));
+        assert_eq!((finals.len(), accepts(&finals, 2)), (3, false));
+        assert!(finals.is_persisted(Ino(5), Generation(2)) && !finals.is_persisted(Ino(5), Generation(3)));
+    }
+
+    #[test]
+    fn the_file_persisted_first_is_forgotten_first() {
+        let mut finals = Finals::default();
+        (0..MAX_PERSISTED as u64).for_each(|ino| finals.persisted(Ino(ino), Generation(1)));
+        finals.persisted(Ino(0), Generation(2));
+        finals.persisted(Ino(u64::MAX), Generation(1));
+        assert!(finals.is_persisted(Ino(0), Generation(2)) && !finals.is_persisted(Ino(1), Generation(1)));
+        assert_eq!((finals.persisted.len(), finals.order.len()), (MAX_PERSISTED, MAX_PERSISTED));
     }
 
     #[test]

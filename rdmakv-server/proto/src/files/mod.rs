@@ -26,7 +26,7 @@ mod names;
 mod ranges;
 
 pub use directory::{Directory, Rename};
-pub use drain::{Draining, Finals, Part, Places};
+pub use drain::{Draining, Finals, MAX_PERSISTED, Part, Places};
 pub use inode::{Inode, MAX_RUNS, MAX_TARGET, Run, State, Time};
 pub use keys::Key;
 pub use mount::{MAX_HOST, Mount};

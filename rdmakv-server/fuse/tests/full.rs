@@ -1,0 +1,160 @@
+//! More bytes than the servers have memory for, against real servers and etcd. The tests are skipped, with a line, on machines without etcd.
+//!
+//! `RDMAKV_FULL=8192` writes so many MiB, through servers with three eighths of that memory.
+
+#![cfg(feature = "library")]
+
+mod common;
+#[cfg(feature = "mount")]
+mod mounted;
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use common::{Cluster, soon};
+use rdmakv_client::Options;
+use rdmakv_fuse::{Agent, Files, How, Settings};
+use rustix::io::Errno;
+
+/// Bytes of a file.
+const FILE: usize = 4 << 20;
+
+/// Bytes that differ from those of other files.
+fn bytes_of(file: usize) -> Vec<u8> {
+    let mut state = file as u64 + 1;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state.to_le_bytes()
+    };
+    (0..FILE / 8).flat_map(|_| next()).collect()
+}
+
+fn write(files: &Files, path: &str, bytes: &[u8]) -> rdmakv_fuse::Result<()> {
+    let mut file = files.open(path, How::new().write().create().truncate())?;
+    file.write_at(0, bytes)?;
+    file.close()
+}
+
+/// Returns counts of chunks of files that a server tells.
+fn counts(cluster: &Cluster, server: usize, names: [&str; 4]) -> [u64; 4] {
+    let stream = TcpStream::connect(("127.0.0.1", cluster.ports[server])).unwrap();
+    (&stream).write_all(b"stats cluster\r\n").unwrap();
+    let lines = BufReader::new(&stream).lines().map(Result::unwrap);
+    let lines: Vec<String> = lines.take_while(|line| line != "END").collect();
+    let value = |name: &str| {
+        let start = format!("STAT files_{name} ");
+        let found = lines.iter().find_map(|line| line.strip_prefix(&start)).expect("the count");
+        found.parse().unwrap()
+    };
+    names.map(value)
+}
+
+/// Returns how many writes all servers refused, and chunks that they evicted. None has more dirty bytes than it may.
+fn refused_and_evicted(cluster: &Cluster) -> (u64, u64) {
+    let mut sums = (0, 0);
+    for server in 0..cluster.ports.len() {
+        let [dirty, limit, refused, evicted] =
+            counts(cluster, server, ["dirty_bytes", "dirty_limit_bytes", "refused", "evicted"]);
+        assert!(dirty <= limit, "server {server} has {dirty} dirty bytes of {limit}");
+        sums = (sums.0 + refused, sums.1 + evicted);
+    }
+    sums
+}
+
+/// An agent as a process.
+struct Drains(Child);
+
+impl Drains {
+    fn begin(cluster: &Cluster) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rdmakv-fuse"));
+        command.args(["agent", "--backing"]).arg(cluster.backing()).env("RDMAKV_ETCD", cluster.urls());
+        Self(command.stdin(Stdio::null()).spawn().unwrap())
+    }
+}
+
+impl Drop for Drains {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts servers, and returns them with how many files to write: two and a half times their memory, and five times its half for values.
+fn servers() -> Option<(Cluster, usize)> {
+    let all = std::env::var("RDMAKV_FULL").map_or(512, |text| text.parse().expect("RDMAKV_FULL is a number"));
+    Some((Cluster::start_with(3, all / 8)?, (all as usize) << 20)).map(|(cluster, bytes)| (cluster, bytes / FILE))
+}
+
+/// Writes until servers refuse more, begins to drain, and writes the rest. Then all is on the backing, and is read again.
+fn overfill(cluster: &Cluster, files: usize, write: impl Fn(usize) + Sync, read: impl Fn(usize) -> Vec<u8>) {
+    let agent = std::thread::scope(|scope| {
+        let writing = scope.spawn(|| (0..files).for_each(&write));
+        soon("that servers refuse dirty chunks", || refused_and_evicted(cluster).0 > 0);
+        let agent = Drains::begin(cluster);
+        while !writing.is_finished() {
+            refused_and_evicted(cluster);
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        agent
+    });
+    cluster.mount().settle(Duration::from_secs(600)).unwrap();
+    drop(agent);
+    assert!(refused_and_evicted(cluster).1 > 0, "clean chunks are evicted");
+    for file in 0..files {
+        let bytes = bytes_of(file);
+        assert!(std::fs::read(cluster.backing().join(format!("f{file}"))).unwrap() == bytes, "{file} on the backing");
+        assert!(read(file) == bytes, "{file} as the mount has it");
+    }
+}
+
+#[test]
+fn more_is_written_than_memory_holds() {
+    let Some((cluster, files)) = servers() else { return };
+    let (one, other) = (cluster.mount(), cluster.mount());
+    let read = |file| other.open(format!("f{file}"), How::new()).unwrap().read_at(0, 1 << 30).unwrap();
+    overfill(&cluster, files, |file| write(&one, &format!("f{file}"), &bytes_of(file)).unwrap(), read);
+}
+
+#[cfg(feature = "mount")]
+#[test]
+fn programs_write_more_than_memory_holds() {
+    if !mounted::can_mount() {
+        return;
+    }
+    let Some((cluster, files)) = servers() else { return };
+    let mounted = mounted::Mounted::new(&cluster);
+    let path = |file| mounted.path(&format!("f{file}"));
+    overfill(
+        &cluster,
+        files,
+        |file| std::fs::write(path(file), bytes_of(file)).unwrap(),
+        |file| std::fs::read(path(file)).unwrap(),
+    );
+}
+
+#[test]
+fn a_write_that_nothing_drains_ends_with_enospc() {
+    let Some(cluster) = Cluster::start_with(2, 64) else { return };
+    let (chunk, settle, full) = (64 << 10, Duration::ZERO, Duration::from_secs(1));
+    let files = cluster.mount_with(Settings { chunk, settle, full, ..Settings::default() });
+    let refused =
+        (0..32).find_map(|file| write(&files, &format!("f{file}"), &bytes_of(file)).err().map(|why| (file, why)));
+    let (written, why) = refused.expect("the servers have less memory");
+    assert_eq!(why.errno(), Errno::NOSPC, "{why}");
+    // Names still have room, and what was written is drained. Then there is room again.
+    files.mkdir("d").unwrap();
+    let mut agent = Agent::begin(&cluster.address(), cluster.backing(), Options::default()).unwrap();
+    let name = format!("f{written}");
+    soon("that all other files are drained", || {
+        let round = agent.round().unwrap();
+        assert!(round.failed.is_empty(), "{round:?}");
+        (0..written).all(|file| cluster.backing().join(format!("f{file}")).exists())
+    });
+    write(&files, &name, &bytes_of(written)).unwrap();
+    let settled = || agent.round().unwrap().failed.is_empty() && files.settle(Duration::ZERO).is_ok();
+    let mut settled = settled;
+    soon("that all is drained", &mut settled);
+    assert!(std::fs::read(cluster.backing().join(&name)).unwrap() == bytes_of(written));
+}
