@@ -79,6 +79,8 @@ mod fuse;
 pub mod inode;
 #[cfg(feature = "library")]
 mod library;
+#[cfg(feature = "library")]
+mod life;
 pub mod map;
 #[cfg(test)]
 mod model;

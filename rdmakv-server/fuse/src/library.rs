@@ -16,32 +16,29 @@
 //! ```
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rdmakv_client::{Cluster as Address, Options};
 use rdmakv_cluster::config::Config;
 use rdmakv_cluster::etcd::{Endpoint, Etcd, Store};
-use rdmakv_proto::files::{Ino, Inode, Key, Kind, Mount, MountId};
+use rdmakv_proto::files::{Ino, Inode, Key, Kind, MountId};
 use rustix::io::Errno;
 
 use crate::backing::Backing;
 use crate::cluster::Cluster;
 use crate::error::{Error, Result};
+use crate::life::{Life, spawn};
 use crate::node::Stores;
 use crate::volume::{Change, Listed, New, Volume, random};
 use crate::walk::{Undrained, has_drained};
 
-/// How long a mount's key lives after it was touched.
+/// How long a mount's key lives after it was touched, each 5 s. A mount that could not touch it for 15 s changes nothing more.
 const LIFE: Duration = Duration::from_secs(30);
 
-/// How often it is touched.
-const TOUCH_EVERY: Duration = Duration::from_secs(5);
-
-/// A mount that could not touch its key for so long changes nothing more.
-const SILENCE: Duration = Duration::from_secs(15);
+/// The remedy of a mount that may seem dead.
+const MOUNT_AGAIN: &str = "mount again";
 
 /// How often files are looked at that are to be stored or frozen.
 const TICK: Duration = Duration::from_millis(200);
@@ -97,15 +94,6 @@ struct Shared {
     /// How long a write waits while no file is drained.
     full: Duration,
     threads: Mutex<Vec<JoinHandle<()>>>,
-}
-
-/// Whether the mount's key lives.
-#[derive(Debug)]
-struct Life {
-    touched: Mutex<Instant>,
-    is_dead: AtomicBool,
-    ends: Mutex<bool>,
-    end: Condvar,
 }
 
 /// How a file is opened.
@@ -167,18 +155,10 @@ impl Files {
         let backing = Backing::open(backing, config.uuid())?;
         let mount = MountId(random());
         let mut keeper = Cluster::open(cluster, settings.client.clone())?;
-        let host = rustix::system::uname().nodename().to_bytes().iter().copied().take(255).collect();
-        let value = Mount { process: std::process::id(), host }.encode();
-        let version = keeper.touch(&Key::Mount(mount), &value, None, LIFE)?;
-        let Some(version) = version else {
+        let Some((life, version)) = Life::begin(&mut keeper, mount, LIFE)? else {
             return Err(Error::new(Errno::EXIST, format!("make {}: it is taken: mount again", Key::Mount(mount))));
         };
-        let life = Arc::new(Life {
-            touched: Mutex::new(Instant::now()),
-            is_dead: AtomicBool::new(false),
-            ends: Mutex::new(false),
-            end: Condvar::new(),
-        });
+        let life = Arc::new(life);
         let full = settings.full;
         let opened = Cluster::open(cluster, settings.client)?;
         let stores = Stores { cluster: opened, backing, mount, buffered: settings.buffered };
@@ -188,16 +168,9 @@ impl Files {
         let (weak, other) = (Arc::downgrade(&shared), Arc::clone(&life));
         // Storing may wait for lost servers. The mount's key is touched meanwhile.
         let tick = move || while other.waits(TICK) && weak.upgrade().is_some_and(|shared| shared.tick()) {};
-        let touch = move || life.keep(&mut keeper, (mount, value, version));
-        let begin = |name: &str, run: Box<dyn FnOnce() + Send>| {
-            let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run);
-            thread.map_err(|error| Error::new(Errno::AGAIN, format!("start thread: {error}: allow more threads")))
-        };
         let this = Self(shared);
-        let tick = begin("rdmakv-files", Box::new(tick))?;
-        lock(&this.0.threads).push(tick);
-        let touch = begin("rdmakv-life", Box::new(touch))?;
-        lock(&this.0.threads).push(touch);
+        lock(&this.0.threads).push(spawn("rdmakv-files", tick)?);
+        lock(&this.0.threads).push(spawn("rdmakv-life", move || life.keep(&mut keeper, version))?);
         Ok(this)
     }
 
@@ -430,7 +403,7 @@ impl Shared {
         let mut waits = Waits::begin(self.full);
         let mut pause = PAUSE.0;
         loop {
-            self.life.check()?;
+            self.life.check(MOUNT_AGAIN)?;
             let outcome = operation(&mut lock(&self.volume));
             match outcome {
                 Err(error) if error.may_pass() => {
@@ -447,7 +420,7 @@ impl Shared {
 
     /// Does what is due. Returns whether the mount goes on.
     fn tick(&self) -> bool {
-        if self.life.check().is_ok() {
+        if self.life.check(MOUNT_AGAIN).is_ok() {
             // A failure is that of the file's next sync, or is tried again.
             let _ = lock(&self.volume).tick();
         }
@@ -457,60 +430,17 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        if self.life.check().is_ok() {
+        if self.life.check(MOUNT_AGAIN).is_ok() {
             let volume = self.volume.get_mut().unwrap_or_else(PoisonError::into_inner);
             let _ = volume.settle_all().and_then(|()| volume.release_all());
         }
-        *lock(&self.life.ends) = true;
-        self.life.end.notify_all();
+        self.life.end();
         for thread in self.threads.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {
             // The thread itself may have had the last clone for a moment.
             if thread.thread().id() != std::thread::current().id() {
                 let _ = thread.join();
             }
         }
-    }
-}
-
-impl Life {
-    /// Fails once the mount may seem dead to others.
-    fn check(&self) -> Result<()> {
-        if self.is_dead.load(Ordering::Relaxed) || lock(&self.touched).elapsed() > SILENCE {
-            let why = "use mount: its key could not be touched for 15 s, so others may take its files: mount again";
-            return Err(Error::new(Errno::IO, why));
-        }
-        Ok(())
-    }
-
-    /// Waits for so long. Returns whether the mount goes on.
-    fn waits(&self, longest: Duration) -> bool {
-        let waited = self.end.wait_timeout_while(lock(&self.ends), longest, |ends| !*ends);
-        !*waited.unwrap_or_else(PoisonError::into_inner).0
-    }
-
-    /// Touches the mount's key until the mount ends, then removes it.
-    fn keep(&self, cluster: &mut Cluster, (mount, value, version): (MountId, Vec<u8>, u64)) {
-        let (key, mut version) = (Key::Mount(mount), version);
-        while self.waits(TICK) && !self.is_dead.load(Ordering::Relaxed) {
-            let begun = Instant::now();
-            if lock(&self.touched).elapsed() < TOUCH_EVERY {
-                continue;
-            }
-            match cluster.touch(&key, &value, Some(version), LIFE) {
-                Ok(Some(next)) => {
-                    version = next;
-                    *lock(&self.touched) = begun;
-                }
-                // It expired, or was changed by an earlier touch whose answer was lost.
-                Ok(None) => match cluster.many(&[key]).map(|mut values| values.pop().flatten()) {
-                    Ok(Some(found)) => version = found.version(),
-                    Ok(None) => self.is_dead.store(true, Ordering::Relaxed),
-                    Err(_) => {}
-                },
-                Err(_) => {}
-            }
-        }
-        let _ = cluster.touch(&key, b"", Some(version), Duration::from_secs(1));
     }
 }
 

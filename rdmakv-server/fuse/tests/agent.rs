@@ -6,6 +6,7 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -381,6 +382,34 @@ fn commands_drain_settle_and_tell() {
     // Wrong usage names what is missing.
     let output = command(&cluster, &["files", "status"]).env_remove("RDMAKV_ETCD").output().unwrap();
     assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn a_second_agent_follows_the_first() {
+    let Some(cluster) = Cluster::start(2) else { return };
+    let files = mount(&cluster);
+    let backing = cluster.backing().display().to_string();
+    let start = || {
+        let mut agent = command(&cluster, &["agent", "--backing", &backing]).stderr(Stdio::piped()).spawn().unwrap();
+        let mut said = BufReader::new(agent.stderr.take().unwrap()).lines();
+        let line = said.next().unwrap().unwrap();
+        (agent, said, line)
+    };
+    let (mut first, _first_said, line) = start();
+    assert!(line.contains("carries files"), "{line}");
+    let (mut second, mut second_said, line) = start();
+    assert!(line.contains("waits until the agent that works has ended"), "{line}");
+    write(&files, "a", b"by the first");
+    files.settle(common::PATIENCE).unwrap();
+    assert!(first.try_wait().unwrap().is_none() && second.try_wait().unwrap().is_none());
+    first.kill().unwrap();
+    first.wait().unwrap();
+    assert!(second_said.next().unwrap().unwrap().contains("carries files"));
+    write(&files, "b", b"by the second");
+    files.settle(common::PATIENCE).unwrap();
+    assert_eq!(on_backing(&cluster, "b").unwrap(), b"by the second");
+    second.kill().unwrap();
+    second.wait().unwrap();
 }
 
 #[test]

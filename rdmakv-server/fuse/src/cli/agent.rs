@@ -10,6 +10,7 @@ use rdmakv_client::{Cluster, Options};
 use rustix::io::Errno;
 
 use super::Failure;
+use crate::life::Turn;
 use crate::{Agent, Round};
 
 /// The pause after a round, at least. It is as long as the round if that took longer.
@@ -22,8 +23,8 @@ const AGAIN: Duration = Duration::from_secs(5);
 const TOLD: usize = 1000;
 
 const EXAMPLES: &str = "\
-One agent works for a whole cluster, on any machine that has the directory. One that starts later takes its place; the first one
-then ends with 1. It may be killed at any time.
+One agent works for a whole cluster, on any machine that has the directory. One that starts later waits until the first one has
+ended, for 12 s after it was killed. It may be killed at any time.
 
 Examples:
   rdmakv-fuse agent --etcd http://10.0.0.1:2379 --backing /lustre/run7
@@ -41,8 +42,9 @@ pub(super) struct Flags {
     keep: Option<u64>,
 }
 
-/// Works until the process is ended, or another agent begins.
+/// Works until the process is ended, or another agent may work.
 pub(super) fn run(cluster: &Cluster, flags: &Flags) -> Result<(), Failure> {
+    let turn = Turn::take(cluster, Options::default(), || say("waits until the agent that works has ended"))?;
     let mut agent = Agent::begin(cluster, &flags.backing, Options::default())?;
     if let Some(keep) = flags.keep {
         agent.keep(keep << 20)?;
@@ -50,6 +52,7 @@ pub(super) fn run(cluster: &Cluster, flags: &Flags) -> Result<(), Failure> {
     say(&format!("carries files to {}", flags.backing.display()));
     let mut told = BTreeMap::new();
     loop {
+        turn.check()?;
         let begun = Instant::now();
         let rest = match agent.round() {
             Err(error) if error.errno() == Errno::STALE => return Err(error.into()),
