@@ -83,7 +83,7 @@ impl Drop for Drains {
 
 /// Starts servers, and returns them with how many files to write: two and a half times their memory, and five times its half for values.
 fn servers() -> Option<(Cluster, usize)> {
-    let all = std::env::var("RDMAKV_FULL").map_or(512, |text| text.parse().expect("RDMAKV_FULL is a number"));
+    let all = std::env::var("RDMAKV_FULL").map_or(256, |text| text.parse().expect("RDMAKV_FULL is a number"));
     Some((Cluster::start_with(3, all / 8)?, (all as usize) << 20)).map(|(cluster, bytes)| (cluster, bytes / FILE))
 }
 
