@@ -1,7 +1,7 @@
-//! The records of a server's clients: 104 bytes each, and a place in the table of ids.
+//! The records of a server's clients: 104 bytes each, and 6 to 11 bytes in the table of ids.
 
 use crate::fabric::traits::Peer;
-use rustc_hash::FxHashMap;
+use hashbrown::HashTable;
 
 /// No record.
 const NONE: u32 = u32::MAX;
@@ -107,19 +107,29 @@ pub(super) fn bits(mut set: u64) -> impl Iterator<Item = u64> {
     })
 }
 
+/// Returns a hash of an id: its lowest and its highest bits are random. All of an id is, but for the lowest byte, which names a thread.
+fn hash(id: u64) -> u64 {
+    (id >> 8) ^ (id << 16)
+}
+
+fn id_of(blocks: &[Box<[Option<Record>]>], slot: u32) -> Option<u64> {
+    Some(blocks.get(slot as usize / BLOCK)?[slot as usize % BLOCK].as_ref()?.id)
+}
+
 /// The records, by id and by when their clients were heard.
 #[derive(Clone, Debug)]
 pub(super) struct Records {
     blocks: Vec<Box<[Option<Record>]>>,
     free: Vec<u32>,
-    places: FxHashMap<u64, u32>,
+    /// The slot of each id. The ids are in the records.
+    places: HashTable<u32>,
     oldest: u32,
     newest: u32,
 }
 
 impl Records {
     pub(super) fn new() -> Self {
-        Self { blocks: Vec::new(), free: Vec::new(), places: FxHashMap::default(), oldest: NONE, newest: NONE }
+        Self { blocks: Vec::new(), free: Vec::new(), places: HashTable::new(), oldest: NONE, newest: NONE }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -127,7 +137,7 @@ impl Records {
     }
 
     pub(super) fn find(&self, id: u64) -> Option<u32> {
-        self.places.get(&id).copied()
+        self.places.find(hash(id), |slot| self.get(*slot).is_some_and(|record| record.id == id)).copied()
     }
 
     pub(super) fn get(&self, slot: u32) -> Option<&Record> {
@@ -146,7 +156,8 @@ impl Records {
         }
         let slot = self.free.pop().unwrap_or(0);
         self.blocks[slot as usize / BLOCK][slot as usize % BLOCK] = Some(Record::new(id, peer, now));
-        self.places.insert(id, slot);
+        let blocks = &self.blocks;
+        self.places.insert_unique(hash(id), slot, |slot| id_of(blocks, *slot).map_or(0, hash));
         self.append(slot);
         slot
     }
@@ -154,7 +165,9 @@ impl Records {
     pub(super) fn remove(&mut self, slot: u32) {
         self.unlink(slot);
         if let Some(record) = self.blocks[slot as usize / BLOCK][slot as usize % BLOCK].take() {
-            self.places.remove(&record.id);
+            if let Ok(place) = self.places.find_entry(hash(record.id), |of| *of == slot) {
+                place.remove();
+            }
             self.free.push(slot);
         }
     }
@@ -232,6 +245,21 @@ mod tests {
         .collect();
         assert_eq!(order, (100..200).chain(0..100).collect::<Vec<_>>());
         assert_eq!((records.len(), records.insert(7, peer(1), 0) < 200), (0, true));
+    }
+
+    #[test]
+    fn ids_are_found_until_they_are_removed() {
+        let mut records = Records::new();
+        // As of one thread, and some of which all bits that choose a place are the same.
+        let ids: Vec<u64> = (0..3000_u64).map(|number| number.wrapping_mul(0x9e37_79b9_7f4a_7c15) << 8 | 3).collect();
+        let alike = (0..50).map(|number| number << 56 | 7 << 8);
+        let all: Vec<u64> = ids.into_iter().chain(alike).collect();
+        let slots: Vec<u32> = all.iter().map(|id| records.insert(*id, peer(1), 0)).collect();
+        slots.iter().step_by(2).for_each(|slot| records.remove(*slot));
+        for (at, (id, slot)) in all.iter().zip(&slots).enumerate() {
+            assert_eq!(records.find(*id), (at % 2 == 1).then_some(*slot));
+        }
+        assert_eq!((records.len(), records.find(1)), (all.len() / 2, None));
     }
 
     #[test]
