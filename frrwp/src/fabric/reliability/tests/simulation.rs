@@ -93,6 +93,8 @@ struct Run {
     executions: u32,
     asked: u32,
     restarts: u64,
+    /// When a call last ended.
+    last_end: u64,
     findings: Vec<String>,
     counts: BTreeMap<&'static str, u64>,
 }
@@ -126,6 +128,7 @@ impl Run {
             executions: 0,
             asked: 0,
             restarts: 0,
+            last_end: 0,
             findings: Vec::new(),
             counts: BTreeMap::new(),
         }
@@ -163,6 +166,7 @@ impl Run {
         while let Some(event) = self.sides[at].client.next_event() {
             let side = &mut self.sides[at];
             side.ended += 1;
+            self.last_end = self.network.now();
             let (call, end) = match event {
                 Event::Reply { call, message } => (call, Ok(message)),
                 Event::Failed { call, why } => (call, Err(why)),
@@ -356,6 +360,22 @@ fn requests_are_answered_once_at_any_loss() {
 #[ignore = "long: cargo test --release -p frrwp --lib reliability::tests::simulation -- --ignored --nocapture"]
 fn a_million_requests_are_answered_once() {
     at_every_loss(1_000_000);
+}
+
+#[test]
+fn one_percent_loss_leaves_half_of_the_throughput() {
+    // Each call of a client is on a key of its own at most times, as with many keys.
+    let time = |loss| {
+        let impairments = Impairments { latency: MILLISECOND / 10, loss, ..Impairments::default() };
+        let plan = Plan { requests: 40_000, depth: 4, mutations: 0.1, slow: 0.0, impairments, ..Plan::default() };
+        let mut run = Run::new(plan, 1);
+        run.run(u64::MAX);
+        run.report(&format!("{loss} lost"));
+        assert_eq!(run.findings, [""; 0]);
+        run.last_end
+    };
+    let (lossless, lossy) = (time(0.0), time(0.01));
+    assert!(lossy <= 2 * lossless, "{lossy} ns instead of {lossless}");
 }
 
 #[test]
