@@ -94,6 +94,11 @@ fn bound_tag_follows_rebinding_and_counts_reads() {
             drop(handles);
             assert_eq!((domain.registrations(), Arc::strong_count(&binding)), (0, 1));
         }
+        assert_eq!(
+            served.iter().map(IwarpEndpoint::reads_taken).collect::<Vec<_>>(),
+            [9 * 3 * 2; 2],
+            "of each connection"
+        );
         drop(engines);
     }
 }

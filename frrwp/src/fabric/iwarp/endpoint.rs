@@ -58,6 +58,11 @@ impl IwarpEndpoint {
         self.connection.peer
     }
 
+    /// Returns how many reads of the peer were taken, those included that are not answered yet.
+    pub fn reads_taken(&self) -> u64 {
+        self.connection.lock().outbound.taken
+    }
+
     /// Returns a domain with registrations for this connection alone: for peers that are not to try the keys of others. The
     /// peer may end each of them by sending with invalidate.
     pub fn own_domain(&self) -> IwarpDomain {

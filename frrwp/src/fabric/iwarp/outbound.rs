@@ -176,6 +176,8 @@ pub(super) struct Outbound {
     /// Reads that may still be sent, and answers that may still be asked for.
     reads: u16,
     room: u16,
+    /// Reads of the peer that were taken.
+    pub(super) taken: u64,
     last_words: Option<Vec<u8>>,
     pool: Vec<Vec<u8>>,
 }
@@ -200,6 +202,7 @@ impl Outbound {
             asked: SmallVec::new(),
             reads,
             room: answers,
+            taken: 0,
             last_words: None,
             pool: Vec::new(),
         }
@@ -232,6 +235,7 @@ impl Outbound {
     pub(super) fn answer(&mut self, request: ReadRequest, bound: Option<&Pin>) -> bool {
         let Some(room) = self.room.checked_sub(1) else { return false };
         self.room = room;
+        self.taken += 1;
         // The pin saves a second look at the tag.
         if let Some(pin) = bound
             && self.may_answer_now()
