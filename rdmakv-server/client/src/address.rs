@@ -68,7 +68,11 @@ impl Fabric {
         matches!(self, Self::Verbs(_))
     }
 
-    /// Returns whether the server counts this side's reads by itself.
+    /// Returns whether a server may offer a client of datagrams a connection there.
+    pub(crate) fn is_offered(&self) -> bool {
+        matches!(self, Self::Iwarp(_) | Self::Verbs(_))
+    }
+
     /// Returns its name in addresses.
     pub(crate) fn name(&self) -> &'static str {
         match self {
@@ -79,6 +83,7 @@ impl Fabric {
         }
     }
 
+    /// Returns whether the server counts this side's reads by itself.
     pub(crate) fn counts_reads(&self) -> bool {
         matches!(self, Self::Iwarp(_))
     }

@@ -1,7 +1,7 @@
 //! This side's end of a conversation over datagrams: the messages of a link, delivered one by one.
 //!
-//! There is no connection, and yet this end can be lost. It is when the server does not know this client any more, or a request has an
-//! unknown outcome. A silent server is found out by the time-outs of operations.
+//! There is no connection, and yet this end can be lost. It is when the server does not know this client any more. A silent server is found
+//! out by the time-outs of operations. A request of unknown outcome ends alone.
 #![expect(unsafe_code, reason = "the trait of an end has unsafe functions")]
 
 use super::end::End;
@@ -12,7 +12,7 @@ use frrwp::fabric::{DatagramPort, Peer};
 use frrwp::handshake::{Refusal as NoTransfer, SendError, Tag};
 use mrrc::RangeError;
 use mrrc::cache::AcquireError;
-use rdmakv_proto::datagrams::{About, effect};
+use rdmakv_proto::datagrams::{About, effect, take_token};
 use rdmakv_proto::messages::{self, Assembly, Refusal, RemoteSegment, Reply};
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};
@@ -37,6 +37,10 @@ pub(crate) struct Datagrams {
     /// Replies that were not taken.
     heard: VecDeque<Vec<u8>>,
     events: VecDeque<Event>,
+    /// The ids of requests of unknown outcome.
+    unknown: Vec<u32>,
+    /// The last token that a reply had.
+    token: Option<u64>,
     /// When something was last heard, by the clock of the port; 0 before.
     heard_at: u64,
     /// Silence after which no request is taken.
@@ -58,13 +62,16 @@ impl Datagrams {
         let servers = address.resolve(within).map_err(|error| error.to_string())?;
         let server = servers.first().ok_or_else(|| format!("{to}: the host has no address"))?;
         let port = UdpPort::connect(*server, limits.format.datagram).map_err(|error| error.to_string())?;
+        let client = with_fault(reliable::Client::new(limits, Peer::from(*server), seed()?));
         Ok(Self {
-            client: reliable::Client::new(limits, Peer::from(*server), seed()?),
+            client,
             port,
             assembly: Assembly::default(),
             ids: HashMap::new(),
             heard: VecDeque::new(),
             events: VecDeque::new(),
+            unknown: Vec::new(),
+            token: None,
             heard_at: 0,
             silence: SILENCE,
             is_blocked: false,
@@ -117,8 +124,9 @@ impl Datagrams {
 
     fn ended(&mut self, event: reliable::Event) {
         match event {
-            reliable::Event::Reply { call, message } => {
+            reliable::Event::Reply { call, mut message } => {
                 self.ids.remove(&call);
+                self.token = take_token(&mut message).or(self.token);
                 self.hear(message);
             }
             reliable::Event::Failed { call, why } => {
@@ -126,7 +134,7 @@ impl Datagrams {
                 match why {
                     Failure::TooLarge => self.refuse_call(id, Refusal::TooLarge, "datagrams do not carry the answer"),
                     Failure::TimedOut => self.lose("the server did not answer a request in time"),
-                    Failure::Unknown => self.lose("the server may have carried out a request, and cannot tell"),
+                    Failure::Unknown => self.unknown.push(id),
                     Failure::Closed => {}
                 }
             }
@@ -136,6 +144,21 @@ impl Datagrams {
     fn lose(&mut self, why: &str) {
         self.broken.get_or_insert_with(|| why.to_owned());
     }
+}
+
+/// Puts the fault in that was chosen.
+#[cfg(rdmakv_fault_injection)]
+fn with_fault(mut client: reliable::Client) -> reliable::Client {
+    use rdmakv_proto::faults::{Fault, injected};
+    if injected(Fault::MixedExecutions) {
+        client.mix_executions();
+    }
+    client
+}
+
+#[cfg(not(rdmakv_fault_injection))]
+fn with_fault(client: reliable::Client) -> reliable::Client {
+    client
 }
 
 /// Returns what only this client knows.
@@ -240,7 +263,7 @@ impl End for Datagrams {
     fn cork(&mut self, _: bool) {}
 
     fn wait(&mut self, longest: Duration) {
-        if !self.events.is_empty() {
+        if !self.events.is_empty() || !self.unknown.is_empty() {
             return;
         }
         self.send();
@@ -252,6 +275,14 @@ impl End for Datagrams {
 
     fn registered(&self) -> u64 {
         0
+    }
+
+    fn take_unknown(&mut self) -> Option<u32> {
+        self.unknown.pop()
+    }
+
+    fn take_token(&mut self) -> Option<u64> {
+        self.token.take()
     }
 
     fn broken(&self) -> Option<&str> {
@@ -320,6 +351,54 @@ mod tests {
         assert_eq!(end.client.unanswered(), 0);
         end.silence = SILENCE;
         end.say(&get(9)).unwrap();
+    }
+
+    #[test]
+    fn a_request_of_unknown_outcome_ends_alone() {
+        use reliable::wire::{Body, Datagram, Refused, flags};
+        let mut port = UdpPort::listen("127.0.0.1:0".parse().unwrap(), 1, 1400).unwrap().remove(0);
+        let to = format!("udp:{}", port.local_address().unwrap());
+        let mut server = Server::new(ServerLimits::default(), Secret::new([1; 16]), 1, 0, |_| RequestKind::Read);
+        let mut end = Datagrams::open(&to, Duration::from_secs(9), Duration::from_secs(60)).unwrap();
+        let (mut delete, mut bytes) = (Vec::new(), Vec::new());
+        let kind = Request::run(&mut bytes, false, b"k", &[b"md k\r\n"]);
+        messages::start(&mut delete, 8, kind, false);
+        delete.extend(bytes);
+        end.say(&get(7)).unwrap();
+        end.say(&delete).unwrap();
+        let (mut reply, mut unknown) = (Vec::new(), None);
+        while unknown.is_none() {
+            port.wait(Some(port.now() + 10_000_000));
+            let mut gone = None;
+            while let Some((from, bytes)) = port.poll() {
+                let datagram = Datagram::decode(bytes, true).unwrap();
+                if matches!(datagram.body, Body::Part(part) if !effect(part.bytes).is_read) {
+                    let body = Body::Refused { execution: 0, why: Refused::ReplyGone };
+                    let mut answer = Vec::new();
+                    Datagram { flags: flags::REPLY, body, ..datagram }.encode(&[], true, &mut answer);
+                    gone = Some((from, answer));
+                } else if let Some(request) = server.receive(0, from, bytes) {
+                    let (mut reply, work) = (Vec::new(), request.work);
+                    messages::start(&mut reply, 7, messages::Kind::None, false);
+                    server.complete(0, work, &reply, None);
+                }
+            }
+            server.outbox().iter().for_each(|(to, bytes)| port.send(to, bytes).unwrap());
+            server.outbox().clear();
+            gone.inspect(|(to, bytes)| port.send(*to, bytes).unwrap());
+            port.wait(Some(port.now()));
+            end.progress();
+            unknown = end.take_unknown();
+        }
+        assert_eq!((unknown, end.broken()), (Some(8), None));
+        assert_eq!(end.take_unknown(), None);
+        assert!(end.heard(&mut reply) && messages::fragment(&reply).unwrap().0 == 7, "the other has its answer");
+        end.say(&get(9)).unwrap();
+        while !end.heard(&mut reply) {
+            serve(&mut port, &mut server);
+            end.progress();
+        }
+        assert_eq!(messages::fragment(&reply).unwrap().0, 9);
     }
 
     #[test]

@@ -71,6 +71,16 @@ pub(crate) trait End: Send {
     /// Bytes that are registered.
     fn registered(&self) -> u64;
 
+    /// Takes the token by which the server offers a connection, where one came.
+    fn take_token(&mut self) -> Option<u64> {
+        None
+    }
+
+    /// Takes the id of a request that the server may have carried out, and has no answer to. All others go on.
+    fn take_unknown(&mut self) -> Option<u32> {
+        None
+    }
+
     /// Returns why it is of no use any more, where no event tells that.
     fn broken(&self) -> Option<&str> {
         None

@@ -21,6 +21,7 @@ use super::tags::{CallTag, Tags};
 use super::value::Value;
 use super::ways::{Demand, Ways};
 use rdmakv_proto::item::HEADER;
+use rdmakv_proto::messages::Wishes;
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -44,6 +45,8 @@ pub(super) struct Server {
     /// The fabric that is in use, and its place among the ways.
     link: Option<(usize, Link)>,
     stream: Option<(usize, Stream)>,
+    /// The server's token for the connection that it offers.
+    token: Option<u64>,
     /// The results of threads that connect: at most one for each transport.
     tell: Sender<Arrival>,
     told: Receiver<Arrival>,
@@ -91,6 +94,7 @@ impl Server {
             candidates: Vec::new(),
             link: None,
             stream: None,
+            token: None,
             tell,
             told,
             arrived: VecDeque::new(),
@@ -201,6 +205,7 @@ impl Server {
         }
         self.sent.clear();
         self.silent_since = None;
+        self.token = None;
         self.ways = Ways::new(self.fabrics.len(), self.sockets.len(), common.patience, Instant::now());
     }
 
@@ -256,7 +261,12 @@ impl Server {
             match outcome {
                 Ok(Connection::Fabric(end)) => {
                     let counts = self.fabrics[at].counts_reads();
-                    let link = Link::new(end, counts, common.login.clone(), common.one_sided);
+                    let wishes = Wishes {
+                        table: common.one_sided,
+                        may_connect: self.connection_beside(at).is_some(),
+                        token: self.token.take_if(|_| self.ways.offered() == Some(at)),
+                    };
+                    let link = Link::new(end, counts, common.login.clone(), wishes);
                     self.candidates.push((at, link));
                 }
                 // One socket is as good as another while it has something under way.
@@ -291,15 +301,17 @@ impl Server {
                     self.failed(common, at, why);
                 }
                 (None, _) if !link.is_ready() => self.candidates.push((at, link)),
-                (None, Some((other, _))) if *other < at => {
+                (None, Some((other, _))) if self.ways.is_better(*other, at) => {
                     link.close();
                     self.ways.replaced(at, Instant::now());
                 }
                 // Nothing new is asked there meanwhile.
-                (None, Some((_, before))) if before.is_busy() => self.candidates.push((at, link)),
+                (None, Some((_, before))) if before.is_busy() && !resends() => self.candidates.push((at, link)),
                 (None, _) => {
-                    if let Some((before, old)) = self.link.replace((at, link)) {
-                        old.close();
+                    if let Some((before, mut old)) = self.link.replace((at, link)) {
+                        old.tell_last_reads(&mut self.tags);
+                        // Nothing is under way there, so nothing is sent on a second path.
+                        self.queue.extend(old.close().into_iter().map(|(name, _)| name));
                         self.ways.replaced(before, Instant::now());
                     }
                     // Tags are the connection's.
@@ -316,10 +328,31 @@ impl Server {
         self.link.is_some() && self.candidates.iter().any(|(_, link)| link.is_ready())
     }
 
+    /// Returns the fabric behind this one of datagrams over which a server may offer a connection.
+    fn connection_beside(&self, at: usize) -> Option<usize> {
+        let is_beside = matches!(self.fabrics[at], Fabric::Udp(_));
+        is_beside.then(|| (at..self.fabrics.len()).find(|&at| self.fabrics[at].is_offered())).flatten()
+    }
+
+    /// Takes the server's offer of a connection, or its wish to have one back.
+    fn take_offer(&mut self) {
+        let Some((at, link)) = &mut self.link else { return };
+        let (at, token) = (*at, link.take_token());
+        if link.is_demoted() && self.ways.offered() == Some(at) {
+            self.ways.withdraw();
+        }
+        if let (Some(token), Some(to)) = (token, self.connection_beside(at)) {
+            self.token = Some(token);
+            self.ways.offer(to);
+        }
+    }
+
     fn progress_fabric(&mut self, common: &mut Common) {
         let Some((_, link)) = &mut self.link else { return };
         let mut elsewhere = Vec::new();
         link.progress(common, &mut self.tags, &self.text, &mut elsewhere);
+        self.take_offer();
+        let Some((_, link)) = &self.link else { return };
         for Elsewhere { op: name, busy } in elsewhere {
             if let Some(op) = common.ops.unanswered(name).filter(|op| op.on == On::Fabric) {
                 // Nothing of it is under way any more, so that its end is not the connection's.
@@ -624,6 +657,11 @@ impl Server {
     pub(super) fn known(&self) -> usize {
         self.tags.len()
     }
+}
+
+/// Returns whether the fault was chosen that a client moves while requests are under way, and sends these again.
+fn resends() -> bool {
+    rdmakv_proto::faults::injected(rdmakv_proto::faults::Fault::ResendOnSwitch)
 }
 
 /// The request as it goes over a socket.

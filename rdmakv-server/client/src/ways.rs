@@ -7,6 +7,7 @@
 //! * An attempt is never called off: one that answers late is taken up late. So a way has at most one attempt under way.
 //! * After a failure the next attempt waits, each time twice as long, up to a bound. A way that stood is tried again at once.
 //! * While a fabric stands, worse ways are not tried. Better fabrics are, and take its place.
+//! * A fabric that the server offers is better than all others, until it fails, is lost or is withdrawn ([`Ways::offered`]).
 //! * Sockets are tried when an operation needs one.
 
 use std::time::{Duration, Instant};
@@ -52,13 +53,36 @@ struct ConnectionState {
 pub(super) struct Ways {
     ways: Vec<ConnectionState>,
     fabrics: usize,
+    /// The fabric that the server offers.
+    offered: Option<usize>,
     patience: Patience,
 }
 
 impl Ways {
     pub(super) fn new(fabrics: usize, sockets: usize, patience: Patience, now: Instant) -> Self {
         let state = State::Down { failures: 0, not_before: now };
-        Self { ways: vec![ConnectionState { state, why: None }; fabrics + sockets], fabrics, patience }
+        Self { ways: vec![ConnectionState { state, why: None }; fabrics + sockets], fabrics, offered: None, patience }
+    }
+
+    /// The server offers a connection over this fabric. After a failure it is tried when that is due.
+    pub(super) fn offer(&mut self, at: usize) {
+        self.offered = Some(at);
+    }
+
+    /// The server wants the connection back that it offered.
+    pub(super) fn withdraw(&mut self) {
+        self.offered = None;
+    }
+
+    /// Returns the fabric that the server offers.
+    pub(super) fn offered(&self) -> Option<usize> {
+        self.offered
+    }
+
+    /// Returns whether a fabric is better than another one.
+    pub(super) fn is_better(&self, at: usize, other: usize) -> bool {
+        let rank = |at: usize| (self.offered != Some(at), at);
+        rank(at) < rank(other)
     }
 
     /// Returns a way that is to be tried now, if there is one; it counts as begun.
@@ -84,9 +108,11 @@ impl Ways {
             (true, Demand::None) => return None,
             (true, Demand::Any) => (0..self.ways.len(), 0..at),
             (true, Demand::Socket) => (self.fabrics..self.ways.len(), self.fabrics..at),
+            (false, _) if self.offered == Some(at) => (0..0, 0..0),
             (false, _) => (0..at, 0..at),
         };
-        if self.ways[rivals].iter().any(|way| way.state == State::Up) {
+        let offered = self.offered.filter(|offered| !is_socket && *offered != at);
+        if self.ways[rivals].iter().chain(offered.map(|at| &self.ways[at])).any(|way| way.state == State::Up) {
             return None;
         }
         // An earlier failure delays nothing when it is tried again.
@@ -109,6 +135,7 @@ impl Ways {
             State::Down { failures, .. } | State::Trying { failures, .. } => failures,
             State::Up => 0,
         };
+        self.offered.take_if(|offered| *offered == at);
         let wait = self.patience.least.saturating_mul(1 << before.min(16)).min(self.patience.most);
         self.ways[at] = ConnectionState {
             state: State::Down { failures: before.saturating_add(1), not_before: now + wait },
@@ -118,6 +145,7 @@ impl Ways {
 
     /// A way that stood does not any more.
     pub(super) fn lost(&mut self, at: usize, now: Instant, why: String) {
+        self.offered.take_if(|offered| *offered == at);
         self.ways[at] = ConnectionState { state: State::Down { failures: 0, not_before: now }, why: Some(why) };
     }
 
@@ -234,6 +262,44 @@ mod tests {
         assert_eq!(started(&mut ways, later, Demand::Any), [0], "the better fabric alone");
         // It may be silent: that is no reason to keep what needs a socket waiting.
         assert_eq!(started(&mut ways, later, Demand::Socket), [2]);
+    }
+
+    #[test]
+    fn an_offered_fabric_is_better_until_it_is_withdrawn() {
+        let zero = Instant::now();
+        let mut ways = Ways::new(3, 1, PATIENCE, zero);
+        assert_eq!(started(&mut ways, zero, Demand::Any), [0]);
+        ways.came_up(0);
+        assert!(started(&mut ways, zero, Demand::Any).is_empty());
+        ways.offer(2);
+        assert_eq!(started(&mut ways, zero, Demand::Any), [2], "the one between is no better");
+        assert!(ways.is_better(2, 0) && ways.is_better(0, 1) && !ways.is_better(1, 0));
+        ways.came_up(2);
+        ways.replaced(0, zero);
+        assert!(started(&mut ways, zero + GAP * 9, Demand::Any).is_empty());
+        ways.withdraw();
+        assert_eq!(started(&mut ways, zero, Demand::None), [0], "it goes back");
+        assert!(ways.is_better(0, 2));
+    }
+
+    #[test]
+    fn an_offer_ends_with_its_connection() {
+        let zero = Instant::now();
+        let mut ways = Ways::new(2, 0, PATIENCE, zero);
+        assert_eq!(started(&mut ways, zero, Demand::Any), [0]);
+        ways.came_up(0);
+        ways.offer(1);
+        assert_eq!(started(&mut ways, zero, Demand::Any), [1]);
+        ways.failed(1, zero, "no".into());
+        assert_eq!(ways.offered(), None);
+        assert!(started(&mut ways, zero + MS * 90, Demand::Any).is_empty());
+        // The next offer waits for the time after a failure.
+        ways.offer(1);
+        assert!(started(&mut ways, zero, Demand::Any).is_empty());
+        assert_eq!(started(&mut ways, zero + MS * 20, Demand::Any), [1]);
+        ways.came_up(1);
+        ways.lost(1, zero, "gone".into());
+        assert_eq!(ways.offered(), None);
     }
 
     /// The fate of an attempt on a transport's other side.

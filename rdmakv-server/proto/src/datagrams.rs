@@ -4,7 +4,43 @@
 //! RAN, ITEM, LARGE, NONE and REFUSED come down. A server that lost the reply of a read executes the read again. It executes anything
 //! else at most once, so a command that is not known counts as a mutation.
 
-use crate::messages::{self, Request};
+//!
+//! A reply may end with a *token*: its client may [connect](crate::messages) with it.
+
+use crate::messages::{self, FLAGS, FRAGMENT, Request, TOKEN};
+
+/// Bytes of a token.
+const LENGTH: usize = size_of::<u64>();
+
+/// Appends a token to a reply.
+pub fn append_token(reply: &mut Vec<u8>, token: u64) {
+    if let Some(flags) = reply.get_mut(FLAGS) {
+        *flags |= TOKEN;
+        reply.extend(token.to_le_bytes());
+    }
+}
+
+/// Takes the token off a reply, if there is one. The reply is as it was before.
+///
+/// ```
+/// use rdmakv_proto::datagrams::{append_token, take_token};
+/// use rdmakv_proto::messages::{Kind, start};
+///
+/// let mut reply = Vec::new();
+/// start(&mut reply, 1, Kind::None, false);
+/// let before = reply.clone();
+/// append_token(&mut reply, 7);
+/// assert_eq!((take_token(&mut reply), take_token(&mut reply), reply), (Some(7), None, before));
+/// ```
+pub fn take_token(reply: &mut Vec<u8>) -> Option<u64> {
+    if reply.get(FLAGS)? & TOKEN == 0 || reply.len() < FRAGMENT + LENGTH {
+        return None;
+    }
+    reply[FLAGS] &= !TOKEN;
+    let token = *reply.last_chunk()?;
+    reply.truncate(reply.len() - LENGTH);
+    Some(u64::from_le_bytes(token))
+}
 
 /// The part of a server that a request is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,6 +171,19 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn tokens_come_off_as_they_were_put(bytes in prop::collection::vec(any::<u8>(), 0..100), token: u64) {
+            let reply = message(Kind::Ran, &bytes);
+            let mut with = reply.clone();
+            append_token(&mut with, token);
+            prop_assert!(messages::fragment(&with).is_err(), "no reader takes it for a part of the answer");
+            prop_assert_eq!((take_token(&mut with), &with), (Some(token), &reply));
+            let mut noise = bytes;
+            let before = noise.len();
+            let taken = take_token(&mut noise);
+            prop_assert_eq!(noise.len() + taken.map_or(0, |_| LENGTH), before);
+        }
+
         #[test]
         fn any_bytes_have_an_effect(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
             // A message of which nothing is known is executed at most once.

@@ -35,6 +35,14 @@ pub enum Fault {
     FlushedLate,
     /// `no-replies`: the server forgets which mutations in datagrams it executed.
     NoReplies,
+    /// `resend-on-switch`: a client that moves to a connection sends there what is under way by datagrams.
+    ResendOnSwitch,
+    /// `floor-back`: the server lets a client's floor fall, and forgets what it executed above it.
+    FloorBack,
+    /// `mixed-executions`: a client makes one reply of the parts of several executions.
+    MixedExecutions,
+    /// `no-executing`: the server begins a request in datagrams again that it is executing.
+    NoExecuting,
 }
 
 /// Returns whether this fault was chosen.
@@ -69,10 +77,15 @@ pub fn injected(fault: Fault) -> bool {
             "flash-moves-the-dead" => Fault::FlashMovesTheDead,
             "flushed-late" => Fault::FlushedLate,
             "no-replies" => Fault::NoReplies,
+            "resend-on-switch" => Fault::ResendOnSwitch,
+            "floor-back" => Fault::FloorBack,
+            "mixed-executions" => Fault::MixedExecutions,
+            "no-executing" => Fault::NoExecuting,
             other => panic!(
                 "RDMAKV_FAULT={other}: one of index-before-dead, reuse-early, no-crc, dead-after-reply, no-restart-wait, \
                  believes-the-dead, flash-damage, flash-no-crc, flash-kept-at-overwrite, flash-kept-at-end, \
-                 flash-load-not-orphaned, flash-moves-the-dead, flushed-late, no-replies"
+                 flash-load-not-orphaned, flash-moves-the-dead, flushed-late, no-replies, \
+                 resend-on-switch, floor-back, mixed-executions, no-executing"
             ),
         })
     });

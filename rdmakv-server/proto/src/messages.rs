@@ -5,7 +5,7 @@
 //! ```text
 //!  0  u32  id      the client's, one for each request; answers repeat it
 //!  4  u8   kind    see below
-//!  5  u8   flags   1: more of this message follows in the next fragment
+//!  5  u8   flags   1: more of this message follows in the next fragment; 2: over datagrams, a u64 token of a connection ends the bytes
 //!  6  u16  zero
 //!  8       bytes
 //! ```
@@ -14,7 +14,8 @@
 //!
 //! ```text
 //! client
-//!   1 HELLO   u16 version, u16 1 if the client reads a GET table, u32 zero
+//!   1 HELLO   u16 version, u16 flags (1: the client reads a GET table; 2: over datagrams, it has an address to connect to; 4: a token
+//!             follows), u32 zero, u64 token
 //!   2 RUN     wish, key; then one command of the text or meta protocol, with its data
 //!   3 GET     wish, key
 //!   4 PUT     wish, key; then u32 length of the line, u32 number of segments, the segments (24 bytes each), the line of an `ms`
@@ -36,6 +37,7 @@
 //!  24 TABLE   u64 the time, in nanoseconds of the machine's boot clock, u64 u64 secret, u32 number of segments, u32 zero, the segments: of
 //!             the GET table, then of the memory that items are in
 //!  25 FAR     the answer to one
+//!  26 DEMOTE  nothing: the client is to leave the connection, once nothing of its own is under way there
 //!
 //! wish, key   u8 1 if a tag is wished for, u8 length of the key, then the key
 //! tag         u8 1 if there is one, then, if there is: u64 address, u64 length, u32 key, u32 incarnation
@@ -53,6 +55,10 @@
 //! TABLE comes unasked, if it comes, after WELCOME, and where the server asks for a password after the client has said it. It names
 //! the [GET table](crate::gets). From then on no answer carries a tag but that to a request for an item that is not listed there.
 //!
+//! A server may keep its connections for its busiest clients. In replies over datagrams it gives such a client a token, again and again
+//! until it is used or another client has its place. The HELLO of a connection has the token. A server answers a token that is over by
+//! REFUSED. DEMOTE comes only to clients that had a token; they go on over datagrams.
+//!
 //! A large item is fetched by a transfer that the client opens as its target. The header of its SYNC is a GET in one fragment, the
 //! fragment's start included, and its TAG comes before its DONE. Every other answer comes in place of TAG, and the transfer is refused
 //! after it: NONE, there is no such item; ITEM, it is short by now; LARGE, the client's buffer is too small for it, and a transfer into
@@ -66,8 +72,13 @@ pub const VERSION: u16 = 1;
 /// Bytes before a fragment's own.
 pub const FRAGMENT: usize = 8;
 const MORE: u8 = 1;
-/// The flag in a HELLO of a client that reads a GET table.
+pub(crate) const TOKEN: u8 = 2;
+/// The place of a fragment's flags.
+pub(crate) const FLAGS: usize = 5;
+/// The flags of a HELLO.
 const TABLE: u16 = 1;
+const MAY_CONNECT: u16 = 2;
+const HAS_TOKEN: u16 = 4;
 
 /// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -89,13 +100,17 @@ pub enum Kind {
     Refused = 23,
     Table = 24,
     FarAnswer = 25,
+    Demote = 26,
 }
 
 impl Kind {
     /// Returns the kind that this byte means.
     pub fn of(byte: u8) -> Option<Self> {
-        use Kind::{Far, FarAnswer, Get, Hello, Item, Large, None, Put, Ran, Refused, Run, Seen, Table, Tag, Welcome};
-        let all = [Hello, Run, Get, Put, Seen, Far, Welcome, Ran, Item, Large, None, Tag, Refused, Table, FarAnswer];
+        use Kind::{
+            Demote, Far, FarAnswer, Get, Hello, Item, Large, None, Put, Ran, Refused, Run, Seen, Table, Tag, Welcome,
+        };
+        let all =
+            [Hello, Run, Get, Put, Seen, Far, Welcome, Ran, Item, Large, None, Tag, Refused, Table, FarAnswer, Demote];
         all.into_iter().find(|&kind| kind as u8 == byte)
     }
 }
@@ -129,12 +144,23 @@ pub struct Tag {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the module's table says what they are")]
 pub enum Request<'a> {
-    Hello { version: u16, table: bool },
+    Hello { version: u16, wishes: Wishes },
     Run { wish: bool, key: &'a [u8], command: &'a [u8] },
     Get { wish: bool, key: &'a [u8] },
     Put { wish: bool, key: &'a [u8], line: &'a [u8], segments: Segments<'a> },
     Seen(Seen<'a>),
     Far(&'a [u8]),
+}
+
+/// The wishes of a client in its HELLO.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wishes {
+    /// It reads a GET table.
+    pub table: bool,
+    /// Over datagrams: it connects when it gets a token.
+    pub may_connect: bool,
+    /// The token that it got over datagrams.
+    pub token: Option<u64>,
 }
 
 /// A message that a server sends.
@@ -150,6 +176,7 @@ pub enum Reply<'a> {
     Refused { why: Refusal, text: &'a str },
     Table(Table<'a>),
     Far(&'a [u8]),
+    Demote,
 }
 
 /// The place of the [GET table](crate::gets), and the memory that its places are in.
@@ -343,9 +370,11 @@ impl<'a> Request<'a> {
         let mut fields = Fields(bytes);
         let request = match kind {
             Kind::Hello => {
-                let (version, wishes) = (fields.u16()?, fields.u16()?);
+                let (version, flags) = (fields.u16()?, fields.u16()?);
                 fields.take(4)?;
-                Self::Hello { version, table: wishes & TABLE != 0 }
+                let token = if flags & HAS_TOKEN != 0 { Some(fields.u64()?) } else { None };
+                let wishes = Wishes { table: flags & TABLE != 0, may_connect: flags & MAY_CONNECT != 0, token };
+                Self::Hello { version, wishes }
             }
             Kind::Run => {
                 let (wish, key) = fields.wish_and_key()?;
@@ -377,9 +406,16 @@ impl<'a> Request<'a> {
 
     /// Returns a HELLO.
     pub fn hello(into: &mut Vec<u8>, table: bool) -> Kind {
+        Self::hello_with(into, Wishes { table, ..Wishes::default() })
+    }
+    /// Returns a HELLO with these wishes.
+    pub fn hello_with(into: &mut Vec<u8>, Wishes { table, may_connect, token }: Wishes) -> Kind {
+        let flag = |is_set: bool, flag: u16| if is_set { flag } else { 0 };
+        let flags = flag(table, TABLE) | flag(may_connect, MAY_CONNECT) | flag(token.is_some(), HAS_TOKEN);
         into.extend_from_slice(&VERSION.to_le_bytes());
-        into.extend_from_slice(&if table { TABLE } else { 0 }.to_le_bytes());
+        into.extend_from_slice(&flags.to_le_bytes());
         into.extend_from_slice(&[0; 4]);
+        into.extend(token.iter().flat_map(|token| token.to_le_bytes()));
         Kind::Hello
     }
     /// Returns a RUN.
@@ -457,6 +493,7 @@ impl<'a> Reply<'a> {
                 Self::Table(Table { now, secret, segments: Segments(fields.take(segments * SEGMENT)?) })
             }
             Kind::FarAnswer => Self::Far(fields.rest()),
+            Kind::Demote => Self::Demote,
             _ => return Err(Malformed("a client says this, not a server")),
         };
         fields.end()?;
@@ -512,6 +549,7 @@ impl<'a> Reply<'a> {
                 into.extend_from_slice(answer);
                 Kind::FarAnswer
             }
+            Self::Demote => Kind::Demote,
         }
     }
 }

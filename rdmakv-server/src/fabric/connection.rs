@@ -15,6 +15,7 @@
 //! | Puts     | `puts.rs`     | the value that is read out of the client's memory                 |
 //! | Reader   | `grants.rs`   | the client's tags, and its use of the GET table                   |
 //! | Turns    | `turns.rs`    | which requests are measured                                       |
+//! | Slot     | `hybrid.rs`   | its place among connections that are for the busiest clients      |
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
@@ -27,7 +28,9 @@ use super::commands::{Announced, Commands};
 use super::far_requests::FarRequests;
 use super::gets::{Found, Get, Gets, check_key};
 use super::grants::Reader;
+use super::hybrid::Slot;
 use super::messages::{Inbox, Outbox, Sent, Then};
+use super::origin::Origin;
 use super::pinned::{End, ROUND};
 use super::providers::{Fabric, Offer};
 use super::puts::{Pulled, Put, Puts, length_of, line_of};
@@ -39,7 +42,9 @@ use crate::session::{Follows, is_accepting, is_stopping};
 use rdmakv_proto::clock;
 use rdmakv_proto::far::messages::verb;
 use rdmakv_proto::horizon::Horizon;
-use rdmakv_proto::messages::{Kind, Malformed, Refusal, Reply, Request, Segments, Table, VERSION, Welcome, Whole};
+use rdmakv_proto::messages::{
+    Kind, Malformed, Refusal, Reply, Request, Segments, Table, VERSION, Welcome, Whole, Wishes,
+};
 
 /// Receives that are posted: messages of a client that may wait.
 pub(super) const RECEIVES: u16 = 32;
@@ -80,6 +85,10 @@ pub(super) struct Connection<'f, F: Fabric> {
     batch: Horizon,
     /// Whether a batch was carried out, and another one may follow.
     is_batching: bool,
+    /// Its place, where connections are for the busiest clients.
+    slot: Option<Slot>,
+    /// Whether the client was told to leave.
+    demoted: bool,
     /// Whether the client sent HELLO.
     greeted: bool,
     closed: bool,
@@ -125,6 +134,8 @@ impl<'f, F: Fabric> Connection<'f, F> {
             write: Horizon::default(),
             batch: Horizon::default(),
             is_batching: false,
+            slot: None,
+            demoted: false,
             greeted: false,
             closed: false,
         }
@@ -142,6 +153,9 @@ impl<'f, F: Fabric> Connection<'f, F> {
             }
             if self.closed {
                 self.take_last_reports();
+            }
+            if let Some(slot) = &mut self.slot {
+                slot.report(clock::nanos(), || self.engine.endpoint().0.reads());
             }
             self.commands.publish();
             if self.closed || self.is_over() {
@@ -212,6 +226,11 @@ impl<'f, F: Fabric> Connection<'f, F> {
             if self.reader.wants_table() && self.offer_table() {
                 continue;
             }
+            if !self.demoted && self.slot.as_ref().is_some_and(Slot::is_demoted) {
+                self.demoted = true;
+                self.outbox.reply(0, &Reply::Demote);
+                continue;
+            }
             if !self.puts.is_empty() {
                 match self.puts.pull(&mut self.engine) {
                     Some(pulled) => self.end_put(pulled),
@@ -267,6 +286,11 @@ impl<'f, F: Fabric> Connection<'f, F> {
             self.commands.counts().idle_kicks += 1;
             return true;
         }
+        let leaves_by = self.slot.as_ref().filter(|_| self.demoted).map(|slot| slot.timeout().as_secs().max(1));
+        if leaves_by.is_some_and(|limit| silent > limit && self.is_quiet()) {
+            // It was told to leave, and is not there: its place is another client's.
+            return true;
+        }
         if is_stopping(shared) {
             let stopped = *self.activity.stopped.get_or_insert_with(Instant::now);
             return self.is_quiet() || stopped.elapsed() > DRAIN;
@@ -302,14 +326,12 @@ impl<'f, F: Fabric> Connection<'f, F> {
 
     fn request(&mut self, (id, kind, bytes): Whole<'_>) -> Result<(), Malformed> {
         let request = Request::decode(kind, bytes)?;
+        self.count_for_slot(&request);
         if !self.greeted && !matches!(request, Request::Hello { .. }) {
             return Err(Malformed("something before HELLO"));
         }
         match request {
-            Request::Hello { version, table } => {
-                self.reader.want_table(table);
-                self.greet(id, version);
-            }
+            Request::Hello { version, wishes } => self.greet(id, version, wishes),
             Request::Run { wish, key, command } => self.run_command(id, wish.then_some(key), command)?,
             Request::Get { wish, key } => {
                 check_key(key)?;
@@ -326,6 +348,16 @@ impl<'f, F: Fabric> Connection<'f, F> {
         Ok(())
     }
 
+    /// Counts a request of a client that may have to leave: a wish for a tag twice, and reads that it reports.
+    fn count_for_slot(&mut self, request: &Request<'_>) {
+        let Some(slot) = &mut self.slot else { return };
+        slot.count(match request {
+            Request::Run { wish: true, .. } | Request::Get { wish: true, .. } | Request::Put { wish: true, .. } => 2,
+            Request::Seen(seen) => seen.iter().map(|(_, _, reads)| u64::from(reads)).sum(),
+            _ => 1,
+        });
+    }
+
     /// Carries out a request for far memory.
     fn far_request(&mut self, id: u32, request: &[u8]) -> Result<(), Malformed> {
         if !self.may_ask(id) {
@@ -339,11 +371,26 @@ impl<'f, F: Fabric> Connection<'f, F> {
         Ok(())
     }
 
-    fn greet(&mut self, id: u32, version: u16) {
+    fn greet(&mut self, id: u32, version: u16, wishes: Wishes) {
         if version != VERSION {
             let text = format!("version {version} is not spoken here; version {VERSION} is");
             return self.refuse_and_end(id, Refusal::NotUnderstood, &text);
         }
+        if let Some(hybrid) = self.state.hybrid.as_ref().filter(|_| self.slot.is_none()) {
+            match hybrid.enter(wishes.token, clock::nanos()) {
+                Ok(slot) => {
+                    if slot.was_offered() {
+                        count(&self.state.counts.promoted);
+                    }
+                    self.slot = Some(slot);
+                }
+                Err(why) => {
+                    count(&self.state.counts.rejected_connections);
+                    return self.refuse_and_end(id, Refusal::NotNow, why.text());
+                }
+            }
+        }
+        self.reader.want_table(wishes.table);
         self.greeted = true;
         let terms = &self.state.terms;
         let welcome = Welcome {
@@ -398,7 +445,7 @@ impl<'f, F: Fabric> Connection<'f, F> {
         let over = self.commands.run(command)?;
         // A client that has not logged in may be told of no item, for any request.
         let may = self.commands.is_authorised();
-        let tag = wish.filter(|_| may).and_then(|key| self.reader.grant(key));
+        let tag = wish.filter(|_| may && !self.demoted).and_then(|key| self.reader.grant(key));
         self.outbox.answer(id, tag);
         if over {
             self.outbox.then(Then::End);
@@ -439,7 +486,7 @@ impl<'f, F: Fabric> Connection<'f, F> {
     /// Replies with what was found, and ends or feeds the transfer that asked for it.
     fn reply_item(&mut self, Get { id, wish, key }: Get<'_>, found: Found<'f>, transfer: Option<Tag>) {
         let there = !matches!(found, Found::Nothing | Found::Busy | Found::Refused(_));
-        let tag = if wish && there { self.reader.grant(key) } else { None };
+        let tag = if wish && there && !self.demoted { self.reader.grant(key) } else { None };
         let mut then = transfer.map_or(Then::Nothing, Then::Refuse);
         match (found, transfer) {
             (Found::Image, _) => {
@@ -505,7 +552,7 @@ impl<'f, F: Fabric> Connection<'f, F> {
                 self.commands.end_value(length);
                 count(&counts.sets_pulled);
                 add(&counts.pulled_bytes, length as u64);
-                let tag = wish.and_then(|key| self.reader.grant(&key));
+                let tag = wish.filter(|_| !self.demoted).and_then(|key| self.reader.grant(&key));
                 self.outbox.answer(id, tag);
             }
             Err((why, text)) => {

@@ -8,7 +8,8 @@
 //!
 //! Over shared memory it needs no tag: it looks the item up in the [GET table](rdmakv_proto::gets).
 //!
-//! Over `udp:` there are `datagrams` only: requests and replies, of any number of clients.
+//! Over `udp:` there are `datagrams` only: requests and replies, of any number of clients. With `hybrid` the busiest of them get the
+//! connections.
 //!
 //! One connection of one fabric carries three things, in one order: [*messages*](rdmakv_proto::messages), *transfers* of `frrwp`'s
 //! handshake, by which the server writes large values into the client's buffer, and *reads*: the client's of items, and the server's of
@@ -25,6 +26,7 @@ pub mod far;
 mod far_requests;
 mod gets;
 mod grants;
+mod hybrid;
 pub mod incarnation;
 mod listener;
 mod messages;

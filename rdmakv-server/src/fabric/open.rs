@@ -23,6 +23,7 @@ use super::arenas::Arenas;
 use super::datagrams::{self, DatagramState};
 use super::far::{Closes, Far, FarPlan};
 use super::grants::Exposed;
+use super::hybrid::Hybrid;
 use super::incarnation::{self, IncarnationFile};
 use super::listener::{self, Seats};
 use super::options::{FABRICS, Place, Plan};
@@ -256,7 +257,9 @@ impl Opened {
         let (listeners, reapers, fabrics_of) = (Vec::new(), Vec::new(), Vec::new());
         let mut running = Running { listeners, reapers, fabrics: fabrics_of, incarnation_file, far: None };
         let threads = first + FABRICS + plan.connections;
-        let started = start_datagrams(datagrams, (&plan, incarnation), (shared, threads), &mut running);
+        let hybrid = plan.slots.map(|slots| Hybrid::new(slots, plan.timeout, clock::nanos()));
+        let terms = (&plan, incarnation, &hybrid);
+        let started = start_datagrams(datagrams, terms, (shared, threads), &mut running);
         if fabrics.is_empty() || started.is_err() {
             return (running, started);
         }
@@ -271,6 +274,7 @@ impl Opened {
             incarnation,
             registered: plan.registered / fabrics.len() as u64 / PAGE * PAGE,
             pin: plan.pin,
+            hybrid,
             first,
             seats: Seats::new(first + FABRICS, plan.connections),
         };
@@ -332,7 +336,7 @@ fn open_udp(
 /// Starts the threads that serve datagrams; their counts have the places from `first` on. All threads of an address share its bounds.
 fn start_datagrams(
     datagrams: Vec<Vec<UdpPort>>,
-    (plan, incarnation): (&Plan, u32),
+    (plan, incarnation, hybrid): (&Plan, u32, &Option<Arc<Hybrid>>),
     (shared, first): (&Arc<Shared>, usize),
     running: &mut Running,
 ) -> Result<(), String> {
@@ -346,7 +350,7 @@ fn start_datagrams(
     };
     let terms = datagrams::Terms { incarnation, eager: plan.eager(datagrams::NAME), limits };
     for (at, ports) in datagrams.into_iter().enumerate() {
-        let state = Arc::new(DatagramState::new(shared.clone(), terms));
+        let state = Arc::new(DatagramState::new(shared.clone(), terms, hybrid.clone()));
         running.fabrics.push(state.clone());
         datagrams::start(&state, ports, first + at * threads, &mut running.listeners)
             .map_err(|error| format!("--fabric {}: starting a thread: {error}", datagrams::NAME))?;
@@ -432,6 +436,8 @@ struct Start<'a> {
     /// Bytes that may be registered with each.
     registered: u64,
     pin: bool,
+    /// Which clients get connections over a network, if not those that come first.
+    hybrid: Option<Arc<Hybrid>>,
     first: usize,
     seats: Arc<Seats>,
 }
@@ -483,7 +489,9 @@ impl Start<'_> {
             None
         };
         let far = running.far.as_ref().map(|(far, _)| far.clone());
-        let state = FabricState::new(fabric, self.shared.clone(), self.arenas.clone(), terms, pins, far.clone());
+        let hybrid = self.hybrid.clone().filter(|_| name != Shm::NAME);
+        let state =
+            FabricState::new(fabric, self.shared.clone(), self.arenas.clone(), terms, pins, far.clone(), hybrid);
         let state = Arc::new(state.map_err(|error| format!("--fabric {name}: {error}"))?);
         if let Some(far) = &far {
             let state: Arc<dyn Closes> = state.clone();

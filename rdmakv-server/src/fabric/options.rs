@@ -56,12 +56,16 @@ pub(crate) struct FabricFlags {
     /// Connections over fabrics at most
     #[arg(long = "fabric-connections", value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..=16384))]
     fabric_connections: u16,
-    /// Clients over datagrams at most, at each udp: address; each takes about 240 bytes
+    /// Clients over datagrams at most, at each udp: address; each takes about 130 bytes
     #[arg(long = "datagram-clients", value_name = "N", default_value_t = ServerLimits::default().clients as u32, value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     datagram_clients: u32,
     /// Threads at each udp: address; a client stays with its thread
     #[arg(long = "datagram-threads", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     datagram_threads: u16,
+    /// Connections over iwarp: and verbs: at most, for the busiest clients of udp:; the others go by datagrams. These are clients that
+    /// name udp: first (-s udp:HOST:PORT,iwarp:HOST:PORT) (default: connections are for those that come first)
+    #[arg(long = "connections", value_name = "N", value_parser = clap::value_parser!(u16).range(0..=16384))]
+    slots: Option<u16>,
     #[command(flatten)]
     far: FarFlags,
 }
@@ -152,6 +156,8 @@ pub(crate) struct Plan {
     pub(crate) timeout: Duration,
     /// Connections at most.
     pub(crate) connections: usize,
+    /// Connections for the busiest clients of datagrams, if they are for these.
+    pub(crate) slots: Option<usize>,
     /// Clients over datagrams at most, at each address.
     pub(crate) datagram_clients: usize,
     /// Threads at each address for datagrams.
@@ -225,6 +231,7 @@ impl Plan {
             lines.push(("datagram_clients", self.datagram_clients.to_string()));
             lines.push(("datagram_threads", self.datagram_threads.to_string()));
         }
+        lines.extend(self.slots.map(|slots| ("connections", slots.to_string())));
         lines
     }
 }
@@ -239,6 +246,11 @@ impl Place {
             Self::Verbs(_) => "verbs",
             Self::Udp(_) => "udp",
         }
+    }
+
+    /// Returns whether clients there take a connection over a network.
+    fn has_connections(&self) -> bool {
+        !matches!(self, Self::Shm(_) | Self::ShmOfPort | Self::Udp(_))
     }
 
     /// Returns whether clients there have far memory.
@@ -305,6 +317,21 @@ impl FabricFlags {
                     .to_owned(),
             );
         }
+        if let Some(slots) = self.slots {
+            if !places.iter().any(Place::has_datagrams) || !places.iter().any(Place::has_connections) {
+                return Err(
+                    "--connections: it shares connections among clients of datagrams: add --fabric udp:HOST:PORT and \
+                            --fabric iwarp:HOST:PORT, or leave it out"
+                        .to_owned(),
+                );
+            }
+            if slots > self.fabric_connections {
+                return Err(format!(
+                    "--connections: {slots} are more than --fabric-connections, {}: raise that",
+                    self.fabric_connections
+                ));
+            }
+        }
         // Half of it is for what clients were told of, half for what is under way; of each fabric.
         let largest = (server.item + 8192) as u64;
         let registering = places.iter().filter(|place| !place.has_datagrams()).count();
@@ -351,6 +378,7 @@ impl FabricFlags {
             longest: server.item.saturating_sub(HEADER + KEY_MAX),
             timeout: self.timeout,
             connections: usize::from(self.fabric_connections),
+            slots: self.slots.map(usize::from),
             datagram_clients: self.datagram_clients as usize,
             datagram_threads: usize::from(self.datagram_threads),
             far,
@@ -442,6 +470,13 @@ mod tests {
             ("--tag-lease 9ms", "10ms to 60s"),
             ("--eager 65k", "0 to 64k"),
             ("--fabric-connections 0", "1..=16384"),
+            ("--connections 1", "add --fabric udp:HOST:PORT"),
+            ("--connections 1 --fabric udp:127.0.0.1:0", "--fabric iwarp:HOST:PORT"),
+            ("--connections 1 --fabric shm:@x --fabric udp:127.0.0.1:0", "--fabric iwarp:HOST:PORT"),
+            (
+                "--connections 9 --fabric-connections 8 --fabric iwarp:[::]:0 --fabric udp:127.0.0.1:0",
+                "more than --fabric-connections, 8",
+            ),
         ] {
             let error = plan(arguments, SERVER).unwrap_err();
             assert!(error.contains(words), "{arguments}: {error}");

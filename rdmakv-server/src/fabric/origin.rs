@@ -9,11 +9,20 @@ use super::tags::Peer;
 pub(super) trait Origin {
     /// Returns the peer as which a client counts, on any connection.
     fn peer(&self) -> Peer;
+
+    /// Returns how often the client has read one-sidedly, where this end sees that.
+    fn reads(&self) -> u64 {
+        0
+    }
 }
 
 impl Origin for IwarpEndpoint {
     fn peer(&self) -> Peer {
         Peer::at(Self::peer(self).ip())
+    }
+
+    fn reads(&self) -> u64 {
+        self.reads_taken()
     }
 }
 

@@ -1,13 +1,14 @@
 //! Which clients of datagrams get one of the few connections: a ranking by their rates.
 //!
-//! Decisions alone: no clock, lock or socket. The caller tells of requests and reads, and asks for a [`decision`](Promotion::rank) every
-//! 100 ms. Not used yet: the threads that serve datagrams do not call it.
+//! Decisions alone: no clock, lock or socket. The caller reports requests and reads, and asks for a [`decision`](Promotion::rank) every
+//! 100 ms.
 //!
 //! * A *score* is requests and reads a second, averaged with a half-life of 250 ms.
 //! * *Up*: a client whose score is among the highest N gets a slot, if one is free. Else it takes that of a client with at most half of its
 //!   score. Each client keeps its slot for 2 s at least.
 //! * *Down*: a client whose score was below 25 for 2 s loses its slot. It keeps the slot until it has left ([`Promotion::freed`]).
 //! * A reservation that is not used within 2 s ends. Its client gets no other for 60 s: perhaps it cannot connect.
+//! * A client that connects without an offer takes a free slot ([`Promotion::occupy`]), and keeps it until it leaves by itself.
 
 use std::collections::HashMap;
 
@@ -44,6 +45,8 @@ struct Client {
     score: f64,
     /// Events since the last ranking.
     events: u64,
+    /// The rate that was last reported, besides.
+    rate: f64,
     slot: Slot,
     /// When its score was last high enough to stay.
     busy_at: u64,
@@ -67,6 +70,8 @@ pub enum Decision {
 pub struct Promotion {
     slots: usize,
     clients: HashMap<u64, Client>,
+    /// Slots of clients that had no offer.
+    occupied: usize,
     /// The most clients that are ranked.
     most: usize,
     ranked_at: u64,
@@ -75,7 +80,7 @@ pub struct Promotion {
 impl Promotion {
     /// Returns a ranking for so many slots. It remembers at most `most` clients.
     pub fn new(slots: usize, most: usize, now: u64) -> Self {
-        Self { slots, clients: HashMap::default(), most: most.max(slots), ranked_at: now }
+        Self { slots, clients: HashMap::default(), occupied: 0, most: most.max(slots), ranked_at: now }
     }
 
     /// Notes so many requests or reads of a client. A wish for a tag counts twice.
@@ -83,9 +88,28 @@ impl Promotion {
         if let Some(known) = self.clients.get_mut(&client) {
             known.events += events;
         } else if self.clients.len() < self.most {
-            let new = Client { score: 0.0, events, slot: Slot::None, busy_at: now, not_before: 0 };
+            let new = Client { score: 0.0, events, rate: 0.0, slot: Slot::None, busy_at: now, not_before: 0 };
             self.clients.insert(client, new);
         }
+    }
+
+    /// Notes the rate of a client with a slot. It holds until the next report.
+    pub fn report(&mut self, client: u64, rate: f64) {
+        if let Some(known) = self.clients.get_mut(&client).filter(|known| matches!(known.slot, Slot::Held(_))) {
+            known.rate = rate;
+        }
+    }
+
+    /// A client has come without an offer. Returns whether there is a slot for it.
+    pub fn occupy(&mut self) -> bool {
+        let is_free = self.taken() < self.slots;
+        self.occupied += usize::from(is_free);
+        is_free
+    }
+
+    /// A client that came without an offer has gone.
+    pub fn vacate(&mut self) {
+        self.occupied = self.occupied.saturating_sub(1);
     }
 
     /// A client has come with its token. Returns whether it had a reservation; the slot is its own then.
@@ -104,13 +128,13 @@ impl Promotion {
         if let Some(known) = self.clients.get_mut(&client)
             && matches!(known.slot, Slot::Held(_) | Slot::Leaving)
         {
-            known.slot = Slot::None;
+            (known.slot, known.rate) = (Slot::None, 0.0);
         }
     }
 
     /// Returns how many slots are reserved or used.
     pub fn taken(&self) -> usize {
-        self.clients.values().filter(|client| client.slot != Slot::None).count()
+        self.occupied + self.clients.values().filter(|client| client.slot != Slot::None).count()
     }
 
     /// Ranks the clients, if the interval is over.
@@ -132,7 +156,7 @@ impl Promotion {
     fn score(&mut self, now: u64, seconds: f64, decisions: &mut Vec<Decision>) {
         let kept = 0.5_f64.powf(seconds / HALF_LIFE);
         for (&id, client) in &mut self.clients {
-            let rate = std::mem::take(&mut client.events) as f64 / seconds;
+            let rate = std::mem::take(&mut client.events) as f64 / seconds + client.rate;
             client.score = client.score * kept + rate * (1.0 - kept);
             if client.score >= DOWN {
                 client.busy_at = now;
@@ -164,7 +188,9 @@ impl Promotion {
         let mut free = self.slots.saturating_sub(self.taken());
         // Slots that become free soon wait for the first of those that are outside.
         let mut leaving = self.clients.values().filter(|client| client.slot == Slot::Leaving).count();
-        for (id, score) in ranking.into_iter().take(self.slots).filter(|(_, score)| *score >= UP) {
+        for (id, score) in
+            ranking.into_iter().take(self.slots.saturating_sub(self.occupied)).filter(|(_, score)| *score >= UP)
+        {
             let Some(client) = self.clients.get_mut(&id) else { continue };
             if client.slot != Slot::None || client.not_before > now {
                 continue;
@@ -257,20 +283,50 @@ mod tests {
         assert_eq!(decisions.iter().filter(|decision| **decision == Decision::Offer(1)).count(), 1, "for 60 s");
     }
 
+    #[test]
+    fn reported_rates_keep_a_slot() {
+        let (mut promotion, mut now) = (Promotion::new(1, 100, 0), 0);
+        pass(&mut promotion, &mut now, 5, &[(1, 1000)]);
+        promotion.report(1, 900.0);
+        assert!(promotion.claim(1, now));
+        promotion.report(1, 900.0);
+        assert_eq!(pass(&mut promotion, &mut now, 100, &[(2, 1000)]), [], "it reads, and sends no requests");
+        promotion.report(1, 0.0);
+        assert_eq!(pass(&mut promotion, &mut now, 30, &[(2, 1000)]), [Decision::Demote(1)]);
+    }
+
+    #[test]
+    fn clients_without_an_offer_take_free_slots() {
+        let (mut promotion, mut now) = (Promotion::new(2, 100, 0), 0);
+        assert!(promotion.occupy());
+        let rates = [(1, 9000), (2, 8000)];
+        assert_eq!(pass(&mut promotion, &mut now, 5, &rates), [Decision::Offer(1)], "one is left");
+        assert!(!promotion.occupy(), "it is reserved");
+        assert!(promotion.claim(1, now));
+        assert_eq!(pass(&mut promotion, &mut now, 5, &rates), [], "no client is asked to leave that cannot be");
+        promotion.vacate();
+        assert_eq!(pass(&mut promotion, &mut now, 1, &rates), [Decision::Offer(2)]);
+    }
+
     proptest! {
         #[test]
         fn slots_are_never_exceeded(
             slots in 0..4_usize,
-            steps in prop::collection::vec((0..8_u64, 0..3000_u64, 0..4_u8), 1..400),
+            steps in prop::collection::vec((0..8_u64, 0..3000_u64, 0..6_u8), 1..400),
         ) {
             let (mut promotion, mut now) = (Promotion::new(slots, 6, 0), 0);
-            let mut held = std::collections::BTreeSet::new();
+            let (mut held, mut others) = (std::collections::BTreeSet::new(), 0);
             for (client, events, what) in steps {
                 match what {
                     0 => held.extend(promotion.claim(client, now).then_some(client)),
                     1 => {
                         held.remove(&client);
                         promotion.freed(client);
+                    }
+                    2 => others += usize::from(promotion.occupy()),
+                    3 if others > 0 => {
+                        others -= 1;
+                        promotion.vacate();
                     }
                     _ => promotion.record(client, events, now),
                 }
@@ -280,7 +336,7 @@ mod tests {
                         prop_assert!(held.contains(&client), "only who has a slot is told to leave");
                     }
                 }
-                prop_assert!(promotion.taken() <= slots && held.len() <= promotion.taken());
+                prop_assert!(promotion.taken() <= slots && held.len() + others <= promotion.taken());
                 prop_assert!(promotion.clients.len() <= 6.max(slots), "memory is bounded");
             }
         }

@@ -12,6 +12,7 @@ use super::arenas::Arenas;
 use super::bell::Bell;
 use super::budget::{Budget, pages_of};
 use super::far::{Closes, Far, FarTags, Part};
+use super::hybrid::Hybrid;
 use super::pinned::{Pinned, Pins};
 use super::providers::Fabric;
 use super::tags::{Limits, Tags};
@@ -61,6 +62,8 @@ pub(super) struct FabricState<F: Fabric> {
     pub(super) bell: Bell,
     /// The server's far memory, if it offers some.
     pub(super) far: Option<Arc<Far>>,
+    /// Which clients get connections, where these are for the busiest.
+    pub(super) hybrid: Option<Arc<Hybrid>>,
     /// The tags of its regions over this fabric.
     pub(super) far_tags: FarTags<F::FarTag>,
 }
@@ -78,6 +81,7 @@ impl<F: Fabric> FabricState<F> {
         terms: Terms,
         pins: Option<Pins>,
         far: Option<Arc<Far>>,
+        hybrid: Option<Arc<Hybrid>>,
     ) -> io::Result<Self> {
         let pinned = pins.is_some() || F::PINS;
         // Nothing is registered but the stores' memory, which is never unmapped: no monitor is needed.
@@ -110,6 +114,7 @@ impl<F: Fabric> FabricState<F> {
             arenas,
             bell: Bell::default(),
             far,
+            hybrid,
             far_tags: FarTags::default(),
         })
     }

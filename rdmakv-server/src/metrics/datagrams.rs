@@ -28,6 +28,12 @@ counters! {
         reply_gone = "datagrams_reply_gone",
         /// Clients refused because there were too many.
         full = "datagrams_full",
+        /// Busy clients that a connection was offered to (--connections).
+        offers = "datagram_offers",
+        /// Offers that were not used in time.
+        unused_offers = "datagram_offers_unused",
+        /// Clients that were told to leave their connection.
+        demoted = "datagram_demotions",
         /// Datagrams not sent because too many waited.
         unsent = "datagrams_unsent",
     }

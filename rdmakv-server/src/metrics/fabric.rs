@@ -13,6 +13,8 @@ counters! {
         total_connections = "total_connections",
         /// Connections refused, because there were too many or they did not come to stand.
         rejected_connections = "rejected_connections",
+        /// Connections that were offered to busy clients of datagrams, and came.
+        promoted = "promoted",
         /// Connections that were ended because what came made no sense.
         malformed = "malformed",
         /// Connections that a fault of the server's own has ended.

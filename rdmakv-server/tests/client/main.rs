@@ -8,6 +8,7 @@ mod datagrams;
 mod fabric_faults;
 mod faults;
 mod futures;
+mod hybrid;
 mod one_sided;
 mod operations;
 mod real;

@@ -22,7 +22,7 @@ use crate::value::{Bytes, Source, Value};
 use frrwp::engine::Event;
 use rdmakv_proto::clock;
 use rdmakv_proto::item::HEADER;
-use rdmakv_proto::messages::{Assembly, Kind, Refusal, Reply, Request, Tag, VERSION};
+use rdmakv_proto::messages::{Assembly, Kind, Refusal, Reply, Request, Tag, VERSION, Wishes};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -36,6 +36,8 @@ pub(crate) struct Link {
     /// The message to send before anything else.
     login: Option<Vec<u8>>,
     greeted: bool,
+    /// Whether the server wants the connection back.
+    demoted: bool,
     /// When the server was greeted, by the boot clock.
     greeted_at: u64,
     born: Instant,
@@ -56,9 +58,9 @@ type Broken = String;
 
 impl Link {
     /// Returns a connection that was just made. The server is greeted.
-    pub(crate) fn new(end: Box<dyn End>, counts_reads: bool, login: Option<Vec<u8>>, one_sided: bool) -> Self {
+    pub(crate) fn new(end: Box<dyn End>, counts_reads: bool, login: Option<Vec<u8>>, wishes: Wishes) -> Self {
         let mut channel = Channel::new(end);
-        let kind = Request::hello(&mut channel.message, one_sided);
+        let kind = Request::hello_with(&mut channel.message, wishes);
         // Read before the greeting leaves: a server that runs first answers with a later time.
         let greeted_at = clock::boot();
         channel.send(0, kind);
@@ -69,6 +71,7 @@ impl Link {
             parts: Parts::default(),
             login,
             greeted: false,
+            demoted: false,
             greeted_at,
             born: Instant::now(),
             heard_at: Instant::now(),
@@ -91,6 +94,16 @@ impl Link {
     /// Returns whether the server has answered the greeting.
     pub(crate) fn is_greeted(&self) -> bool {
         self.greeted
+    }
+
+    /// Returns whether the server wants the connection back.
+    pub(crate) fn is_demoted(&self) -> bool {
+        self.demoted
+    }
+
+    /// Takes the token by which the server offers a connection, where one came.
+    pub(crate) fn take_token(&mut self) -> Option<u64> {
+        self.channel.end().take_token()
     }
 
     /// Returns how long ago the connection was made.
@@ -202,9 +215,27 @@ impl Link {
                 self.channel.give_up(|| broken);
             }
         }
+        while let Some(id) = self.channel.end().take_unknown() {
+            self.end_unknown(id, common, server);
+        }
         self.channel.look_at_end();
         if heard {
             self.heard_at = std::time::Instant::now();
+        }
+    }
+
+    /// A request may have been carried out, and its answer is lost.
+    fn end_unknown(&mut self, id: u32, common: &mut Common, server: &str) {
+        const WHY: &str = "the server may have carried it out, and keeps no answer to it any more";
+        match self.requests.remove(id).map(|asked| asked.op) {
+            Some(name) => {
+                if common.ops.unanswered(name).is_some()
+                    && let Some(about) = common.ops.about(name, server)
+                {
+                    common.end(name, Err(Error::OutcomeUnknown { about, why: WHY.to_owned() }));
+                }
+            }
+            None => self.channel.give_up(|| format!("greeting or logging in: {WHY}")),
         }
     }
 
@@ -360,6 +391,10 @@ impl Link {
             self.reads.set_table(table);
             return Ok(());
         }
+        if reply == Reply::Demote {
+            self.demoted = true;
+            return Ok(());
+        }
         // The tag of what a transfer brings, before its end.
         if let Reply::Tag(tag) = reply {
             if let Some(asked) = self.requests.get(id)
@@ -445,7 +480,7 @@ impl Link {
                     elsewhere.push(Elsewhere { op: name, busy: why == Refusal::Busy });
                 }
             }
-            Reply::Welcome(_) | Reply::Tag(_) | Reply::Table(_) | Reply::Far(_) => {
+            Reply::Welcome(_) | Reply::Tag(_) | Reply::Table(_) | Reply::Far(_) | Reply::Demote => {
                 return Err(nonsense(common, name, server, "another answer than there can be"));
             }
         }
@@ -606,7 +641,7 @@ mod tests {
     #[test]
     fn greeting_is_older_than_its_answer() {
         let answered_at = Arc::new(AtomicU64::new(0));
-        let link = Link::new(Box::new(Preempted(answered_at.clone())), false, None, true);
+        let link = Link::new(Box::new(Preempted(answered_at.clone())), false, None, Wishes::default());
         let answered_at = answered_at.load(Ordering::Relaxed);
         // A table of an earlier time is refused as that of another machine.
         assert!((1..=answered_at).contains(&link.greeted_at), "{} {answered_at}", link.greeted_at);

@@ -20,6 +20,7 @@ proptest! {
         key in key(),
         line in proptest::collection::vec(any::<u8>(), 0..300),
         segments in proptest::collection::vec(any::<(u64, u64, u32)>(), 0..10),
+        (may_connect, token) in any::<(bool, Option<u64>)>(),
     ) {
         let segments: Vec<RemoteSegment> =
             segments.into_iter().map(|(address, length, key)| RemoteSegment { address, length, key }).collect();
@@ -38,8 +39,11 @@ proptest! {
         let kind = Request::get(&mut bytes, wish, &key);
         prop_assert_eq!(Request::decode(kind, &bytes), Ok(Request::Get { wish, key: &key }));
         bytes.clear();
-        let kind = Request::hello(&mut bytes, wish);
-        prop_assert_eq!(Request::decode(kind, &bytes), Ok(Request::Hello { version: VERSION, table: wish }));
+        let wishes = Wishes { table: wish, may_connect, token };
+        let kind = Request::hello_with(&mut bytes, wishes);
+        prop_assert_eq!(Request::decode(kind, &bytes), Ok(Request::Hello { version: VERSION, wishes }));
+        bytes.push(0);
+        prop_assert!(Request::decode(kind, &bytes).is_err(), "bytes are left over");
     }
 
     #[test]
@@ -65,6 +69,7 @@ proptest! {
             Reply::Item { tag, image: &answer },
             Reply::Large { tag, size },
             Reply::None,
+            Reply::Demote,
             Reply::Tag(tag),
             Reply::Refused { why: Refusal::Unreadable, text: &text },
         ] {

@@ -12,6 +12,8 @@ use rdmakv_proto::messages::{self, Kind, Malformed, Refusal, Reply, Request, VER
 const GREETED: u64 = 1;
 /// It has logged in.
 const LOGGED_IN: u64 = 2;
+/// It connects when it gets a token.
+pub(super) const MAY_CONNECT: u64 = 4;
 /// Bytes of an answer that is prepared at once.
 const PART: usize = 64 << 10;
 /// Bytes of a reply at most: a value of the longest, and more than what is beside it.
@@ -72,8 +74,8 @@ impl<'f> Executor<'f> {
             return Err(Malformed("something before HELLO"));
         }
         match request {
-            Request::Hello { version: VERSION, .. } => {
-                *note |= GREETED;
+            Request::Hello { version: VERSION, wishes } => {
+                *note |= GREETED | if wishes.may_connect { MAY_CONNECT } else { 0 };
                 to.reply(&Reply::Welcome(self.welcome()));
             }
             Request::Hello { version, .. } => {

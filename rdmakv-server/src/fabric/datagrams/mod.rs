@@ -8,8 +8,10 @@
 //! |----------|--------------|---------------------------------------------------------------|
 //! | Thread   | `thread.rs`  | a socket and the records of its clients                       |
 //! | Executor | `execute.rs` | the session and counts of the request that is carried out     |
+//! | Rates    | `rates.rs`   | the requests of its busy clients since the last ranking       |
 
 mod execute;
+mod rates;
 mod thread;
 
 use std::io;
@@ -20,6 +22,7 @@ use std::thread::{Builder, JoinHandle};
 use frrwp::fabric::datagram::UdpPort;
 use frrwp::fabric::reliability::ServerLimits;
 
+use super::hybrid::Hybrid;
 use crate::metrics::{DatagramCounts, FabricCounts, FabricGauges, Latencies, Reported};
 use crate::session::Shared;
 
@@ -47,19 +50,22 @@ pub(super) struct DatagramState {
     counts: FabricCounts,
     datagrams: DatagramCounts,
     latencies: Latencies,
+    /// Which clients are offered connections, if any are.
+    hybrid: Option<Arc<Hybrid>>,
     /// Clients of all threads at present.
     clients: AtomicU64,
 }
 
 impl DatagramState {
     /// Returns the state before any client has come.
-    pub(super) fn new(shared: Arc<Shared>, terms: Terms) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, terms: Terms, hybrid: Option<Arc<Hybrid>>) -> Self {
         Self {
             shared,
             terms,
             counts: FabricCounts::default(),
             datagrams: DatagramCounts::default(),
             latencies: Latencies::default(),
+            hybrid,
             clients: AtomicU64::new(0),
         }
     }

@@ -3,6 +3,7 @@
 //! A fault of the server's own while a request is carried out ends all records of the thread, and nothing else. Its clients are told so
 //! and begin anew. No mutation is executed twice by that: its outcome is unknown.
 
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,11 +13,13 @@ use frrwp::fabric::datagram::UdpPort;
 use frrwp::fabric::reliability::{RequestKind, Secret, Server, ServerCounters};
 
 use super::DatagramState;
-use super::execute::Executor;
+use super::execute::{Executor, MAY_CONNECT};
+use super::rates::Rates;
 use crate::log;
 use crate::metrics::{add, count};
 use crate::session::{is_accepting, is_stopping};
-use rdmakv_proto::datagrams::effect;
+use rdmakv_proto::clock;
+use rdmakv_proto::datagrams::{append_token, effect};
 
 /// Datagrams that are taken before replies leave.
 const TURN: usize = 64;
@@ -57,9 +60,16 @@ pub(super) fn run(state: &Arc<DatagramState>, mut port: UdpPort, number: usize, 
 /// Puts the fault in that was chosen.
 #[cfg(rdmakv_fault_injection)]
 fn with_fault(mut server: Server<Vec<u8>>) -> Server<Vec<u8>> {
+    use frrwp::fabric::reliability::ServerFault;
     use rdmakv_proto::faults::{Fault, injected};
-    if injected(Fault::NoReplies) {
-        server.inject(frrwp::fabric::reliability::ServerFault::NoReplies);
+    for (fault, of) in [
+        (Fault::NoReplies, ServerFault::NoReplies),
+        (Fault::FloorBack, ServerFault::FloorBack),
+        (Fault::NoExecuting, ServerFault::NoExecuting),
+    ] {
+        if injected(fault) {
+            server.inject(of);
+        }
     }
     server
 }
@@ -83,6 +93,11 @@ struct Thread<'f> {
     sent: u64,
     /// When something last came.
     heard: u64,
+    /// The requests of busy clients since the last ranking.
+    rates: Rates,
+    /// The tokens of clients that are offered a connection, and how often they had changed when they were copied.
+    offers: HashMap<u64, u64>,
+    offers_seen: u64,
 }
 
 impl<'f> Thread<'f> {
@@ -100,6 +115,9 @@ impl<'f> Thread<'f> {
             clients: 0,
             sent: 0,
             heard: 0,
+            rates: Rates::default(),
+            offers: HashMap::default(),
+            offers_seen: 0,
         }
     }
 
@@ -118,6 +136,7 @@ impl<'f> Thread<'f> {
             } else {
                 self.server.sweep(now);
             }
+            self.rank();
             self.publish();
             let shared = &self.state.shared;
             if is_stopping(shared) || !is_accepting(shared) && now > self.heard + SILENCE {
@@ -137,7 +156,14 @@ impl<'f> Thread<'f> {
         self.message.extend_from_slice(request.message);
         let work = request.work;
         let before = self.server.note(&work);
-        let after = self.executor.execute(&self.message, before, &mut self.reply);
+        let mut after = self.executor.execute(&self.message, before, &mut self.reply);
+        if self.state.hybrid.is_some() && after & MAY_CONNECT != 0 {
+            let client = work.client();
+            after = self.rates.count(client, after, clock::nanos());
+            if let Some(token) = self.offers.get(&client) {
+                append_token(&mut self.reply, *token);
+            }
+        }
         if after != before {
             self.server.set_note(&work, after);
         }
@@ -152,6 +178,16 @@ impl<'f> Thread<'f> {
             self.message = Vec::new();
         }
         true
+    }
+
+    /// Reports the requests of busy clients, and learns which of them are offered a connection.
+    fn rank(&mut self) {
+        let Some(hybrid) = &self.state.hybrid else { return };
+        let now = clock::nanos();
+        if hybrid.is_due(now) {
+            hybrid.rank(self.rates.drain(), now, &self.state.datagrams);
+        }
+        hybrid.copy_offers(&mut self.offers_seen, &mut self.offers);
     }
 
     fn send(&mut self, port: &mut UdpPort) {
