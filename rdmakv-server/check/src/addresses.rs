@@ -7,12 +7,17 @@ use std::net::{TcpListener, UdpSocket};
 use crate::loss::Relay;
 use crate::record::Transport;
 
+/// Connections for the busiest clients: fewer than there are.
+const CONNECTIONS: usize = 3;
+
 #[derive(Debug)]
 pub(crate) struct Addresses {
     tcp: String,
     shm: Option<String>,
     iwarp: Option<String>,
     udp: bool,
+    /// Connections for the busiest clients of datagrams, if there are such clients.
+    connections: Option<usize>,
     /// The server's address for datagrams of our client library, and the relay that loses some.
     datagrams: Option<(String, Option<Relay>)>,
     /// The interface where the kernel answers, and the path of the clients' namespace.
@@ -40,18 +45,27 @@ impl Addresses {
     ) -> io::Result<Self> {
         let uses = |transport| transports.contains(&transport);
         if let Some(at) = at {
-            if uses(Transport::Shm) || uses(Transport::Iwarp) || uses(Transport::Datagrams) {
+            let others = [Transport::Shm, Transport::Iwarp, Transport::Datagrams, Transport::Hybrid];
+            if others.into_iter().any(uses) {
                 return Err(io::Error::other(
-                    "--at names a server's TCP port: leave shm, iwarp and datagrams out of --transports",
+                    "--at names a server's TCP port: leave shm, iwarp, datagrams and hybrid out of --transports",
                 ));
             }
             let udp = uses(Transport::Udp);
-            return Ok(Self { tcp: at.to_owned(), shm: None, iwarp: None, udp, datagrams: None, kernel });
+            return Ok(Self {
+                tcp: at.to_owned(),
+                shm: None,
+                iwarp: None,
+                udp,
+                connections: None,
+                datagrams: None,
+                kernel,
+            });
         }
         let host = kernel.as_ref().map_or("127.0.0.1", |kernel| &kernel.host);
         let (tcp, iwarp) = (TcpListener::bind((host, 0))?, TcpListener::bind((host, 0))?);
         let (tcp, iwarp) = (tcp.local_addr()?, iwarp.local_addr()?);
-        let datagrams = uses(Transport::Datagrams).then(|| {
+        let datagrams = (uses(Transport::Datagrams) || uses(Transport::Hybrid)).then(|| {
             let server = UdpSocket::bind((host, 0))?.local_addr()?;
             let relay = if loss > 0.0 { Some(Relay::start(server, loss)?) } else { None };
             io::Result::Ok((server.to_string(), relay))
@@ -59,8 +73,9 @@ impl Addresses {
         Ok(Self {
             tcp: tcp.to_string(),
             shm: uses(Transport::Shm).then(|| format!("@rdmakv-check-{}-{}", std::process::id(), tcp.port())),
-            iwarp: uses(Transport::Iwarp).then(|| iwarp.to_string()),
+            iwarp: (uses(Transport::Iwarp) || uses(Transport::Hybrid)).then(|| iwarp.to_string()),
             udp: uses(Transport::Udp),
+            connections: uses(Transport::Hybrid).then_some(CONNECTIONS),
             datagrams: datagrams.transpose()?,
             kernel,
         })
@@ -80,6 +95,7 @@ impl Addresses {
         if let Some((server, _)) = &self.datagrams {
             all.extend(["--fabric".into(), format!("udp:{server}")]);
         }
+        all.extend(self.connections.iter().flat_map(|number| ["--connections".to_owned(), number.to_string()]));
         let last = if self.fabrics().next().is_some() || self.datagrams.is_some() {
             ["--tag-lease", tag_lease]
         } else {

@@ -31,6 +31,7 @@ const EXAMPLES: &str = "Examples:
   rdmakv-check --kill-server-every 2 --seed 7        many restarts, other random numbers
   rdmakv-check --transports tcp,shm,iwarp            over fabrics too, on the same keys
   rdmakv-check --transports datagrams,tcp --loss 1   datagrams, of which some are lost, late or doubled
+  rdmakv-check --transports hybrid,tcp --loss 1      the busiest of these clients move to connections, and back
   rdmakv-check --flash 64 --large --cold 150         more than memory holds: some values come from flash
   rdmakv-check --kernel --transports udp,tcp         GETs in the kernel, as root
   rdmakv-check cluster -n 100000                     servers with copies, over a real etcd
@@ -52,7 +53,8 @@ enum Command {
     ///
     /// Of GETs in the kernel, with the feature bpf: programs that look once only, and a flush that they learn of late.
     ///
-    /// Of datagrams: mutations that are executed again.
+    /// Of datagrams: mutations that are executed again, because the server forgets them or the client moves too early. Replies whose parts
+    /// are of different executions.
     ///
     /// Runs without any fault are between them. To be called in the repository: it runs cargo.
     Faults(Faults),

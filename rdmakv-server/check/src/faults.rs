@@ -101,6 +101,18 @@ const PARTS: &[&str] = &[
     "--kill-client-every=0",
 ];
 
+/// Busy clients that move to connections and back.
+const HYBRID: &[&str] = &[
+    "--transports=hybrid",
+    "--loss=10",
+    "--small",
+    "--gets=20",
+    "--counters=8",
+    "--readers=0",
+    "--kill-server-every=0",
+    "--kill-client-every=0",
+];
+
 /// More than memory holds. Half of the values are too small for flash.
 const FLASH: &[&str] = &[
     "--transports=tcp,shm",
@@ -167,6 +179,10 @@ const CASES: &[Case] = &[
     Case { server: Some("flash-load-not-orphaned"), client: None, rule: None, finds: ORDER, arguments: FLASH },
     Case { server: None, client: None, rule: None, finds: &[], arguments: DATAGRAMS },
     Case { server: None, client: None, rule: None, finds: &[], arguments: PARTS },
+    Case { server: None, client: None, rule: None, finds: &[], arguments: HYBRID },
+    Case { server: None, client: Some("resend-on-switch"), rule: None, finds: REPEATED, arguments: HYBRID },
+    Case { server: Some("floor-back"), client: None, rule: None, finds: REPEATED, arguments: DATAGRAMS },
+    Case { server: None, client: Some("mixed-executions"), rule: None, finds: &["torn value"], arguments: PARTS },
     Case { server: Some("no-replies"), client: None, rule: None, finds: REPEATED, arguments: DATAGRAMS },
 ];
 

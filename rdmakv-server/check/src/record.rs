@@ -17,11 +17,14 @@ pub enum Transport {
     Udp,
     /// Our client library, by datagrams.
     Datagrams,
+    /// Our client library, by datagrams, and over iWARP while it is among the busiest.
+    Hybrid,
 }
 
 impl Transport {
     /// All of them.
-    pub const ALL: [Self; 6] = [Self::Tcp, Self::Socket, Self::Shm, Self::Iwarp, Self::Udp, Self::Datagrams];
+    pub const ALL: [Self; 7] =
+        [Self::Tcp, Self::Socket, Self::Shm, Self::Iwarp, Self::Udp, Self::Datagrams, Self::Hybrid];
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
@@ -32,6 +35,7 @@ impl Transport {
             Self::Iwarp => "iwarp",
             Self::Udp => "udp",
             Self::Datagrams => "datagrams",
+            Self::Hybrid => "hybrid",
         }
     }
 }
@@ -41,8 +45,9 @@ impl std::str::FromStr for Transport {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let transport = Self::ALL.into_iter().find(|transport| transport.name() == text);
-        transport
-            .ok_or_else(|| format!("{text}: no such transport; there are udp, tcp, socket, shm, iwarp and datagrams"))
+        transport.ok_or_else(|| {
+            format!("{text}: no such transport; there are udp, tcp, socket, shm, iwarp, datagrams and hybrid")
+        })
     }
 }
 

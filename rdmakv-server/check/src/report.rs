@@ -85,6 +85,7 @@ fn table(run: &Run, text: &mut String) {
         "iwarp",
         "udp",
         "datagrams",
+        "hybrid",
         "one-sided",
         "done",
         "absent",
@@ -117,6 +118,9 @@ fn table(run: &Run, text: &mut String) {
     );
     if run.lost_datagrams > 0 {
         let _ = writeln!(text, "{} datagrams were lost on purpose", run.lost_datagrams);
+    }
+    if run.moved_clients > 0 {
+        let _ = writeln!(text, "{} times a busy client moved to a connection, likewise", run.moved_clients);
     }
     if run.from_flash > 0 {
         let _ =

@@ -47,7 +47,7 @@ pub struct Plan {
     /// Paths that clients take; each thread of a process takes the next one
     #[arg(long, value_delimiter = ',', default_value = "tcp", value_name = "TRANSPORT")]
     pub transports: Vec<Transport>,
-    /// Datagrams of the transport "datagrams" that are lost in each direction, in percent; as many come late, and as many twice
+    /// Datagrams of the transports "datagrams" and "hybrid" that are lost in each direction, in percent; as many come late, and as many twice
     #[arg(long, default_value_t = 0.0, value_name = "PERCENT", value_parser = percent)]
     pub loss: f64,
     /// Run the server where the kernel answers GETs in datagrams (--xdp), at one of two interfaces in namespaces of their own. Takes
@@ -203,6 +203,8 @@ pub struct Run {
     pub expired: u64,
     /// Values that came back from flash, likewise.
     pub from_flash: u64,
+    /// Times that a client of datagrams moved to a connection, likewise.
+    pub moved_clients: u64,
     /// Datagrams that were lost on purpose.
     pub lost_datagrams: u64,
     /// Values that reclaim moved on flash, likewise.
@@ -252,7 +254,7 @@ fn run_at(plan: &Plan, kernel: Option<Kernel>) -> io::Result<Run> {
     torture.until_done()?;
     let (worked, threads) = (torture.began.elapsed(), torture.next_thread);
     let lost_datagrams = torture.addresses.lost_datagrams();
-    let Torture { restarts, killed, evicted, expired, from_flash, moved, in_kernel, .. } = torture;
+    let Torture { restarts, killed, evicted, expired, from_flash, moved_clients, moved, in_kernel, .. } = torture;
     let judging = Instant::now();
     let evidence = Evidence::gather(&place, 0..threads, plan.habits.keys, restarts.clone())?;
     let count = plan.habits.keys.count();
@@ -270,6 +272,7 @@ fn run_at(plan: &Plan, kernel: Option<Kernel>) -> io::Result<Run> {
         evicted,
         expired,
         from_flash,
+        moved_clients,
         lost_datagrams,
         moved,
         in_kernel,
@@ -307,6 +310,7 @@ struct Torture<'a> {
     evicted: u64,
     expired: u64,
     from_flash: u64,
+    moved_clients: u64,
     moved: u64,
     in_kernel: u64,
     began: Instant,
@@ -328,6 +332,7 @@ impl<'a> Torture<'a> {
             evicted: 0,
             expired: 0,
             from_flash: 0,
+            moved_clients: 0,
             moved: 0,
             in_kernel: 0,
             began: Instant::now(),
@@ -517,6 +522,7 @@ impl<'a> Torture<'a> {
         self.evicted += count("evictions");
         self.expired += count("get_expired") + count("crawler_reclaimed");
         self.from_flash += count("get_extstore");
+        self.moved_clients += count("iwarp_promoted");
         self.moved += count("extstore_compact_rescues");
         self.in_kernel += count("kernel_gets");
     }

@@ -4,7 +4,7 @@
 use std::io;
 use std::ops::Range;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rand::{Rng, RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -23,6 +23,11 @@ use crate::values::{self, Lengths};
 
 /// Answers to GET that a thread remembers for its next CAS.
 const REMEMBERED: usize = 256;
+/// How long a thread with an uneven load is busy, and which part of the time.
+const BUSY: Duration = Duration::from_millis(1500);
+const TURNS: u128 = 3;
+/// The pause between its operations while it is not.
+const IDLE: Duration = Duration::from_millis(50);
 /// The pause between reads of a thread that only reads.
 const BREATH: Duration = Duration::from_micros(20);
 
@@ -75,6 +80,8 @@ struct Worker {
     journal: Journal,
     thread: usize,
     only_reads: bool,
+    /// Whether it is busy at some times, and not at others.
+    is_uneven: bool,
     habits: Habits,
     place: Place,
 }
@@ -85,6 +92,7 @@ impl Worker {
         let mut random = Pcg64Mcg::seed_from_u64(self.habits.seed ^ (self.thread as u64) << 32);
         let (mut versions, mut connections) = (FxHashMap::default(), 0);
         let (mut value, mut found, mut missed) = (Vec::new(), Vec::new(), None);
+        let began = Instant::now();
         while !self.place.is_stopping() && !self.journal.is_full() {
             if !self.client.is_ready() {
                 std::thread::sleep(Duration::from_millis(5));
@@ -94,6 +102,10 @@ impl Worker {
                 connections = self.client.connections();
                 // A server that was started anew counts its versions from the start.
                 versions.clear();
+            }
+            let turn = began.elapsed().as_nanos() / BUSY.as_nanos() + self.thread as u128;
+            if self.is_uneven && !turn.is_multiple_of(TURNS) {
+                std::thread::sleep(IDLE);
             }
             let (key, request, expiry) = self.choose(&mut random, &versions, &mut missed);
             let answer = self.carry_out(key, request, expiry, (&mut value, &mut found), &mut versions);
@@ -246,7 +258,8 @@ pub fn work(
         let only_reads = thread - first < habits.readers as usize;
         let (place, journal) = (place.clone(), place.new_journal(thread, lines)?);
         let client = connect(*transport, &place)?;
-        let worker = Worker { client, journal, thread, only_reads, habits, place };
+        let is_uneven = *transport == Transport::Hybrid;
+        let worker = Worker { client, journal, thread, only_reads, is_uneven, habits, place };
         started.push(std::thread::Builder::new().spawn(move || worker.run())?);
     }
     for thread in started {
@@ -259,7 +272,7 @@ fn connect(transport: Transport, place: &Place) -> io::Result<Box<dyn Client + S
     match transport {
         Transport::Tcp => Ok(Box::new(Text::new(place.clone()))),
         Transport::Udp => Ok(Box::new(Datagrams::new(place.clone()))),
-        Transport::Socket | Transport::Shm | Transport::Iwarp | Transport::Datagrams => {
+        Transport::Socket | Transport::Shm | Transport::Iwarp | Transport::Datagrams | Transport::Hybrid => {
             Ok(Box::new(Library::new(place.clone(), transport)))
         }
     }

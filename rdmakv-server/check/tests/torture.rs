@@ -50,6 +50,16 @@ fn keys_stay_linearizable_over_lossy_datagrams() {
 }
 
 #[test]
+fn keys_stay_linearizable_as_busy_clients_move() {
+    let transports = ["--transports", "hybrid,hybrid,tcp", "--loss", "1", "--kill-server-every", "12000op"];
+    let text = survives(&[&["-n", "30000"], &transports[..]].concat());
+    assert!(cell(&text, "GET", "hybrid") > 500 && cell(&text, "SET", "hybrid") > 100, "{text}");
+    assert!(share(&text, "GET") > 0.0, "{text}");
+    let line = text.lines().find(|line| line.contains("times a busy client moved")).unwrap();
+    assert!(line.split(' ').next().unwrap().parse::<u64>().unwrap() > 1, "{line}");
+}
+
+#[test]
 fn nothing_old_is_back_after_kills_and_stops() {
     let folder = tempfile::tempdir().unwrap();
     let (items, log) = (folder.path().join("items"), folder.path().join("log"));
@@ -165,5 +175,5 @@ fn a_value_under_a_wrong_key_is_found() {
 fn a_wrong_call_says_what_would_be_right() {
     let (output, _) = check(&["--transports", "carrier-pigeon"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("tcp, socket, shm, iwarp and datagrams"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("tcp, socket, shm, iwarp, datagrams and hybrid"));
 }

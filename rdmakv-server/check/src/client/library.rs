@@ -49,6 +49,11 @@ impl Library {
                 let udp = self.place.last_address(self.transport.name())?;
                 Some(format!("udp:{udp},tcp:{tcp}"))
             }
+            Transport::Hybrid => {
+                let udp = self.place.last_address(Transport::Datagrams.name())?;
+                let iwarp = self.place.last_address(Transport::Iwarp.name())?;
+                Some(format!("udp:{udp},iwarp:{iwarp},tcp:{tcp}"))
+            }
             Transport::Shm | Transport::Iwarp => {
                 let fabric = self.place.last_address(self.transport.name())?;
                 Some(format!("{}:{fabric},tcp:{tcp}", self.transport.name()))
