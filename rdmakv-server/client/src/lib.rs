@@ -264,6 +264,12 @@ impl Client {
         }
     }
 
+    /// Returns the fabric by which far memory of the first server is reached, if there is one.
+    pub(crate) fn far_fabric(&self) -> Option<&'static str> {
+        let (_, fabrics) = self.servers.first()?.fabrics();
+        fabrics.iter().map(Fabric::name).find(|name| ["shm", "iwarp"].contains(name))
+    }
+
     /// Returns the servers as far memory uses them, over connections of its own.
     pub(crate) fn far_source(&self) -> far::Source {
         let of = |server: &Server| {
@@ -273,7 +279,8 @@ impl Client {
         far::Source {
             servers: self.servers.iter().map(of).collect(),
             login: self.common.login.clone(),
-            connect: self.common.patience.connect,
+            // A server to which a lane cannot connect is lost with its regions: a slow one is not.
+            connect: self.common.patience.connect.max(FAR_PATIENCE),
             patience: self.common.timeout.max(FAR_PATIENCE),
         }
     }

@@ -9,13 +9,18 @@ mod server;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rdmakv_client::Client;
-use rdmakv_client::far::configuration::Configuration;
-use rdmakv_client::far::{AccessError, Lane, Memory, MemoryError, Options, Secret};
+use rdmakv_client::far::bench::{Load, measure};
+use rdmakv_client::far::configuration::{Configuration, Limits, Prices};
+use rdmakv_client::far::measure::samples;
+use rdmakv_client::far::model::{Model, Operation, Point, Sample};
+use rdmakv_client::far::search::cheapest;
+use rdmakv_client::far::slo::Slo;
+use rdmakv_client::far::{AccessError, Lane, LevelError, Memory, MemoryError, Options, Secret, Terms, create_for};
 use server::{Server, soon};
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 
@@ -446,6 +451,20 @@ fn plans_follow_from_a_measured_model() {
     // A level that each configuration meets takes the cheapest.
     let (code, said) = plan("1000000", "1", "shm");
     assert!(code == Some(0) && said.starts_with("one-sided, 1 lane, 1 in flight: "), "{said}");
+    let level = ["--latency", "1000000", "--throughput", "1", "--file", file, "--check", "--size", "4m"];
+    let (code, said) = rdmakv(&[&["-s", &at, "far", "plan"], &level[..]].concat(), None);
+    assert!(code == Some(0) && said.contains("it meets the level"), "{said}");
+    // A level for a new memory, by the model where programs look for one.
+    let made = folder.path().join("data/rdmakv/far/model.csv");
+    std::fs::create_dir_all(made.parent().unwrap()).unwrap();
+    std::fs::copy(file, made).unwrap();
+    let mut create = Command::new(env!("CARGO_BIN_EXE_rdmakv"));
+    create.args(["-s", &at, "far", "create", "planned", "--size", "2m", "--latency", "1000000"]);
+    let half = create.output().unwrap();
+    assert!(half.status.code() == Some(2) && String::from_utf8(half.stderr).unwrap().contains("--throughput"));
+    let planned = create.args(["--throughput", "1"]).env("XDG_DATA_HOME", folder.path().join("data")).output().unwrap();
+    let said = String::from_utf8([planned.stdout, planned.stderr].concat()).unwrap();
+    assert!(said.contains("plan    one-sided, 1 lane, 1 in flight: ") && !said.contains("measuring"), "{said}");
     let (code, said) = plan("0.001", "1e11", "shm");
     assert!(code == Some(1) && said.contains("nothing here makes"), "{said}");
     let (code, said) = plan("1000000", "1", "iwarp");
@@ -477,4 +496,127 @@ fn reservations_end_and_are_renewed() {
     write(&mut lane, 0, b"x").unwrap();
     drop(lane);
     kept.delete().unwrap();
+}
+
+#[test]
+fn memories_are_made_for_levels() {
+    let server = far_server("32m");
+    let client = client(&server, "iwarp");
+    let limits = Limits { workers: 1, lanes: 1, depth: 2 };
+    let measured = Terms { limits, time: Duration::from_millis(1), ..Terms::default() };
+    let options = Options::default();
+    let easy = Slo::new(Duration::from_secs(1), 1.0, 64, 1.0).unwrap();
+    let (memory, chosen) = create_for(&client, 16 * MIB, &easy, &measured, &options).unwrap();
+    assert_eq!(chosen.configuration, Configuration { workers: 0, lanes: 1, batch: 1, depth: 1 }, "the cheapest");
+    let mut lane = memory.lane().unwrap();
+    assert!(read(&mut lane, 0, 1 << 20).unwrap().iter().all(|&byte| byte == 0), "nothing of the measurement is left");
+    memory.delete().unwrap();
+    let hopeless = Slo::new(Duration::from_nanos(1), 1.0, 64, 0.5).unwrap();
+    let error = create_for(&client, 16 * MIB, &hopeless, &measured, &options).unwrap_err();
+    assert!(matches!(error, LevelError::Infeasible(_)), "{error}");
+    // By a model in which only batches are fast enough.
+    let point = |workers: u32| Point { throughput: 1e5 * f64::from(1 + 9 * workers), mean: 1e4, p99: 2e4 };
+    let sample = |workers, batch| Sample {
+        operation: Operation::Read,
+        record: 64,
+        configuration: Configuration { workers, lanes: 1, batch, depth: 1 },
+        point: point(workers),
+    };
+    let model = Model::of(&[sample(0, 1), sample(1, 8)]);
+    let known = Terms { model: Some(&model), ..measured };
+    let fast = Slo::new(Duration::from_millis(1), 5e5, 64, 1.0).unwrap();
+    let (memory, chosen) = create_for(&client, 16 * MIB, &fast, &known, &options).unwrap();
+    assert!(chosen.configuration.workers == 1 && memory.workers() == 2, "{chosen}");
+    let mut lane = memory.lane().unwrap();
+    write(&mut lane, 7, b"in a batch").unwrap();
+    assert_eq!(read(&mut lane, 7, 10).unwrap(), b"in a batch");
+}
+
+/// A number of an environment variable.
+fn variable(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).map_or(otherwise, |text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+}
+
+/// Returns the median of three runs by throughput, as a model has it.
+fn measured(memory: &Memory, of: &Configuration, slo: &Slo, time: Duration) -> Point {
+    let mut lanes: Vec<Lane> = (0..of.lanes).map(|_| memory.lane_of(of).unwrap()).collect();
+    let load = Load { record: slo.record(), reads: slo.reads(), time };
+    let mut runs = [(); 3].map(|()| measure(&mut lanes, memory.capacity(), of, &load).unwrap().point);
+    runs.sort_by(|one, other| one.throughput.total_cmp(&other.throughput));
+    runs[1]
+}
+
+fn meets(point: &Point, slo: &Slo) -> bool {
+    point.throughput >= slo.throughput() && point.mean <= slo.latency().as_secs_f64() * 1e9
+}
+
+/// All configurations within the limits, from the cheapest on.
+fn by_cost(limits: &Limits, record: u32, prices: &Prices) -> Vec<Configuration> {
+    let mut all = Vec::new();
+    for workers in 0..=limits.workers {
+        for lanes in workers.max(1)..=limits.lanes {
+            for batch in limits.batches(workers, record) {
+                all.extend(limits.depths().map(|depth| Configuration { workers, lanes, batch, depth }));
+            }
+        }
+    }
+    all.sort_by(|one, other| prices.cost(one, record).total_cmp(&prices.cost(other, record)));
+    all
+}
+
+/// Draws a level that a random configuration meets by the model, with room to spare.
+fn random_level(random: &mut StdRng, model: &Model, limits: &Limits) -> Slo {
+    let record = [64, 200, 512][random.random_range(0..3)];
+    let reads = [1.0, 0.9, 0.5][random.random_range(0..3)];
+    let all = by_cost(limits, record, &Prices::default());
+    let point = model.at(record, reads, &all[random.random_range(0..all.len())]).expect("it was measured");
+    let latency = Duration::from_nanos((point.mean * random.random_range(1.25..3.0)) as u64);
+    Slo::new(latency, point.throughput * random.random_range(0.3..0.8), record, reads).unwrap()
+}
+
+/// Random levels on real servers: the choice meets them in measurement, and hardly anything cheaper does.
+#[test]
+#[ignore = "minutes of measuring on a machine at rest: see docs/testing.md"]
+fn random_levels_are_met() {
+    let (levels, time) = (variable("FAR_LEVELS", 30), Duration::from_millis(variable("FAR_MILLIS", 100)));
+    let server = far_server("64m");
+    let mut random = StdRng::seed_from_u64(variable("FAR_SEED", 27));
+    let (limits, prices) = (Limits { workers: 1, lanes: 2, depth: 8 }, Prices::default());
+    let (mut met, mut cheap, mut longest) = (0, 0, Duration::ZERO);
+    for fabric in ["shm", "iwarp"] {
+        let client = client(&server, fabric);
+        let memory = Memory::create(&client, 16 * MIB, &Options::default()).unwrap();
+        let points = (&[Operation::Read, Operation::Write][..], &[64, 512][..]);
+        let model = Model::of(&samples(&memory, &limits, points, time / 2, |_, _, _| {}).unwrap());
+        for number in 0..levels.div_ceil(2) {
+            let slo = random_level(&mut random, &model, &limits);
+            let begun = Instant::now();
+            let found = cheapest(&model, &slo, &limits, &prices);
+            longest = longest.max(begun.elapsed());
+            let chosen = found.expect("a configuration meets it by the model");
+            let point = measured(&memory, &chosen.configuration, &slo, time * 2);
+            let is_met = meets(&point, &slo);
+            let cheaper = by_cost(&limits, slo.record(), &prices);
+            let cost = |of: &Configuration| prices.cost(of, slo.record());
+            let cheaper = cheaper.into_iter().take_while(|of| cost(of) * 1.2 < chosen.cost);
+            let best = cheaper.into_iter().find(|of| meets(&measured(&memory, of, &slo, time * 2), &slo));
+            met += u64::from(is_met);
+            cheap += u64::from(best.is_none());
+            println!(
+                "{fabric} {number}: {:.0}/s in {:?}, {} bytes, {:.0} % reads: {chosen}; measured {:.0}/s, {:.1} us{}{}",
+                slo.throughput(),
+                slo.latency(),
+                slo.record(),
+                slo.reads() * 100.0,
+                point.throughput,
+                point.mean / 1e3,
+                if is_met { "" } else { ": MISSED" },
+                best.map_or(String::new(), |best| format!("; far cheaper: {best}, cost {:.2}", cost(&best))),
+            );
+        }
+        memory.delete().unwrap();
+    }
+    let levels = levels.div_ceil(2) * 2;
+    println!("{met} of {levels} levels met; {cheap} at most 1.2 x the cheapest; the longest search took {longest:?}");
+    assert!(met * 100 >= levels * 95 && cheap * 100 >= levels * 95, "{met} met, {cheap} cheap, of {levels}");
 }

@@ -1,9 +1,9 @@
 //! The commands about far memory.
 
-use super::flags::{FarCommand, Load};
+use super::flags::{FarCommand, Load, Wanted};
 use super::{Failure, far_model};
 use crate::Client;
-use crate::far::bench::{self, measure};
+use crate::far::bench;
 use crate::far::configuration::Configuration;
 use crate::far::{Memory, MemoryError, Options, Secret};
 use std::io::{self, Write};
@@ -20,20 +20,31 @@ impl From<MemoryError> for Failure {
 
 pub(super) fn run(client: &Client, command: &FarCommand) -> Result<(), Failure> {
     match command {
-        FarCommand::Create { name, size, seconds } => create(client, name, *size, *seconds),
+        FarCommand::Create { name, size, seconds, wanted } => create(client, (name, *size, *seconds), *wanted),
         FarCommand::Delete { name } => Ok(open(client, name)?.delete()?),
         FarCommand::Bench(load) => run_bench(client, load),
         FarCommand::Model(survey) => far_model::survey(client, survey),
-        FarCommand::Plan(level) => far_model::plan(level),
+        FarCommand::Plan(level) => far_model::plan(client, level),
     }
 }
 
-fn create(client: &Client, name: &str, size: u64, seconds: u64) -> Result<(), Failure> {
+fn create(client: &Client, (name, size, seconds): (&str, u64, u64), wanted: Wanted) -> Result<(), Failure> {
     let duration = Duration::from_secs(seconds);
     let options = Options { name: Some(name.to_owned()), duration, ..Options::default() };
-    let memory = Memory::create(client, size, &options)?;
+    let (memory, chosen) = match (wanted.latency, wanted.throughput) {
+        (Some(latency), Some(throughput)) => {
+            let slo = far_model::slo(latency, throughput, wanted.record, wanted.reads)?;
+            let (memory, chosen) = far_model::create_for(client, size, &slo, &options)?;
+            (memory, Some(chosen))
+        }
+        _ => (Memory::create(client, size, &options)?, None),
+    };
     let (secret, left) = (memory.secret(), memory.left().as_secs());
-    writeln!(io::stdout(), "name    {name}\nsecret  {secret}\nseconds {left}")?;
+    let mut out = io::stdout();
+    writeln!(out, "name    {name}\nsecret  {secret}\nseconds {left}")?;
+    if let Some(chosen) = chosen {
+        writeln!(out, "plan    {chosen}")?;
+    }
     Ok(())
 }
 
@@ -48,7 +59,7 @@ fn open(client: &Client, name: &str) -> Result<Memory, Failure> {
 }
 
 fn run_bench(client: &Client, load: &Load) -> Result<(), Failure> {
-    let Load { size, record, reads, lanes, depth, workers, batch, seconds } = *load;
+    let Load { size, record, reads, lanes, depth, workers, batch, .. } = *load;
     if u64::from(record) > size {
         return Err(Failure::Usage(format!(
             "bench: a record of {record} bytes is longer than the memory: raise --size"
@@ -56,22 +67,8 @@ fn run_bench(client: &Client, load: &Load) -> Result<(), Failure> {
     }
     let batch = if workers == 0 { 1 } else { batch };
     let configuration = Configuration { workers, lanes, batch, depth };
-    let under_way = u64::from(lanes) * u64::from(depth) * u64::from(batch);
-    let buffers = (under_way * u64::from(record.max(512)) * 2).saturating_add(16 << 20);
-    let options = Options {
-        duration: Duration::from_secs_f64(seconds * 2.0 + 60.0),
-        depth,
-        workers,
-        batch,
-        buffers: usize::try_from(buffers).unwrap_or(usize::MAX),
-        ..Options::default()
-    };
-    let memory = Memory::create(client, size, &options)?;
-    let measured = bench_lanes(&memory, &configuration, load);
-    // Also after a failure: else it would take its room until its time is over.
-    let deleted = memory.delete();
-    let bench::Measured { point, median, accesses } = measured?;
-    deleted?;
+    let load = bench::Load { record, reads, time: Duration::from_secs_f64(load.seconds) };
+    let bench::Measured { point, median, accesses } = far_model::measured(client, size, &configuration, &load)?;
     let micros = |nanos: f64| nanos / 1000.0;
     writeln!(
         io::stdout(),
@@ -87,11 +84,4 @@ fn run_bench(client: &Client, load: &Load) -> Result<(), Failure> {
         micros(point.p99)
     )?;
     Ok(())
-}
-
-fn bench_lanes(memory: &Memory, of: &Configuration, load: &Load) -> Result<bench::Measured, Failure> {
-    let mut lanes = (0..of.lanes).map(|_| memory.lane()).collect::<Result<Vec<_>, _>>()?;
-    let &Load { record, reads, seconds, .. } = load;
-    let load = bench::Load { record, reads, time: Duration::from_secs_f64(seconds) };
-    measure(&mut lanes, memory.capacity(), of, &load).map_err(|error| Failure::No(error.to_string()))
 }

@@ -3,13 +3,14 @@
 use super::Failure;
 use super::flags::{Level, ModelFile, Survey};
 use crate::Client;
+use crate::far::bench;
 use crate::far::configuration::{Configuration, Limits, Prices};
 use crate::far::measure;
 use crate::far::model::Operation;
 use crate::far::samples::Samples;
-use crate::far::search::{Near, cheapest, nearest};
+use crate::far::search::{Near, Prediction, cheapest, nearest};
 use crate::far::slo::Slo;
-use crate::far::{DEPTH_MAX, Memory, Options};
+use crate::far::{DEPTH_MAX, Memory, Options, Terms};
 use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -52,7 +53,9 @@ pub(super) fn survey(client: &Client, survey: &Survey) -> Result<(), Failure> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from) as u32;
     let workers = memory.workers().min(survey.workers.unwrap_or(u32::MAX));
     let limits = Limits { workers, lanes: survey.lanes.unwrap_or(processors), depth: survey.depth };
-    let measured = measure::samples(&memory, &limits, Duration::from_millis(survey.millis), |operation, record, of| {
+    let points = (&[Operation::Read, Operation::Write][..], &measure::RECORDS[..]);
+    let time = Duration::from_millis(survey.millis);
+    let measured = measure::samples(&memory, &limits, points, time, |operation, record, of| {
         let operation = if operation == Operation::Read { "reads" } else { "writes" };
         let _ = writeln!(io::stderr(), "{fabric}: {operation} of {record} bytes, {of}");
     });
@@ -75,9 +78,47 @@ pub(super) fn survey(client: &Client, survey: &Survey) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Returns a service level, with the latency in microseconds.
+pub(super) fn slo(latency: f64, throughput: f64, record: u32, reads: f64) -> Result<Slo, Failure> {
+    let slo = Slo::new(Duration::from_secs_f64(latency / 1e6), throughput, record, reads);
+    slo.map_err(|error| Failure::Usage(error.to_string()))
+}
+
+/// Makes a memory for a level, by the model of this machine if there is one, or else by measuring.
+pub(super) fn create_for(
+    client: &Client,
+    size: u64,
+    slo: &Slo,
+    options: &Options,
+) -> Result<(Memory, Prediction), Failure> {
+    let file = path(&ModelFile { file: None, any_machine: false }).and_then(|path| Ok(fs::read_to_string(path)?));
+    let samples = file.ok().and_then(|text| Samples::from_text(&text).ok());
+    let model = samples.zip(client.far_fabric());
+    let model = model.and_then(|(samples, fabric)| samples.model(fabric, Some(&machine())).ok().flatten());
+    if model.is_none() {
+        let _ = writeln!(io::stderr(), "no model of this machine: measuring; `rdmakv far model` keeps one");
+    }
+    let terms = Terms { model: model.as_ref(), ..Terms::default() };
+    crate::far::create_for(client, size, slo, &terms, options).map_err(|error| Failure::No(error.to_string()))
+}
+
+/// Measures a choice at the servers, and tells whether it meets the level.
+fn check(client: &Client, size: u64, slo: &Slo, of: &Configuration) -> Result<(), Failure> {
+    let load = bench::Load { record: slo.record(), reads: slo.reads(), time: Duration::from_secs(1) };
+    let bench::Measured { point, .. } = measured(client, size, of, &load)?;
+    let is_met = point.throughput >= slo.throughput() && point.mean <= slo.latency().as_secs_f64() * 1e9;
+    let measured = format!("measured: {:.0} operations/s, {:.1} us", point.throughput, point.mean / 1e3);
+    if !is_met {
+        return Err(Failure::No(format!("{measured}: it misses the level: make the model again, or ask for less")));
+    }
+    writeln!(io::stdout(), "{measured}: it meets the level")?;
+    Ok(())
+}
+
 /// Prints the cheapest configuration that meets a level, and what is nearest below its cost.
-pub(super) fn plan(level: &Level) -> Result<(), Failure> {
-    let Level { latency, throughput, record, reads, ref fabric, lanes, workers, ref file } = *level;
+pub(super) fn plan(client: &Client, level: &Level) -> Result<(), Failure> {
+    let Level { latency, throughput, record, reads, ref fabric, lanes, workers, check: is_checked, ref file, .. } =
+        *level;
     let path = path(file)?;
     let text = fs::read_to_string(&path).map_err(|error| {
         Failure::No(format!("read far model {}: {error}: make one with `rdmakv far model`", path.display()))
@@ -89,8 +130,7 @@ pub(super) fn plan(level: &Level) -> Result<(), Failure> {
     let model = model.ok_or_else(|| {
         Failure::No(format!("plan far memory: {} has no {fabric}: measure it with `rdmakv far model`", path.display()))
     })?;
-    let slo = Slo::new(Duration::from_secs_f64(latency / 1e6), throughput, record, reads);
-    let slo = slo.map_err(|error| Failure::Usage(error.to_string()))?;
+    let slo = slo(latency, throughput, record, reads)?;
     let processors = std::thread::available_parallelism().map_or(1, usize::from) as u32;
     let workers = workers.unwrap_or(u32::MAX).min(model.workers());
     let limits = Limits { workers, lanes: lanes.unwrap_or(processors), depth: DEPTH_MAX };
@@ -109,5 +149,37 @@ pub(super) fn plan(level: &Level) -> Result<(), Failure> {
     for (what, near) in cheaper.into_iter().filter_map(|(what, near)| Some((what, near?))) {
         writeln!(out, "cheaper, {what}: {near}")?;
     }
-    Ok(())
+    if is_checked { check(client, level.size, &slo, &chosen.configuration) } else { Ok(()) }
+}
+
+/// Makes a memory, measures a configuration, and deletes the memory.
+pub(super) fn measured(
+    client: &Client,
+    size: u64,
+    of: &Configuration,
+    load: &bench::Load,
+) -> Result<bench::Measured, Failure> {
+    let Configuration { workers, lanes, batch, depth } = *of;
+    let under_way = u64::from(lanes) * u64::from(depth) * u64::from(batch);
+    let buffers = (under_way * u64::from(load.record.max(512)) * 2).saturating_add(16 << 20);
+    let options = Options {
+        duration: load.time * 2 + Duration::from_secs(60),
+        depth,
+        workers,
+        batch,
+        buffers: usize::try_from(buffers).unwrap_or(usize::MAX),
+        ..Options::default()
+    };
+    let memory = Memory::create(client, size, &options)?;
+    let measured = bench_lanes(&memory, of, load);
+    // Also after a failure: else it would take its room until its time is over.
+    let deleted = memory.delete();
+    let measured = measured?;
+    deleted?;
+    Ok(measured)
+}
+
+fn bench_lanes(memory: &Memory, of: &Configuration, load: &bench::Load) -> Result<bench::Measured, Failure> {
+    let mut lanes = (0..of.lanes).map(|_| memory.lane()).collect::<Result<Vec<_>, _>>()?;
+    bench::measure(&mut lanes, memory.capacity(), of, load).map_err(|error| Failure::No(error.to_string()))
 }

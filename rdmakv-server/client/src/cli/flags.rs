@@ -124,7 +124,7 @@ pub(super) enum ClusterCommand {
 pub(super) enum FarCommand {
     /// Makes a memory, and prints its name, its secret and for how long it is reserved
     #[command(
-        after_help = "Examples:\n  rdmakv far create scratch --size 1g --for 600   prints the secret by which programs open it"
+        after_help = "Examples:\n  rdmakv far create scratch --size 1g --for 600   prints the secret by which programs open it\n  rdmakv far create scratch --latency 100 --throughput 50000   and the cheapest configuration for that level"
     )]
     Create {
         /// A name that no other memory of this user has
@@ -135,6 +135,8 @@ pub(super) enum FarCommand {
         /// For how many seconds it is reserved; the server's --far-longest at most
         #[arg(long = "for", value_name = "SECONDS", default_value_t = 3600, value_parser = within::<u64, 1, SECONDS>)]
         seconds: u64,
+        #[command(flatten)]
+        wanted: Wanted,
     },
     /// Deletes the memory whose secret is in the variable RDMAKV_FAR_SECRET
     #[command(after_help = "Examples:\n  export RDMAKV_FAR_SECRET=SECRET\n  rdmakv far delete scratch")]
@@ -154,9 +156,26 @@ pub(super) enum FarCommand {
     Model(Survey),
     /// Prints the cheapest configuration that meets a service level, by the model, and why nothing cheaper does
     #[command(
-        after_help = "Examples:\n  rdmakv far plan --latency 40 --throughput 200000\n  rdmakv far plan --latency 100 --throughput 50000 --record 512 --reads 0.5 --fabric iwarp"
+        after_help = "Examples:\n  rdmakv far plan --latency 40 --throughput 200000\n  rdmakv far plan --latency 100 --throughput 50000 --record 512 --reads 0.5 --fabric iwarp\n  rdmakv far plan --latency 40 --throughput 200000 --check   and measures whether that is so"
     )]
     Plan(Level),
+}
+
+/// The service level of a new memory, if it is to have one.
+#[derive(Args, Debug, Clone, Copy)]
+pub(super) struct Wanted {
+    /// The mean latency at most, in microseconds. The configuration is planned by the model, or measured where there is none
+    #[arg(long, value_name = "US", value_parser = positive, requires = "throughput")]
+    pub(super) latency: Option<f64>,
+    /// Accesses a second at least
+    #[arg(long, value_name = "N", value_parser = positive, requires = "latency")]
+    pub(super) throughput: Option<f64>,
+    /// Bytes of a record of that level
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = within::<u32, 1, { 1 << 20 }>)]
+    pub(super) record: u32,
+    /// The share of reads, 0 to 1; the others are writes
+    #[arg(long, value_name = "SHARE", default_value_t = 0.9, value_parser = share)]
+    pub(super) reads: f64,
 }
 
 /// The file of a model.
@@ -216,6 +235,12 @@ pub(super) struct Level {
     /// Workers of the server at most; 0 plans one-sided access only [default: as many as were measured]
     #[arg(long, value_name = "N", value_parser = within::<u32, 0, 256>)]
     pub(super) workers: Option<u32>,
+    /// Measures the choice at the server, over the fabric by which that is reached, and fails if it misses the level
+    #[arg(long)]
+    pub(super) check: bool,
+    /// Bytes of the memory that --check makes; k, m and g are understood
+    #[arg(long, value_name = "SIZE", default_value = "64m", value_parser = size)]
+    pub(super) size: u64,
     #[command(flatten)]
     pub(super) file: ModelFile,
 }

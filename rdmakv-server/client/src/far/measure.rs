@@ -29,7 +29,7 @@ pub enum MeasureError {
     Access(#[from] AccessError),
 }
 
-/// Measures reads and writes of records of each length in a memory, with configurations up to
+/// Measures these operations on records of these lengths in a memory, with configurations up to
 /// `limits`. A run takes `time` and a tenth. `report` is called before each point.
 ///
 /// # Errors
@@ -37,12 +37,13 @@ pub enum MeasureError {
 pub fn samples(
     memory: &Memory,
     limits: &Limits,
+    (operations, records): (&[Operation], &[u32]),
     time: Duration,
     mut report: impl FnMut(Operation, u32, &Configuration),
 ) -> Result<Vec<Sample>, MeasureError> {
     let (mut samples, mut failure) = (Vec::new(), None);
-    for operation in [Operation::Read, Operation::Write] {
-        for record in RECORDS {
+    for &operation in operations {
+        for &record in records {
             samples.extend(sample(limits, operation, record, |of| {
                 if failure.is_some() {
                     return Point::default();

@@ -34,6 +34,7 @@
 //!
 //! # Service levels and moves
 //!
+//! [`create_for`] makes a memory with the cheapest configuration that meets a service level: by a model, or by measuring.
 //! `rdmakv far model` measures configurations, and `rdmakv far plan` finds the cheapest that meets a level. Moves of regions are decisions
 //! that nothing carries out yet.
 //!
@@ -53,6 +54,7 @@ pub mod configuration;
 mod connection;
 mod faults;
 mod lane;
+mod level;
 pub mod measure;
 mod memory;
 pub mod migration;
@@ -66,6 +68,7 @@ pub mod slo;
 pub mod table;
 
 pub use lane::{Buffer, Lane, Ticket};
+pub use level::{LevelError, Terms, create_for};
 pub use memory::{BATCH_MAX, DEPTH_MAX, Memory, NAME_MAX, Options};
 pub use shared::{NoSecret, Secret};
 pub use table::{AccessError, MemoryError};
