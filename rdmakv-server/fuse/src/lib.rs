@@ -50,8 +50,7 @@
 //!
 //! # Not here yet
 //!
-//! * Servers do not drain by themselves: all bytes go through the agent. Chunks that are persisted go oldest first, once they
-//!   have more bytes than [`Agent::keep`] allows.
+//! * Servers do not drain by themselves: all bytes go through the agent. They do evict what is persisted, and [`Agent::keep`] deletes it.
 //! * Inodes that never got a name, and chunks of a generation whose writer died, are not swept.
 //! * Files that others put on the backing are replaced by a publication. The page's `RENAME_EXCHANGE` belongs into its driver.
 //! * Open files are not drained, and a file that is written again and again without a pause is not persisted.

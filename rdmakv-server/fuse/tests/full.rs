@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use common::{Cluster, soon};
 use rdmakv_client::Options;
+use rdmakv_cluster::config::Policy;
 use rdmakv_fuse::{Agent, Files, How, Settings};
 use rustix::io::Errno;
 
@@ -81,10 +82,10 @@ impl Drop for Drains {
     }
 }
 
-/// Starts servers, and returns them with how many files to write: two and a half times their memory, and five times its half for values.
-fn servers() -> Option<(Cluster, usize)> {
+/// Starts servers, and returns them with how many files to write: of more than two and a half times their memory.
+fn servers(policy: Policy) -> Option<(Cluster, usize)> {
     let all = std::env::var("RDMAKV_FULL").map_or(256, |text| text.parse().expect("RDMAKV_FULL is a number"));
-    Some((Cluster::start_with(3, all / 8)?, (all as usize) << 20)).map(|(cluster, bytes)| (cluster, bytes / FILE))
+    Some((Cluster::start_as(3, all / 8, policy)?, (all as usize) << 20)).map(|(cluster, bytes)| (cluster, bytes / FILE))
 }
 
 /// Writes until servers refuse more, begins to drain, and writes the rest. Then all is on the backing, and is read again.
@@ -111,7 +112,16 @@ fn overfill(cluster: &Cluster, files: usize, write: impl Fn(usize) + Sync, read:
 
 #[test]
 fn more_is_written_than_memory_holds() {
-    let Some((cluster, files)) = servers() else { return };
+    let Some((cluster, files)) = servers(Policy::Copies(2)) else { return };
+    let (one, other) = (cluster.mount(), cluster.mount());
+    let read = |file| other.open(format!("f{file}"), How::new()).unwrap().read_at(0, 1 << 30).unwrap();
+    overfill(&cluster, files, |file| write(&one, &format!("f{file}"), &bytes_of(file)).unwrap(), read);
+}
+
+/// Each server evicts its fragments by itself. Too few of a chunk may be left, or none at its primary.
+#[test]
+fn fragments_are_evicted_and_read_elsewhere() {
+    let Some((cluster, files)) = servers(Policy::Code { data: 2, parity: 1 }) else { return };
     let (one, other) = (cluster.mount(), cluster.mount());
     let read = |file| other.open(format!("f{file}"), How::new()).unwrap().read_at(0, 1 << 30).unwrap();
     overfill(&cluster, files, |file| write(&one, &format!("f{file}"), &bytes_of(file)).unwrap(), read);
@@ -123,7 +133,7 @@ fn programs_write_more_than_memory_holds() {
     if !mounted::can_mount() {
         return;
     }
-    let Some((cluster, files)) = servers() else { return };
+    let Some((cluster, files)) = servers(Policy::Copies(2)) else { return };
     let mounted = mounted::Mounted::new(&cluster);
     let path = |file| mounted.path(&format!("f{file}"));
     overfill(

@@ -406,13 +406,13 @@ fn freeze(ino: u64) -> Frozen {
     Frozen { ino, generation: 1, size: 2 << 16, chunk_bits: 16, runs: vec![(0, 2)] }
 }
 
-/// Returns what the server tells of a value, and whether it never changes.
-fn told(shared: &Shared, key: &str) -> bool {
+/// Returns whether a value never changes, and whether it is clean, as the server tells agents.
+fn told(shared: &Shared, key: &str) -> (bool, bool) {
     let bytes = send(shared, key, (Call::Survey, b""), Attributes::default(), NOW);
     let end = bytes.iter().position(|&byte| byte == b'\n').unwrap();
     let frame = ReplyFrame::decode(&bytes[end + 1..bytes.len() - 2]).unwrap();
     assert!(matches!(frame.reply.answer, Answer::Value(Some(_))), "{frame:?}");
-    frame.attributes.is_final
+    (frame.attributes.is_final, frame.attributes.is_clean)
 }
 
 #[test]
@@ -433,21 +433,22 @@ fn chunks_of_a_frozen_generation_never_change() {
     assert_eq!(ask("agent", Call::Freeze(freeze(5)), b""), Answer::Busy);
     assert_eq!(publish("c/5/1/0", 1, version), Answer::Done(Verdict::Stored(version)));
     assert_eq!(ask("c/5/1/1", order(2, Condition::Absent), b"value"), declined);
-    assert!(!told(&shared, "c/5/1/0"));
+    assert_eq!(told(&shared, "c/5/1/0"), (false, false));
     for _ in 0..2 {
         assert_eq!(ask("agent", Call::Freeze(freeze(5)), b""), Answer::Taken);
     }
-    assert!(told(&shared, "c/5/1/0"));
+    assert_eq!(told(&shared, "c/5/1/0"), (true, false));
     let Call::Order { id, change: Change::Put(piece), .. } = order(3, Condition::Always) else { panic!() };
     assert_eq!(ask("c/5/1/0", Call::Stage { id, piece }, b"value"), declined);
     assert_eq!(ask("c/5/1/0", order(4, Condition::Version(version)), b"value"), declined);
     // Another generation is another one, and so is a key that is no chunk.
     let other = put("c/5/2/0", 5);
     assert_eq!(publish("c/5/2/0", 5, other), Answer::Done(Verdict::Stored(other)));
-    assert!(!told(&shared, "c/5/2/0"));
+    assert_eq!(told(&shared, "c/5/2/0"), (false, false));
 
     // Chunks that are here stay as they are after that, but may go. None comes back.
     assert_eq!(ask("agent", Call::Persisted(freeze(5)), b""), Answer::Taken);
+    assert_eq!(told(&shared, "c/5/1/0"), (true, true));
     assert_eq!(ask("c/5/1/0", order(6, Condition::Always), b"value"), declined);
     let tombstone = Piece { form: Form::Tombstone, length: 0, sum: 0, ..piece };
     let (id, change) = (WriteId { client: 9, sequence: 7 }, Change::Put(tombstone));

@@ -54,10 +54,16 @@ impl Cluster {
 
     /// The same, each with so many MiB of memory.
     pub(crate) fn start_with(count: usize, memory: u32) -> Option<Self> {
+        Self::start_as(count, memory, Policy::Copies(2))
+    }
+
+    /// The same, with this policy of chunks.
+    pub(crate) fn start_as(count: usize, memory: u32, of_chunks: Policy) -> Option<Self> {
         let etcd = Members::start(1)?;
         let mut config = Config::with_lease(7, 1000).unwrap();
         for prefix in ["c/", "d/", "i/", "m/", "n/", "p/"] {
-            let rule = Rule { policy: Policy::Copies(2), evicts_clean: prefix == "c/" };
+            let evicts_clean = prefix == "c/";
+            let rule = Rule { policy: if evicts_clean { of_chunks } else { Policy::Copies(2) }, evicts_clean };
             config = config.with_rule(prefix.as_bytes(), rule).unwrap();
         }
         assert!(etcd.store("main").create(&config).unwrap());
