@@ -101,10 +101,10 @@ const PARTS: &[&str] = &[
     "--kill-client-every=0",
 ];
 
-/// Busy clients that move to connections and back.
+/// Busy clients that move to connections and back. With more loss few of them are busy enough.
 const HYBRID: &[&str] = &[
     "--transports=hybrid",
-    "--loss=10",
+    "--loss=2",
     "--small",
     "--gets=20",
     "--counters=8",
@@ -181,8 +181,6 @@ const CASES: &[Case] = &[
     Case { server: None, client: None, rule: None, finds: &[], arguments: PARTS },
     Case { server: None, client: None, rule: None, finds: &[], arguments: HYBRID },
     Case { server: None, client: Some("resend-on-switch"), rule: None, finds: REPEATED, arguments: HYBRID },
-    Case { server: Some("floor-back"), client: None, rule: None, finds: REPEATED, arguments: DATAGRAMS },
-    Case { server: None, client: Some("mixed-executions"), rule: None, finds: &["torn value"], arguments: PARTS },
     Case { server: Some("no-replies"), client: None, rule: None, finds: REPEATED, arguments: DATAGRAMS },
 ];
 
