@@ -7,6 +7,7 @@ use crate::far::bench;
 use crate::far::configuration::{Configuration, Limits, Prices};
 use crate::far::measure;
 use crate::far::model::Operation;
+use crate::far::picture::picture;
 use crate::far::samples::Samples;
 use crate::far::search::{Near, Prediction, cheapest, nearest};
 use crate::far::slo::Slo;
@@ -135,7 +136,12 @@ pub(super) fn plan(client: &Client, level: &Level) -> Result<(), Failure> {
     let workers = workers.unwrap_or(u32::MAX).min(model.workers());
     let limits = Limits { workers, lanes: lanes.unwrap_or(processors), depth: DEPTH_MAX };
     let prices = Prices::default();
-    let chosen = cheapest(&model, &slo, &limits, &prices).map_err(|error| Failure::No(error.to_string()))?;
+    let found = cheapest(&model, &slo, &limits, &prices);
+    if let Some(file) = &level.picture {
+        let drawn = picture(&model, &slo, &limits, found.as_ref().ok());
+        fs::write(file, drawn).map_err(|error| Failure::Io(format!("write {}: {error}", file.display())))?;
+    }
+    let chosen = found.map_err(|error| Failure::No(error.to_string()))?;
     let mut out = io::stdout();
     writeln!(out, "{chosen}")?;
     let Configuration { workers, lanes, batch, depth } = chosen.configuration;

@@ -43,7 +43,7 @@
 //! * [`slo`]: a service level.
 //! * [`configuration`]: threads, batches and depth, and what they cost.
 //! * [`model`]: what was measured, and the values between. [`samples`] are what is measured, and the file of it.
-//! * [`search`]: the cheapest configuration of a level.
+//! * [`search`]: the cheapest configuration of a level. [`picture`] shows a model, a level and the choice.
 //! * [`simulated`]: a fabric of formulas, by which the search is tested.
 //! * [`table`]: which server has each region, and where an access goes.
 //! * [`migration`]: how a region moves to another server, and what an open finds of it.
@@ -60,6 +60,7 @@ mod memory;
 pub mod migration;
 pub mod model;
 mod order;
+pub mod picture;
 pub mod samples;
 pub mod search;
 mod shared;
