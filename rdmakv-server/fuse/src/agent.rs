@@ -269,7 +269,7 @@ impl Agent {
             None if matches!(disk, Disk::Hide(_)) && !self.folder.is_gone() => return Ok(DiskAnswer::Done(0)),
             None => Errno::NOENT,
         };
-        job.why = Some(Error::of_backing(errno, "publish", job.name.escape_ascii()));
+        job.why = Some(Error::of_backing(errno, operation(disk), job.name.escape_ascii()));
         Ok(DiskAnswer::Failed)
     }
 
@@ -311,5 +311,18 @@ impl Agent {
             }
         }
         Ok(opened)
+    }
+}
+
+/// Returns what a change of the backing does, for errors.
+fn operation(disk: &Disk) -> &'static str {
+    match disk {
+        Disk::Create(..) => "make data file of",
+        Disk::Link(..) => "link data file of",
+        Disk::Make(..) => "make",
+        Disk::Finish(..) => "set attributes of",
+        Disk::Show(..) => "show",
+        Disk::Hide(_) => "remove",
+        Disk::Drop(..) => "remove data files of",
     }
 }

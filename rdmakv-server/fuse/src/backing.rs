@@ -288,9 +288,7 @@ impl Backing {
     ///
     /// The backing fails.
     pub(crate) fn drop_data(&self, ino: Ino, generations: Range<u64>) -> Result<()> {
-        // Each publication removes earlier ones, so there are few.
-        let recent = generations.start.max(generations.end.saturating_sub(64))..generations.end;
-        for generation in recent.chain((generations.start == 0).then_some(0)) {
+        for generation in likely(generations) {
             match unlinkat(&self.data, data_name(ino, Generation(generation)), AtFlags::empty()) {
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(errno) => return Err(Error::of_backing(errno, "remove data file of", Key::Inode(ino))),
@@ -298,6 +296,14 @@ impl Backing {
         }
         Ok(())
     }
+}
+
+/// Returns those of some generations that may have data files. Each publication removes earlier ones, so there are few.
+fn likely(generations: Range<u64>) -> impl Iterator<Item = u64> {
+    let recent = generations.start.max(generations.end.saturating_sub(64))..generations.end;
+    // A file that was imported has that one as long as it is not changed.
+    let imported = (generations.start == 0 && recent.start > 0).then_some(0);
+    recent.chain(imported)
 }
 
 /// Returns the name of a data file.
@@ -326,5 +332,18 @@ fn found(stat: &Stat, kind: Kind, target: Vec<u8>) -> Found {
         changed: time(stat.st_ctime, stat.st_ctime_nsec),
         number: stat.st_ino,
         target,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_generations_of_the_range_are_dropped() {
+        let all = |range: Range<u64>| likely(range).collect::<Vec<_>>();
+        assert_eq!((all(0..0), all(0..1), all(2..4)), (vec![], vec![0], vec![2, 3]));
+        let many = all(0..100);
+        assert!(many.len() == 65 && many.contains(&99) && many.contains(&36) && many.contains(&0));
     }
 }

@@ -325,7 +325,8 @@ impl Volume {
     ///
     /// `ENOTDIR`, `ESTALE`.
     pub(crate) fn list(&mut self, directory: Ino) -> Result<Vec<Listed>> {
-        if self.inode(directory)?.kind != Kind::Directory {
+        let inode = self.inode(directory)?;
+        if inode.kind != Kind::Directory {
             let why = format!("list {}: it is no directory", Key::Inode(directory));
             return Err(Error::new(Errno::NOTDIR, why));
         }
@@ -339,7 +340,8 @@ impl Volume {
         }
         let path = self.path(directory)?;
         let mut listed: Vec<Listed> = Vec::new();
-        for (name, kind) in self.stores.backing.list(&path)? {
+        let shown = if is_shown(&inode) { self.stores.backing.list(&path)? } else { Vec::new() };
+        for (name, kind) in shown {
             if !names.contains_key(&name) {
                 listed.push(Listed { name, kind, ino: None });
             }
@@ -621,6 +623,9 @@ impl Volume {
             Lookup::Removed => return Ok(None),
             Lookup::AskBacking => {}
         }
+        if !is_shown(&self.inode(directory)?) {
+            return Ok(None);
+        }
         let path = self.path(directory)?;
         let Some(found) = self.stores.backing.find(&path, name)? else { return Ok(None) };
         let held = self.hold(directory)?;
@@ -703,11 +708,23 @@ impl Volume {
         if let Some(parent) = inode.parent.filter(|_| !inode.is_unlinked) {
             self.hold(parent)?;
         }
+        self.end_dead_writer(ino, &inode)?;
         self.stores.cluster.edit(ino, Edit::Open(self.stores.mount))?;
         let inode = self.inode(ino)?;
         let node = self.nodes.entry(ino).or_insert_with(|| Node::new(ino, inode.clone()));
         node.begin_writing(inode, Instant::now());
         Ok(())
+    }
+
+    /// Ends the writing of a mount that died, as an agent would. This mount holds the directory.
+    fn end_dead_writer(&mut self, ino: Ino, inode: &Inode) -> Result<()> {
+        let Some(writer) = inode.writer.filter(|&writer| writer != self.stores.mount) else { return Ok(()) };
+        let lives = self.stores.cluster.many(&[Key::Mount(writer)])?.pop().flatten().is_some();
+        if lives {
+            let why = format!("write {}: another mount writes it: close the file there", Key::Inode(ino));
+            return Err(Error::passing(Errno::BUSY, why));
+        }
+        self.stores.cluster.edit(ino, Edit::Abandon(writer))
     }
 
     fn truncate(&mut self, ino: Ino, size: u64) -> Result<()> {
@@ -802,6 +819,7 @@ impl Volume {
         let mut node = self.nodes.remove(&ino).unwrap_or_else(|| Node::new(ino, inode.clone()));
         let stored = node.stored();
         node.settle(&mut self.stores)?;
+        self.end_dead_writer(ino, &inode)?;
         self.stores.cluster.edit(ino, Edit::Remove)?;
         self.stores.cluster.drop_chunks(ino, stored);
         self.stores.backing.drop_data(ino, 0..inode.reserved.0.saturating_add(1))
@@ -862,6 +880,11 @@ impl Volume {
     pub(crate) fn space(&self) -> Result<rustix::fs::StatVfs> {
         self.stores.backing.space()
     }
+}
+
+/// Returns whether the backing has a directory. Before, another one may have its place there, which was removed and has names still.
+fn is_shown(directory: &Inode) -> bool {
+    directory.state == State::Persisted
 }
 
 /// Returns the time.

@@ -163,6 +163,10 @@ fn the_backing_shows_what_a_mount_has() {
     files.unlink("d/e/long").unwrap();
     files.rmdir("d/e").unwrap();
     files.mkdir("d/e").unwrap();
+    // The backing has the old one still, but the new one has no names.
+    assert_eq!(names_on_backing(&cluster, "d/e"), ["long"]);
+    assert!(files.list("d/e").unwrap().is_empty());
+    assert_eq!(files.open("d/e/long", How::new()).unwrap_err().errno(), Errno::NOENT);
     write(&files, "d/e/next", b"next");
     settle(&mut agent, &files);
     assert_eq!(names_on_backing(&cluster, ""), ["d", "empty", "link"]);
@@ -202,6 +206,23 @@ fn an_imported_file_is_changed_on_the_backing() {
         (names_on_backing(&cluster, "old"), on_backing(&cluster, "old/c").unwrap()),
         (vec!["c".into(), "deep".into()], b"b".to_vec())
     );
+}
+
+/// A file keeps its data file until it is written: both what was made and what was imported.
+#[test]
+fn an_unwritten_file_is_shown_again() {
+    let Some(cluster) = Cluster::start(2) else { return };
+    std::fs::write(cluster.backing().join("old"), b"old").unwrap();
+    let (files, mut agent) = (mount(&cluster), begin(&cluster));
+    files.open("new", How::new().write().create()).unwrap().close().unwrap();
+    files.rename("old", "older").unwrap();
+    settle(&mut agent, &files);
+    assert_eq!(read(&mount(&cluster), "older"), b"old");
+    files.rename("new", "newer").unwrap();
+    files.rename("older", "oldest").unwrap();
+    settle(&mut agent, &files);
+    assert_eq!(names_on_backing(&cluster, ""), ["newer", "oldest"]);
+    assert_eq!(read(&mount(&cluster), "oldest"), b"old");
 }
 
 #[test]

@@ -10,8 +10,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use common::{Cluster, Dice};
+use rdmakv_client::{Client, Options};
 use rdmakv_fuse::{Files, How, Settings};
-use rdmakv_proto::files::{Kind, State};
+use rdmakv_proto::files::{Key, Kind, State};
 use rustix::io::Errno;
 
 fn write(files: &Files, path: &str, bytes: &[u8]) {
@@ -184,6 +185,29 @@ fn closed_bytes_survive_a_killed_server() {
     drop(files);
     let files = cluster.mount();
     all.iter().for_each(|(name, bytes)| assert_eq!(read(&files, name), *bytes, "{name}"));
+}
+
+/// No agent runs, which would end the dead mount's writing.
+#[test]
+fn a_dead_mounts_file_is_written_again() {
+    let Some(cluster) = Cluster::start(2) else { return };
+    let (dead, files) = (cluster.mount(), cluster.mount());
+    let mut file = dead.open("a", How::new().write().create()).unwrap();
+    file.write_at(0, b"synced").unwrap();
+    file.sync().unwrap();
+    let refused = files.open("a", How::new().write()).unwrap_err();
+    assert_eq!(refused.errno(), Errno::BUSY);
+    // The mount's key ends, as after its death.
+    let writer = dead.look_up("a").unwrap().1.writer.unwrap();
+    let mut client = Client::of_cluster(&cluster.address(), Options::default()).unwrap();
+    assert!(client.delete(Key::Mount(writer).to_string()).unwrap());
+    let mut file = files.open("a", How::new().write()).unwrap();
+    assert_eq!(file.append(b" and more").unwrap(), 6);
+    file.close().unwrap();
+    assert_eq!(read(&files, "a"), b"synced and more");
+    write(&files, "b", b"b");
+    files.rename("b", "a").unwrap();
+    assert_eq!(read(&files, "a"), b"b");
 }
 
 #[test]
