@@ -3,7 +3,9 @@
 //! Chunks are read by the client, and written where their index tells. A generation that was frozen at all servers never changes. So a file
 //! that is written twice, or by two processes, gets the same bytes.
 
+use std::io;
 use std::os::unix::fs::FileExt;
+use std::thread::ScopedJoinHandle;
 
 use rdmakv_client::Frozen;
 use rdmakv_proto::files::{Draining, Generation, Ino, Inode, Key, Part, Places, Ranges};
@@ -19,8 +21,8 @@ use crate::map::Map;
 /// Bytes of chunks that are read at once.
 const READ: u64 = 8 << 20;
 
-/// Bytes that are written before they are synced, and stated in the cluster.
-const SYNC: u64 = 64 << 20;
+/// Bytes that are written before they are synced, and stated in the cluster. While they are, the next ones are written.
+const SYNC: u64 = 16 << 20;
 
 /// Returns the chunks of an inode's generation, as servers freeze them.
 pub(crate) fn frozen(ino: Ino, inode: &Inode) -> Frozen {
@@ -63,28 +65,55 @@ pub(crate) fn carry(
         draining.add(places.slice(index, inode.chunk_size(), Part::Whole).1);
     }
     let (mut written, mut unsynced) = (0, 0);
-    while let Some(range) = draining.next() {
-        let first = (range.start >> inode.chunk_bits) as u32;
-        let end = range.end.min(range.start.saturating_add(READ)).div_ceil(inode.chunk_size()) as u32;
-        for (index, bytes) in read(cluster, ino, &map, first..end)? {
-            let (bytes_at, covered) = places.slice(index, bytes.len() as u64, Part::Whole);
-            let length = (bytes_at.end - bytes_at.start) as usize;
-            steps.step();
-            file.write_all_at(&bytes[..length], bytes_at.start).map_err(failed)?;
-            draining.wrote(covered);
-            (written, unsynced) = (written + length as u64, unsynced + length as u64);
-        }
-        if (unsynced >= SYNC || draining.next().is_none()) && draining.begin_sync() {
-            steps.step();
-            let synced = file.sync_data();
-            draining.end_sync(synced.is_ok());
-            synced.map_err(failed)?;
+    std::thread::scope(|scope| {
+        // A sync that is under way, so that the disk has something to do while chunks are read.
+        let mut sync: Option<ScopedJoinHandle<'_, io::Result<()>>> = None;
+        while let Some(range) = draining.next() {
+            let first = (range.start >> inode.chunk_bits) as u32;
+            let end = range.end.min(range.start.saturating_add(READ)).div_ceil(inode.chunk_size()) as u32;
+            for (index, bytes) in read(cluster, ino, &map, first..end)? {
+                let (bytes_at, covered) = places.slice(index, bytes.len() as u64, Part::Whole);
+                let length = (bytes_at.end - bytes_at.start) as usize;
+                steps.step();
+                file.write_all_at(&bytes[..length], bytes_at.start).map_err(failed)?;
+                draining.wrote(covered);
+                (written, unsynced) = (written + length as u64, unsynced + length as u64);
+            }
+            let is_last = draining.next().is_none();
+            if unsynced < SYNC && !is_last {
+                continue;
+            }
             unsynced = 0;
-            steps.step();
-            cluster.store(&key, &draining.value().encode())?;
+            // One after the other: each is stated before the next one begins.
+            if let Some(before) = sync.take() {
+                finish(before, &mut draining, (&mut *cluster, &key), steps)?.map_err(failed)?;
+            }
+            if draining.begin_sync() {
+                steps.step();
+                sync = Some(scope.spawn(|| file.sync_data()));
+            }
+            if is_last && let Some(last) = sync.take() {
+                finish(last, &mut draining, (&mut *cluster, &key), steps)?.map_err(failed)?;
+            }
         }
+        Ok(written)
+    })
+}
+
+/// Waits for a sync, and states in the cluster what is on disk. Returns how the sync ended.
+fn finish(
+    sync: ScopedJoinHandle<'_, io::Result<()>>,
+    draining: &mut Draining,
+    (cluster, key): (&mut Cluster, &Key),
+    steps: &mut Countdown,
+) -> Result<io::Result<()>> {
+    let synced = sync.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()));
+    draining.end_sync(synced.is_ok());
+    if synced.is_ok() {
+        steps.step();
+        cluster.store(key, &draining.value().encode())?;
     }
-    Ok(written)
+    Ok(synced)
 }
 
 /// Reads consecutive chunks, which all are there.
