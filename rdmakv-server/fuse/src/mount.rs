@@ -127,7 +127,8 @@ fn watch_signals(tell: Sender<Event>) -> Result<()> {
 
 fn refused(at: &Path, error: &io::Error) -> Error {
     let remedy = match errno_of(error) {
-        Errno::PERM | Errno::ACCESS => "run as root, or install fusermount3",
+        Errno::PERM => "run as root, or install fusermount3",
+        Errno::ACCESS => "run as root, or let this user read and write /dev/fuse",
         Errno::NOENT => "install fusermount3, or run as root",
         Errno::NODEV => "load the kernel's module by `modprobe fuse`",
         _ => "see the kernel's log",
