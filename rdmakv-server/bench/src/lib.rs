@@ -16,6 +16,7 @@
 
 mod account;
 mod bursts;
+mod checkpoint;
 pub mod cli;
 mod conclude;
 mod conn;

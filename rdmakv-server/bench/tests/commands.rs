@@ -408,12 +408,44 @@ fn outputs_are_written_or_refused_before_the_run() {
 
 #[test]
 fn help_has_examples_everywhere() {
-    for command in ["", "run", "paper", "latency", "ycsb", "hybrid", "bursty", "replay", "null-server"] {
+    for command in ["", "run", "paper", "latency", "ycsb", "hybrid", "bursty", "bursts", "replay", "null-server"] {
         let words: Vec<&str> = command.split_whitespace().chain(["--help"]).collect();
         let output = Command::new(PROGRAM).args(words).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(text.contains("Examples:\n  rdmakv-bench "), "{command}: {text}");
     }
+}
+
+/// A plain directory in place of a mount is its own backing directory.
+#[test]
+fn bursts_compares_bytes_and_leaves_no_files() {
+    // A file system in memory may have no direct reads.
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (mount, disk) = (folder.path().join("mount"), folder.path().join("disk"));
+    std::fs::create_dir(&mount).unwrap();
+    std::fs::create_dir(&disk).unwrap();
+    let run = |size: &str, more: &[&str]| {
+        let mut command = Command::new(PROGRAM);
+        command.arg("bursts").arg(&mount).arg("--backing").arg(&mount).arg("--disk").arg(&disk);
+        command.args(["--ranks", "3", "--checkpoints", "2", "--pause", "0", "--size", size]).args(more);
+        let output = command.output().unwrap();
+        let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        (output.status.code().unwrap(), text)
+    };
+    let (code, said) = run("8", &[]);
+    let is_met = !said.contains("MISSED");
+    assert!(said.contains("all bytes are equal") && code == i32::from(!is_met), "{code}: {said}");
+    assert!(said.contains("blocked: write and close") && said.contains("drain, against dd"), "{said}");
+    for directory in [&mount, &disk] {
+        assert_eq!(std::fs::read_dir(directory).unwrap().count(), 0, "files stay");
+    }
+    let (code, said) = run("8", &["--in-drain", "true"]);
+    assert!(code == 1 && said.contains("use a larger --size"), "{said}");
+    let (code, said) = run("2", &[]);
+    assert!(code == 2 && said.contains("use fewer --ranks"), "{said}");
+    std::fs::remove_dir_all(&disk).unwrap();
+    let (code, said) = run("8", &[]);
+    assert!(code == 1 && said.contains("dd to "), "{said}");
 }
 
 #[test]

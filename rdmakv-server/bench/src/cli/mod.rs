@@ -1,6 +1,7 @@
 //! The command line: 0 when all went as it should, 1 when a run failed or its figures cannot be used, 2 when it was called
 //! wrongly.
 
+mod bursts;
 mod bursty;
 mod flags;
 mod hybrid;
@@ -48,6 +49,8 @@ enum Command {
     Hybrid(Box<hybrid::Hybrid>),
     /// Blocks written and read as chunks, then silence: checkpoints and burst buffers
     Bursty(Box<bursty::Bursty>),
+    /// Checkpoints through a mounted burst buffer, against the same straight to its disk
+    Bursts(Box<bursts::Bursts>),
     /// Replay a trace at its speed, faster, or as fast as it is answered
     Replay(Box<replay::Replay>),
     /// Serves what the others ask for and stores nothing: shows what the generator itself can do
@@ -68,6 +71,7 @@ pub fn main() -> ExitCode {
         Command::Ycsb(ycsb) => ycsb.act(),
         Command::Hybrid(hybrid) => hybrid.act(),
         Command::Bursty(bursty) => bursty.act(),
+        Command::Bursts(bursts) => bursts.act(),
         Command::Replay(replay) => replay.act(),
         Command::NullServer(null) => null.act(),
     };
