@@ -5,12 +5,13 @@
 #![cfg(feature = "mount")]
 
 mod common;
+mod mapped;
 mod mounted;
 mod steps;
 
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::process::Command;
 
 use common::{Cluster, Dice};
@@ -218,7 +219,7 @@ fn answers_are_those_of_a_plain_directory() {
     let plain = tempfile::tempdir().unwrap();
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     for root in [plain.path().to_owned(), mount.path("")] {
-        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        let open = PermissionsExt::from_mode(0o755);
         fs::set_permissions(root, open).unwrap();
     }
     let mut differ = Vec::new();
@@ -356,6 +357,73 @@ fn refused_mounts_name_the_remedy() {
         let (given, said) = failure(command(&urls, &arguments));
         assert!(given == Some(code) && said.contains(remedy), "{arguments:?}: {given:?}: {said}");
     }
+}
+
+/// Returns a command that another user runs.
+fn as_user(mut command: Command) -> Command {
+    use std::os::unix::process::CommandExt;
+    command.uid(USER).gid(USER);
+    command
+}
+
+/// A user without privileges.
+const USER: u32 = 65_534;
+
+#[test]
+fn a_user_without_privileges_mounts() {
+    if !can_mount() {
+        return;
+    }
+    let binary = as_user(command("", &["--version"])).stdout(std::process::Stdio::null()).status();
+    let helper = Command::new("fusermount3").arg("--version").stdout(std::process::Stdio::null()).status();
+    let is_open =
+        fs::metadata("/dev/fuse").is_ok_and(|device| PermissionsExt::mode(&device.permissions()) & 0o006 == 0o006);
+    if binary.is_err() || helper.is_err() || !is_open {
+        eprintln!("skipped: no fusermount3 here, or other users may not use /dev/fuse or run what was built");
+        return;
+    }
+    let Some(cluster) = Cluster::start(2) else { return };
+    let place = tempfile::tempdir().unwrap();
+    for directory in [place.path(), cluster.backing()] {
+        std::os::unix::fs::chown(directory, Some(USER), Some(USER)).unwrap();
+    }
+    let (at, backing) = (place.path().to_str().unwrap(), cluster.backing().to_str().unwrap());
+    let mut mount = as_user(command(&cluster.urls(), &["mount", at, "--backing", backing, "-d"]));
+    assert!(mount.status().unwrap().success());
+    let run = |script: &str| {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script]).current_dir("/");
+        as_user(shell).output().unwrap()
+    };
+    let written = run(&format!("echo own >{at}/a && cat {at}/a && stat -c %u {at}/a"));
+    assert_eq!(String::from_utf8_lossy(&written.stdout), format!("own\n{USER}\n"), "{written:?}");
+    // Its mount is its own: even root does not see into it.
+    assert_eq!(fs::read(place.path().join("a")).unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
+    assert!(run(&format!("fusermount3 -u {at}")).status.success());
+    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_mount_carries_another_mount() {
+    if !can_mount() {
+        return;
+    }
+    let (Some(cluster), Some(inner)) = (Cluster::start(2), Cluster::start(2)) else { return };
+    let mount = Mounted::new(&cluster);
+    let at = mount.path("below");
+    fs::create_dir(&at).unwrap();
+    let (at, backing) = (at.to_str().unwrap(), inner.backing().to_str().unwrap());
+    let mut below = command(&inner.urls(), &["mount", at, "--backing", backing, "-d"]);
+    assert!(below.status().unwrap().success());
+    fs::write(mount.path("below/a"), b"inner").unwrap();
+    fs::write(mount.path("a"), b"outer").unwrap();
+    assert_eq!(fs::read(mount.path("below/a")).unwrap(), b"inner");
+    // A file cannot be renamed from one to the other.
+    let refused = fs::rename(mount.path("a"), mount.path("below/b")).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(rustix::io::Errno::XDEV.raw_os_error()));
+    assert!(Command::new("umount").arg(at).status().unwrap().success());
+    assert_eq!(fs::read_dir(mount.path("below")).unwrap().count(), 0);
+    assert!(mount.unmount().success());
 }
 
 /// Compares one file with a plain vector: writes, reads, truncates, appends, syncs, reopens and renames.

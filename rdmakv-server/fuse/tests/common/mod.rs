@@ -13,7 +13,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use etcd_server::Members;
-use rdmakv_client::Cluster as Address;
+use rdmakv_client::{Agent, Cluster as Address, Options};
 use rdmakv_cluster::config::{Config, Policy, Rule, State};
 use rdmakv_fuse::{Files, Settings};
 
@@ -33,6 +33,21 @@ fn serve() {
     std::process::exit(0);
 }
 
+/// Addresses of etcd, and the name of a server, for the process that is to be its agent.
+const TEND: &str = "RDMAKV_TEST_TENDS";
+
+/// Becomes the agent of a server, where [`Cluster`] started this process.
+#[test]
+#[ignore = "the process of an agent"]
+fn tend() {
+    let Ok(arguments) = std::env::var(TEND) else { return };
+    let (urls, name) = arguments.split_once('\n').unwrap();
+    let mut agent = Agent::of_server(&Address::new(urls), name, u64::MAX, Options::default()).unwrap();
+    loop {
+        agent.work(Duration::from_secs(1));
+    }
+}
+
 /// A server, and its output: the test harness in it prints there once a minute has passed, and ends where nothing reads.
 type Process = (Child, BufReader<ChildStdout>);
 
@@ -43,6 +58,8 @@ pub(crate) struct Cluster {
     servers: Vec<Option<Process>>,
     /// Memory of each server, in MiB.
     memory: u32,
+    /// Those that repair what killed servers had; none where no server returns.
+    agents: Vec<Option<Child>>,
     backing: tempfile::TempDir,
 }
 
@@ -59,11 +76,20 @@ impl Cluster {
 
     /// The same, with this policy of chunks.
     pub(crate) fn start_as(count: usize, memory: u32, of_chunks: Policy) -> Option<Self> {
+        Self::with(count, memory, (of_chunks, Policy::Copies(2)), false)
+    }
+
+    /// Starts servers with a policy, and with agents, so that killed servers may return.
+    pub(crate) fn repaired(count: usize, policy: Policy) -> Option<Self> {
+        Self::with(count, 512, (policy, policy), true)
+    }
+
+    fn with(count: usize, memory: u32, (of_chunks, of_others): (Policy, Policy), has_agents: bool) -> Option<Self> {
         let etcd = Members::start(1)?;
         let mut config = Config::with_lease(7, 1000).unwrap();
         for prefix in ["c/", "d/", "i/", "m/", "n/", "p/"] {
             let evicts_clean = prefix == "c/";
-            let rule = Rule { policy: if evicts_clean { of_chunks } else { Policy::Copies(2) }, evicts_clean };
+            let rule = Rule { policy: if evicts_clean { of_chunks } else { of_others }, evicts_clean };
             config = config.with_rule(prefix.as_bytes(), rule).unwrap();
         }
         assert!(etcd.store("main").create(&config).unwrap());
@@ -71,8 +97,12 @@ impl Cluster {
         let ports = listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect();
         drop(listeners);
         let backing = tempfile::tempdir().unwrap();
-        let mut this = Self { etcd, ports, servers: (0..count).map(|_| None).collect(), memory, backing };
+        let (servers, agents) = ((0..count).map(|_| None).collect(), Vec::new());
+        let mut this = Self { etcd, ports, servers, memory, agents, backing };
         (0..count).for_each(|at| this.run(at));
+        if has_agents {
+            this.agents = (0..count).map(|at| Some(this.agent(at))).collect();
+        }
         this.is_up(count);
         Some(this)
     }
@@ -98,9 +128,34 @@ impl Cluster {
     }
 
     pub(crate) fn kill(&mut self, at: usize) {
-        let (mut server, _) = self.servers[at].take().expect("it runs");
-        server.kill().unwrap();
-        server.wait().unwrap();
+        let (server, _) = self.servers[at].take().expect("it runs");
+        end(server);
+        self.agents.get_mut(at).and_then(Option::take).into_iter().for_each(end);
+    }
+
+    /// Starts a killed server once more, with its agent. The others have removed it by then, or find that it is another incarnation.
+    pub(crate) fn restart(&mut self, at: usize) {
+        self.run(at);
+        self.agents[at] = Some(self.agent(at));
+    }
+
+    fn agent(&self, at: usize) -> Child {
+        Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "common::tend", "--nocapture", "--include-ignored"])
+            .env(TEND, [self.urls(), self.name(at)].join("\n"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the agent starts")
+    }
+
+    /// Waits until so many servers are left.
+    pub(crate) fn has(&self, count: usize) {
+        soon("that killed servers are removed", || {
+            let view = self.etcd.store("main").read().unwrap();
+            view.config().expect("the cluster exists").servers().len() == count
+        });
     }
 
     /// Waits until so many servers are left, all are up, and their epoch is whole.
@@ -141,11 +196,14 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        for (mut server, _) in self.servers.drain(..).flatten() {
-            let _ = server.kill();
-            let _ = server.wait();
-        }
+        let servers = self.servers.drain(..).flatten().map(|(server, _)| server);
+        servers.chain(self.agents.drain(..).flatten()).for_each(end);
     }
+}
+
+fn end(mut process: Child) {
+    let _ = process.kill();
+    let _ = process.wait();
 }
 
 /// Waits until it is so.

@@ -38,13 +38,24 @@ impl Mounted {
 
     pub(crate) fn with(cluster: &Cluster, arguments: &[&str]) -> Self {
         let place = tempfile::tempdir().unwrap();
-        let (at, backing) = (place.path().to_str().unwrap(), cluster.backing().to_str().unwrap());
-        let arguments = [&["mount", at, "--backing", backing], arguments].concat();
-        let mut process = command(&cluster.urls(), &arguments).stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert_eq!(line, format!("mounted {at}\n"));
-        Self { process, place }
+        Self { process: start(cluster, place.path(), arguments), place }
+    }
+
+    pub(crate) fn process(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Kills its process, as a machine that fails does. Programs that use the mount get errors.
+    pub(crate) fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+        let unmount = Command::new("umount").arg("-l").arg(self.place.path()).status().unwrap();
+        assert!(unmount.success());
+    }
+
+    /// Mounts once more at the same place, after it was killed.
+    pub(crate) fn again(&mut self, cluster: &Cluster, arguments: &[&str]) {
+        self.process = start(cluster, self.place.path(), arguments);
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -73,6 +84,16 @@ impl Drop for Mounted {
         let _ = self.process.wait();
         let _ = Command::new("umount").arg("-l").arg(self.place.path()).stderr(Stdio::null()).status();
     }
+}
+
+fn start(cluster: &Cluster, place: &Path, arguments: &[&str]) -> Child {
+    let (at, backing) = (place.to_str().unwrap(), cluster.backing().to_str().unwrap());
+    let arguments = [&["mount", at, "--backing", backing], arguments].concat();
+    let mut process = command(&cluster.urls(), &arguments).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, format!("mounted {at}\n"));
+    process
 }
 
 /// Returns what a command printed to standard error, and its exit code.

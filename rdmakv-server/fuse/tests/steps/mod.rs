@@ -1,6 +1,6 @@
 //! Steps of cases, one line for each case: what a program does in a directory, and what it gets.
 
-// A case maps files, and acts as another user on a thread of its own.
+// A case acts as another user on a thread of its own.
 #![expect(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -10,6 +10,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
+use crate::mapped::mapped;
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, RenameFlags, XattrFlags};
 
 /// Runs a case in a directory, and returns what each step gave. Steps are separated by semicolons.
@@ -119,9 +120,10 @@ impl Program {
                 let mode = FallocateFlags::from_bits_retain(number(mode) as u32);
                 Ok(rustix::fs::fallocate(&*file, mode, number(offset), number(length)).map(ok)?)
             }
-            ("mapped", [length]) => mapped(file, number(length) as usize, None),
+            ("mapped", [length]) => Ok(mapped(file, number(length) as usize, None)?.escape_ascii().to_string()),
             ("map-write", [length, offset, text]) => {
-                mapped(file, number(length) as usize, Some((number(offset) as usize, text)))
+                let write = (number(offset) as usize, text.as_bytes());
+                Ok(mapped(file, number(length) as usize, Some(write))?.escape_ascii().to_string())
             }
             _ => panic!("step {operation} {name} {rest:?}"),
         }
@@ -218,26 +220,6 @@ impl Program {
             _ => panic!("step {step:?}"),
         }
     }
-}
-
-/// Maps a file, shared, and returns its bytes; writes some before if so asked.
-fn mapped(file: &File, length: usize, write: Option<(usize, &str)>) -> io::Result<String> {
-    use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
-    let rights = if write.is_some() { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-    // SAFETY: the kernel chooses the place, so the mapping covers nothing that is in use.
-    let at = unsafe { rustix::mm::mmap(std::ptr::null_mut(), length, rights, MapFlags::SHARED, file, 0) }?;
-    if let Some((offset, text)) = write {
-        assert!(offset + text.len() <= length);
-        // SAFETY: the bytes are within the mapping, which is writable, and the case has the file for itself.
-        unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), at.cast::<u8>().add(offset), text.len()) };
-        // SAFETY: `msync` asks for mapped pages only, and the range is the mapping made above.
-        unsafe { rustix::mm::msync(at, length, MsyncFlags::SYNC) }?;
-    }
-    // SAFETY: the mapping has so many readable bytes, and nothing changes them meanwhile.
-    let bytes = unsafe { std::slice::from_raw_parts(at.cast::<u8>(), length) }.escape_ascii().to_string();
-    // SAFETY: the range is the mapping, and no reference to it is left.
-    unsafe { rustix::mm::munmap(at, length) }?;
-    Ok(bytes)
 }
 
 fn attributes(metadata: &fs::Metadata) -> String {
