@@ -533,7 +533,7 @@ impl Node {
             if at != index {
                 self.make_room(stores, at)?;
             }
-            self.chunk(at).take(&bytes);
+            self.chunk(at).take(bytes);
         }
         Ok(())
     }
@@ -554,7 +554,11 @@ impl Node {
                 Source::Hole => Vec::new(),
                 Source::Disk(generation, length) => self.disk(stores, index, generation, length)?,
                 Source::Chunk(generation, length) => match values.next().flatten() {
-                    Some(value) => value[..value.len().min(length as usize)].to_vec(),
+                    Some(value) => {
+                        let mut bytes = value.into_vec();
+                        bytes.truncate(length as usize);
+                        bytes
+                    }
                     // It was evicted since the inode was read, or a later generation took its place.
                     None => {
                         let inode = stores.cluster.inode_now(self.ino)?.ok_or_else(|| gone(self.ino))?;
@@ -591,7 +595,7 @@ impl Node {
         if self.chunks.get(&index).is_some_and(|chunk| chunk.state.flush() == Flush::Fetch) {
             let fetched = self.fetch(stores, &[index])?;
             for (at, bytes) in fetched {
-                self.chunk(at).take(&bytes);
+                self.chunk(at).take(bytes);
             }
         }
         self.finish_puts(stores, WINDOW - 1)?;
@@ -723,8 +727,14 @@ impl Chunk {
     }
 
     /// Takes the stored bytes, where the buffer has no newer ones.
-    fn take(&mut self, stored: &[u8]) {
-        for gap in self.state.fetched(stored.len() as u64) {
+    fn take(&mut self, stored: Vec<u8>) {
+        let gaps = self.state.fetched(stored.len() as u64);
+        let is_whole = matches!(gaps.as_slice(), [gap] if gap.start == 0 && gap.end >= stored.len() as u64);
+        if self.bytes.is_empty() && is_whole {
+            self.bytes = stored;
+            return;
+        }
+        for gap in gaps {
             let end = gap.end.min(stored.len() as u64);
             if gap.start < end {
                 self.fill(gap.start, &stored[gap.start as usize..end as usize]);

@@ -54,7 +54,7 @@ fn number(name: &str, other: u64) -> u64 {
 
 #[test]
 fn what_was_acknowledged_outlives_kills() {
-    run(number("RDMAKV_SEED", 1), 4_000, 3);
+    run(number("RDMAKV_SEED", 1), 3_000, 3);
 }
 
 #[test]

@@ -489,7 +489,7 @@ impl<'a> Program<'a> {
                 // Writes that were under way end before that.
                 soon(&format!("{text}: that {path} is persisted"), || {
                     let found = self.shared.files.look_up(&path);
-                    found.is_ok_and(|(_, inode)| inode.state == State::Persisted && inode.writer.is_none())
+                    found.is_ok_and(|(_, inode)| inode.state == State::Persisted)
                 });
             }
             let seen = fs::read(self.ours(&name)).unwrap_or_else(|error| panic!("{text}: read {path}: {error}"));
