@@ -1,4 +1,4 @@
-//! Checkpoints as files: who writes which bytes, and what the times of a run amount to. No files, no clock.
+//! Checkpoints as files: the bytes of each rank, and what the times of a run amount to. No files, no clock.
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 

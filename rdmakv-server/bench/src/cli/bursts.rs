@@ -32,7 +32,7 @@ Examples:
   rdmakv-bench bursts /mnt/run7 --backing /slow/run7 --disk /slow
   rdmakv-bench bursts /mnt/run7 --backing /slow/run7 --disk /slow --in-drain 'kill -9 4711'")]
 pub(super) struct Bursts {
-    /// Where the burst buffer is mounted
+    /// The directory at which the burst buffer is mounted
     mount: PathBuf,
     /// The backing directory of the mount
     #[arg(long, value_name = "DIR")]

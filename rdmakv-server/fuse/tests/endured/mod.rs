@@ -36,7 +36,7 @@ pub(crate) struct Place {
     pub(crate) maps: RwLock<()>,
 }
 
-/// What all programs of a run share.
+/// The parts of a run that all programs share.
 pub(crate) struct Shared<'a> {
     pub(crate) places: Vec<Place>,
     pub(crate) plain: &'a Path,
