@@ -1,13 +1,11 @@
 /* Sends messages from buffers that UCX has to register for each, and compares what arrives.
  *
- *   messages server|client PORT MESSAGES
+ *   messages server|client ADDRESS PORT MESSAGES
  *
  * Large messages go by rendezvous: the receiver reads them from the sender's memory. Both register the buffer of the call, unless
- * a cache has it. In the middle each side maps its buffers anew, at the same addresses. The addresses of the workers, and a byte
- * for each message, go over a TCP connection of this machine. */
+ * a cache has it. In the middle each side maps its buffers anew, at the same addresses. A byte answers each. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
-#include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +13,6 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <ucp/api/ucp.h>
-#include <unistd.h>
 
 enum { BUFFERS = 8, LENGTH = 1 << 20 };
 
@@ -43,40 +40,44 @@ static void complete(const char *what, ucs_status_ptr_t request) {
     check(what, status);
 }
 
-/* The other process, over TCP. */
-static int meet(int serving, uint16_t port) {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int one = 1, own = socket(AF_INET, SOCK_STREAM, 0);
-    need("socket", own >= 0);
-    if (!serving) {
-        /* The server may not be there yet. */
-        for (int tries = 0; connect(own, (struct sockaddr *)&address, sizeof address); tries++) {
-            need("connect", tries < 200);
-            usleep(100 * 1000);
-        }
-        return own;
-    }
-    need("setsockopt", !setsockopt(own, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one));
-    need("bind", !bind(own, (struct sockaddr *)&address, sizeof address));
-    need("listen", !listen(own, 1));
-    int other = accept(own, NULL, NULL);
-    need("accept", other >= 0);
-    close(own);
-    return other;
+/* Keeps a client's request for a connection. */
+static void on_request(ucp_conn_request_h request, void *into) { *(ucp_conn_request_h *)into = request; }
+
+static void put(ucp_ep_h endpoint, const void *bytes, size_t length, ucp_tag_t tag) {
+    ucp_request_param_t plain = {0};
+    complete("a send", ucp_tag_send_nbx(endpoint, bytes, length, tag, &plain));
 }
 
-static void put(int peer, const void *bytes, size_t length) {
-    need("send", send(peer, bytes, length, 0) == (ssize_t)length);
+static void get(void *bytes, size_t length, ucp_tag_t tag) {
+    ucp_request_param_t plain = {0};
+    complete("a receive", ucp_tag_recv_nbx(worker, bytes, length, tag, UINT64_MAX, &plain));
 }
 
-/* UCX has no thread of its own, so it is driven meanwhile. */
-static void get(int peer, void *bytes, size_t length) {
-    for (size_t got = 0; got < length;) {
-        ssize_t more = recv(peer, (char *)bytes + got, length - got, MSG_DONTWAIT);
-        need("recv", more > 0 || (more < 0 && (errno == EAGAIN || errno == EINTR)));
-        if (more > 0) got += more;
-        else ucp_worker_progress(worker);
+/* Listens there, or connects to it. */
+static ucp_ep_h meet(int serving, const char *host, uint16_t port) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port)};
+    need("an address", inet_pton(AF_INET, host, &address.sin_addr) == 1);
+    ucs_sock_addr_t place = {(struct sockaddr *)&address, sizeof address};
+    ucp_ep_params_t of_endpoint = {0};
+    ucp_ep_h endpoint;
+    if (serving) {
+        ucp_conn_request_h request = NULL;
+        ucp_listener_params_t listen = {
+            .field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER,
+            .sockaddr = place, .conn_handler = {on_request, &request}};
+        ucp_listener_h listener;
+        check("ucp_listener_create", ucp_listener_create(worker, &listen, &listener));
+        while (request == NULL) ucp_worker_progress(worker);
+        of_endpoint.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST;
+        of_endpoint.conn_request = request;
+        check("ucp_ep_create", ucp_ep_create(worker, &of_endpoint, &endpoint));
+    } else {
+        of_endpoint.field_mask = UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR;
+        of_endpoint.flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER;
+        of_endpoint.sockaddr = place;
+        check("ucp_ep_create", ucp_ep_create(worker, &of_endpoint, &endpoint));
     }
+    return endpoint;
 }
 
 static void *map(void *at) {
@@ -90,11 +91,11 @@ static void *map(void *at) {
 static uint64_t word(int message, size_t at) { return (uint64_t)message << 32 | at; }
 
 int main(int argc, char **argv) {
-    if (argc != 4) {
-        fprintf(stderr, "usage: messages server|client PORT MESSAGES\n");
+    if (argc != 5) {
+        fprintf(stderr, "usage: messages server|client ADDRESS PORT MESSAGES\n");
         return 2;
     }
-    int serving = strcmp(argv[1], "server") == 0, messages = atoi(argv[3]);
+    int serving = strcmp(argv[1], "server") == 0, messages = atoi(argv[4]);
     ucp_params_t parameters = {.field_mask = UCP_PARAM_FIELD_FEATURES, .features = UCP_FEATURE_TAG};
     ucp_worker_params_t of_worker = {.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE, .thread_mode = UCS_THREAD_MODE_SINGLE};
     ucp_config_t *config;
@@ -104,22 +105,9 @@ int main(int argc, char **argv) {
     ucp_config_release(config);
     check("ucp_worker_create", ucp_worker_create(context, &of_worker, &worker));
 
-    int peer = meet(serving, (uint16_t)atoi(argv[2]));
-    ucp_address_t *own;
-    size_t length, other_length;
-    check("ucp_worker_get_address", ucp_worker_get_address(worker, &own, &length));
-    put(peer, &length, sizeof length);
-    put(peer, own, length);
-    get(peer, &other_length, sizeof other_length);
-    ucp_address_t *other = malloc(other_length);
-    get(peer, other, other_length);
-    ucp_ep_params_t of_endpoint = {.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS, .address = other};
-    ucp_ep_h endpoint;
-    check("ucp_ep_create", ucp_ep_create(worker, &of_endpoint, &endpoint));
-
+    ucp_ep_h peer = meet(serving, argv[2], (uint16_t)atoi(argv[3]));
     void *buffers[BUFFERS];
     for (int buffer = 0; buffer < BUFFERS; buffer++) buffers[buffer] = map(NULL);
-    ucp_request_param_t plain = {0};
     int wrong = 0;
     char byte = 0;
     for (int message = 0; message < messages; message++) {
@@ -127,25 +115,23 @@ int main(int argc, char **argv) {
             for (int buffer = 0; buffer < BUFFERS; buffer++) buffers[buffer] = map(buffers[buffer]);
         uint64_t *words = buffers[message % BUFFERS];
         if (serving) {
-            complete("a receive", ucp_tag_recv_nbx(worker, words, LENGTH, 1, UINT64_MAX, &plain));
+            get(words, LENGTH, 1);
             int differs = 0;
             for (size_t at = 0; at < LENGTH / sizeof *words; at += 64) differs |= words[at] != word(message, at);
             wrong += differs;
-            put(peer, &byte, 1);
+            put(peer, &byte, 1, 2);
         } else {
             for (size_t at = 0; at < LENGTH / sizeof *words; at += 64) words[at] = word(message, at);
-            complete("a send", ucp_tag_send_nbx(endpoint, words, LENGTH, 1, &plain));
-            get(peer, &byte, 1);
+            put(peer, words, LENGTH, 1);
+            get(&byte, 1, 2);
         }
     }
     printf("%d messages, %d wrong\n", messages, wrong);
     fflush(stdout);
-    /* Both are done before either goes. */
-    put(peer, &byte, 1);
-    get(peer, &byte, 1);
-    complete("an end", ucp_ep_close_nbx(endpoint, &plain));
-    ucp_worker_release_address(worker, own);
-    ucp_worker_destroy(worker);
-    ucp_cleanup(context);
+    /* The server goes when its last answer has arrived, the client when it has told so. */
+    ucp_request_param_t plain = {0};
+    if (serving) get(&byte, 1, 3);
+    else put(peer, &byte, 1, 3);
+    complete("a flush", ucp_worker_flush_nbx(worker, &plain));
     return wrong != 0;
 }
