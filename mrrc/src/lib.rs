@@ -143,6 +143,7 @@ mod footprint;
 mod fork;
 mod hit;
 pub mod invalidation;
+pub mod kinds;
 mod lease;
 mod list;
 mod mapped;

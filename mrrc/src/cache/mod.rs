@@ -29,6 +29,7 @@
 //! | [`Cache::with_slice`], [`Cache::with_slice_mut`] | any slice | local | safe; as long as a closure runs |
 //! | [`Cache::acquire`], [`Cache::begin`] | any | all | unsafe: the contract of registering by hand |
 //! | [`Cache::acquire_list`] | several buffers | all | unsafe; neighbours may share a registration |
+//! | [`Cache::acquire_kind`] | dma-bufs, GPUs | all | unsafe; buffers are told apart by their [identity](crate::kinds) |
 //!
 //! # Warm and pin
 //!
@@ -63,6 +64,7 @@ pub use counters::{CacheCounters, Usage};
 #[cfg(doc)]
 use crate::invalidation::SharedMemory;
 use crate::invalidation::VouchError;
+use crate::kinds::{Buffers, KindError, MemoryKind};
 use crate::memory::Kind;
 use crate::miss::AcquireRequest;
 use crate::state::shared::Shared;
@@ -90,6 +92,7 @@ use crate::{explain, lease, list, reclaim, scope, warm};
 pub struct Cache<R: Registrar> {
     pub(crate) shared: Arc<Shared<R>>,
     background: Option<crate::shim::thread::JoinHandle<()>>,
+    buffers: Buffers,
 }
 
 /// How much left a cache.
@@ -176,6 +179,40 @@ impl<R: Registrar> Cache<R> {
     #[expect(unsafe_code, reason = "what it registers serves others")]
     pub unsafe fn warm(&self, address: *const u8, length: usize, access: Access) -> Result<(), AcquireError> {
         lease::acquire(&self.shared, address as usize, length, access, None).map(drop)
+    }
+
+    /// As [`Cache::acquire`], for memory of [another kind](crate::kinds): the regions of a buffer serve requests as long as the same buffer is at
+    /// the address.
+    ///
+    /// The [identity](MemoryKind::identify) of the buffer is asked for each time, which takes a system call for dma-bufs, and compared under a
+    /// lock. The monitor is not asked. The cache knows 1,024 buffers at most, and forgets one together with its regions. With
+    /// [`Builder::max_unheld`] those that were not used for that time are forgotten when a new one comes.
+    ///
+    /// # Errors
+    /// [`KindError`].
+    ///
+    /// # Safety
+    /// As [`Cache::acquire`]; and the registrar registers such memory by its address. Changes that the identity does not show, such as
+    /// other pages under the same buffer, are told to the cache by [`Cache::begin_change`].
+    #[expect(unsafe_code, reason = "the contract of registering memory by hand, stated once")]
+    pub unsafe fn acquire_kind(
+        &self,
+        kind: &dyn MemoryKind,
+        address: *const u8,
+        length: usize,
+        access: Access,
+    ) -> Result<Lease<R>, KindError> {
+        self.buffers.acquire(&self.shared, kind, address as usize, length, access)
+    }
+
+    /// Forgets the buffers of [other kinds](crate::kinds) that have a part of this memory, with their regions. So the cache keeps no buffer that
+    /// the program has given up. Leases keep what they have.
+    ///
+    /// # Errors
+    /// As [`Cache::invalidate`].
+    pub fn forget_kind(&self, address: *const u8, length: usize) -> Result<(), ChangeError> {
+        let range = PageRange::of_bytes(address as u64, length as u64)?;
+        Ok(self.buffers.forget(&self.shared, range)?)
     }
 
     /// As [`Cache::warm`], for large ranges: their pages are made present, and registered in chunks, by several [threads](Warm) of the

@@ -13,6 +13,7 @@ use crate::error::BuildError;
 use crate::footprint::Footprint;
 use crate::hit::barrier::Barrier;
 use crate::invalidation::{Monitor, OwnMonitor, SharedMemory};
+use crate::kinds::Buffers;
 use crate::own_thread;
 use crate::policy::{Keeps, Matching, Policy, PolicyKind, PolicyParams};
 use crate::pressure::{Pressure, Shrinks};
@@ -420,7 +421,7 @@ impl<R: Registrar> Builder<R> {
             let follower: Arc<dyn Shrinks> = shared.clone();
             pressure.join(Arc::downgrade(&follower)).map_err(system("the thread that looks at memory pressure"))?;
         }
-        let mut cache = Cache { shared, background: None };
+        let mut cache = Cache { shared, background: None, buffers: Buffers::default() };
         if background {
             let tended = cache.shared.clone();
             let spawned = own_thread::spawn("mrrc-background", move || reclaim::tend(&tended));
