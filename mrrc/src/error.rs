@@ -230,6 +230,42 @@ pub enum Obstacle {
     },
 }
 
+/// Why a lease has no one key for some bytes: see [`Lease::key_for`](crate::Lease::key_for).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoKey {
+    /// Several registrations have the bytes together.
+    #[error(
+        "key for bytes {offset} to {end} of a lease: one registration has those up to {at}: make a transfer of each part, or acquire one \
+         segment (max_segments, MRRC_MAX_SEGMENTS=1)"
+    )]
+    Straddles {
+        /// The first byte.
+        offset: usize,
+        /// The byte after the last.
+        end: usize,
+        /// The byte from which on another registration is needed.
+        at: usize,
+    },
+    /// The lease has not all of the bytes, or none were asked for.
+    #[error(
+        "key for {length} bytes from {offset} on of a lease: it has {bytes}: ask for one byte at least, and within it"
+    )]
+    Outside {
+        /// The first byte.
+        offset: usize,
+        /// How many.
+        length: usize,
+        /// Bytes of the lease.
+        bytes: usize,
+    },
+    /// This is a child that was forked meanwhile: the registrations are its parent's.
+    #[error(
+        "key of a lease in a forked child: the registrations are the parent's: acquire by a cache of the child's own"
+    )]
+    Forked,
+}
+
 fn waited_for(waited: &Duration) -> String {
     if waited.is_zero() { String::new() } else { format!(" (waited {waited:?} for leases to end)") }
 }

@@ -51,7 +51,7 @@ mod counters;
 
 pub use crate::arena::{Arena, ArenaError};
 pub use crate::budget::Budget;
-pub use crate::error::{AcquireError, BuildError, ChangeError, Obstacle, OutsideArena, Unusable};
+pub use crate::error::{AcquireError, BuildError, ChangeError, NoKey, Obstacle, OutsideArena, Unusable};
 pub use crate::explain::{Explanation, Finding};
 pub use crate::hit::barrier::Barrier;
 pub use crate::lease::{Lease, PendingLease, Segment, Segments};

@@ -14,6 +14,7 @@ pub(crate) use acquire::{acquire, acquire_aside};
 pub use pending::PendingLease;
 pub(crate) use pending::{grant, grant_group};
 
+use crate::error::NoKey;
 use crate::hit::slots::Slot;
 use crate::hit::{HitTables, HoldRef};
 use crate::range::{PAGE, PageRange};
@@ -138,6 +139,36 @@ impl<R: Registrar> Lease<R> {
         let tables = unsafe { self.tables.as_ref() };
         let holds = if tables.gate.is_forked() { &[] } else { self.holds() };
         Segments::over(tables, holds, self.address, self.length)
+    }
+
+    /// Returns the registration of these bytes, for a transfer that takes one key. The offset counts from the lease's first byte.
+    ///
+    /// # Errors
+    /// [`NoKey::Straddles`] says where the bytes have to be divided.
+    ///
+    /// ```
+    /// use mrrc::cache::NoKey;
+    /// use mrrc::{Access, Cache, invalidation::Explicit, testing::NoopRegistrar};
+    ///
+    /// let cache = Cache::builder(NoopRegistrar::default()).monitor(Explicit).build()?;
+    /// let arena = cache.arena(8 * 4096)?;
+    /// drop(arena.acquire(..4096, Access::LOCAL)?); // one registration, and the next line makes another for the rest
+    /// let lease = arena.acquire(.., Access::LOCAL)?;
+    /// assert!(lease.key_for(0, 4096).is_ok() && lease.key_for(4096, 4096).is_ok());
+    /// assert_eq!(lease.key_for(4000, 200).unwrap_err(), NoKey::Straddles { offset: 4000, end: 4200, at: 4096 });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn key_for(&self, offset: usize, length: usize) -> Result<&R::Registration, NoKey> {
+        let end = offset.checked_add(length).filter(|&end| length > 0 && end <= self.length);
+        let end = end.ok_or(NoKey::Outside { offset, length, bytes: self.length })?;
+        for segment in self.segments() {
+            let begin = segment.address - self.address;
+            let at = begin + segment.length;
+            if (begin..at).contains(&offset) {
+                return if end <= at { Ok(segment.registration) } else { Err(NoKey::Straddles { offset, end, at }) };
+            }
+        }
+        Err(NoKey::Forked)
     }
 }
 
