@@ -153,7 +153,7 @@ fn maker() -> Option<fn() -> io::Result<OwnedFd>> {
 /// Acquires a buffer at an address. Returns the inode that the registration is of.
 fn acquire(cache: &Cache<Noting>, buffer: &OwnedFd, at: *mut u8) -> Result<u64, KindError> {
     let kind = DmaBuf::new(buffer.as_fd(), at, BYTES)?;
-    // SAFETY: no transfer is made.
+    // SAFETY: no transfer is made with the lease.
     let lease = unsafe { cache.acquire_kind(&kind, at, BYTES, Access::LOCAL) }?;
     Ok(*lease.segments().next().unwrap().registration())
 }
@@ -214,7 +214,7 @@ fn without_identities_old_buffers_are_found() {
     let first = make().unwrap();
     let at = map(&first, std::ptr::null_mut()).unwrap();
     let registered = || {
-        // SAFETY: no transfer is made.
+        // SAFETY: no transfer is made with the lease.
         let lease = unsafe { cache.acquire_kind(&Careless, at, BYTES, Access::LOCAL) }.unwrap();
         *lease.segments().next().unwrap().registration()
     };
@@ -253,7 +253,7 @@ fn other_descriptors_and_bounds_are_errors() {
     let at = memory.as_ptr().wrapping_add(memory.as_ptr().align_offset(PAGE as usize)).cast_mut();
     let error = acquire(&cache, &file, at).unwrap_err();
     assert!(matches!(error, KindError::Identify { .. }) && error.to_string().contains("is no dma-buf"), "{error}");
-    // SAFETY: no transfer is made.
+    // SAFETY: no transfer is made with the lease.
     let error = unsafe { cache.acquire_kind(&Careless, at, BYTES + 1, Access::LOCAL) }.unwrap_err();
     assert!(matches!(error, KindError::Outside { .. }), "{error}");
     // SAFETY: nothing is acquired, because there are no bytes.
