@@ -265,6 +265,7 @@ impl Client {
     }
 
     /// Returns the fabric by which far memory of the first server is reached, if there is one.
+    #[cfg(feature = "cli")]
     pub(crate) fn far_fabric(&self) -> Option<&'static str> {
         let (_, fabrics) = self.servers.first()?.fabrics();
         fabrics.iter().map(Fabric::name).find(|name| ["shm", "iwarp"].contains(name))

@@ -14,7 +14,7 @@ const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 520.0;
 const LEFT: f64 = 70.0;
 const RIGHT: f64 = 230.0;
-const TOP: f64 = 60.0;
+const TOP: f64 = 72.0;
 const BOTTOM: f64 = 60.0;
 /// Colours of lines. They differ also without red and green.
 const COLOURS: [&str; 8] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#7f7f7f"];

@@ -74,7 +74,9 @@ pub enum AccessError {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum MemoryError {
     /// Servers have less room.
-    #[error("create far memory: servers offer {offered} bytes: ask for less, or add servers")]
+    #[error(
+        "create far memory: servers offer {offered} bytes, each at most half of what it has free: ask for less, or raise their --far"
+    )]
     NoRoom {
         /// Bytes that they have room for.
         offered: u64,
