@@ -84,7 +84,7 @@ impl Drop for Drains {
 
 /// Starts servers, and returns them with how many files to write: of more than two and a half times their memory.
 fn servers(policy: Policy) -> Option<(Cluster, usize)> {
-    let all = std::env::var("RDMAKV_FULL").map_or(256, |text| text.parse().expect("RDMAKV_FULL is a number"));
+    let all = std::env::var("RDMAKV_FULL").map_or(128, |text| text.parse().expect("RDMAKV_FULL is a number"));
     Some((Cluster::start_as(3, all / 8, policy)?, (all as usize) << 20)).map(|(cluster, bytes)| (cluster, bytes / FILE))
 }
 
@@ -133,6 +133,7 @@ fn fragments_are_evicted_and_read_elsewhere() {
 
 #[cfg(feature = "mount")]
 #[test]
+#[ignore = "takes two minutes and more: a mount is slow while it waits for room"]
 fn programs_write_more_than_memory_holds() {
     if !mounted::can_mount() {
         return;
