@@ -582,7 +582,7 @@ fn limit_on_file_sizes_loses_nothing() {
     let said = refused(&mut limited);
     assert!(said.contains("ulimit -f"), "{said}");
     let (server, said) = place.start_loud(&[]);
-    assert!(said.contains("1 items are back"), "{said}");
+    assert!(said.contains("1 item is back"), "{said}");
     drop(server);
 }
 
@@ -676,11 +676,11 @@ fn handover_is_warm() {
     });
     assert!(server.process.wait().unwrap().success());
     let (server, said) = next;
-    assert!(said.contains("1 items are back"), "{said}");
+    assert!(said.contains("1 item is back"), "{said}");
     ask(&mut server.connect(), b"get a\r\n", b"VALUE a 1 3\r\ntwo\r\nEND\r\n");
     end(server, "-TERM");
     let (_server, said) = place.start_loud(&[]);
-    assert!(said.contains("1 items are back"), "{said}");
+    assert!(said.contains("1 item is back"), "{said}");
 }
 
 #[test]
@@ -695,7 +695,7 @@ fn next_server_waits_for_the_port() {
     errors.read_line(&mut said).unwrap();
     assert!(said.contains("waits until another server has left"), "{said}");
     end(server, "-TERM");
-    while !said.contains("1 items are back") {
+    while !said.contains("1 item is back") {
         assert!(errors.read_line(&mut said).unwrap() > 0, "{said}");
     }
     next.kill().unwrap();
@@ -786,7 +786,7 @@ fn record_that_was_removed_is_written_again() {
     // Also if it goes shortly before the end.
     end(server, "-TERM");
     let (_server, said) = place.start_loud(&more);
-    assert!(said.contains("1 items are back"), "{said}");
+    assert!(said.contains("1 item is back"), "{said}");
 }
 
 #[test]

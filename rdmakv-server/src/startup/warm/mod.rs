@@ -121,6 +121,11 @@ fn reserve(meta: &File) -> io::Result<()> {
     }
 }
 
+/// Returns so many items as the subject of a sentence.
+fn are(items: u64) -> String {
+    if items == 1 { "1 item is".to_owned() } else { format!("{items} items are") }
+}
+
 fn limits(store: &Config, shards: usize) -> String {
     let Config { memory, item_max, factor, least, .. } = store;
     format!("-m {} -I {item_max} -f {factor} -n {least}, {shards} shard(s)", memory >> 20)
@@ -298,7 +303,7 @@ impl Warm {
                 let mut on_flash = 0;
                 shards.each(|store| on_flash += store.flash_tier().map_or(0, |flash| flash.usage().items));
                 let (places, took) = (in_places(on_flash), begun.elapsed().as_secs_f64());
-                let items = if items == 1 { "1 item is".to_owned() } else { format!("{items} items are") };
+                let items = are(items);
                 self.print(format_args!("{items} back {places}, in {took:.1} s"));
             }
             Err(why) => {
@@ -358,7 +363,7 @@ impl Warm {
             return Err(io::Error::other("it was removed, or another file is in its place"));
         }
         let (places, took) = (in_places(on_flash_items), begun.elapsed().as_secs_f64());
-        self.print(format_args!("{items} items are kept {places}, in {took:.1} s"));
+        self.print(format_args!("{} kept {places}, in {took:.1} s", are(items)));
         Ok(())
     }
 
