@@ -44,9 +44,9 @@ fn keys_stay_linearizable_across_transports() {
 fn keys_stay_linearizable_over_lossy_datagrams() {
     let transports = ["--transports", "datagrams,datagrams,tcp,iwarp", "--loss", "3", "--kill-server-every", "4000op"];
     let text = survives(&[&["-n", "9000"], &transports[..]].concat());
-    assert!(cell(&text, "GET", "datagrams") > 500 && cell(&text, "SET", "datagrams") > 100, "{text}");
+    assert!(cell(&text, "GET", "datagrams") > 200 && cell(&text, "SET", "datagrams") > 20, "{text}");
     let line = text.lines().find(|line| line.ends_with("datagrams were lost on purpose")).unwrap();
-    assert!(line.split(' ').next().unwrap().parse::<u64>().unwrap() > 100, "{line}");
+    assert!(line.split(' ').next().unwrap().parse::<u64>().unwrap() > 20, "{line}");
 }
 
 #[test]

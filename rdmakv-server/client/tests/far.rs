@@ -447,7 +447,9 @@ fn plans_follow_from_a_measured_model() {
     let (code, said) = rdmakv(&model, None);
     assert!(code == Some(0) && said.contains("points of shm"), "{said}");
     let text = std::fs::read_to_string(file).unwrap();
-    assert!(text.contains("shm,write,64,1,1,32,1,"), "batches by a worker are measured: {text}");
+    // An axis ends where more gains nothing, which may be early beside other work.
+    let is_batch = |line: &str| line.starts_with("shm,write,64,1,1,") && !line.starts_with("shm,write,64,1,1,1,");
+    assert!(text.lines().any(is_batch), "batches by a worker are measured: {text}");
     // A level that each configuration meets takes the cheapest.
     let (code, said) = plan("1000000", "1", "shm");
     assert!(code == Some(0) && said.starts_with("one-sided, 1 lane, 1 in flight: "), "{said}");
