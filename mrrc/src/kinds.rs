@@ -35,7 +35,7 @@ pub trait MemoryKind {
     /// Returns the buffer at this address. Asked for each request, so it has to be quick.
     ///
     /// # Errors
-    /// There is none, or the system does not tell.
+    /// No buffer is at the address, or the system does not say which.
     fn identify(&self, address: *const u8) -> io::Result<Identity>;
 
     /// Returns a value that keeps the identity from being given to another buffer, as long as it lives. Asked when the cache sees

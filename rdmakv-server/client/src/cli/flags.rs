@@ -164,7 +164,7 @@ pub(super) enum FarCommand {
 /// The service level of a new memory, if it is to have one.
 #[derive(Args, Debug, Clone, Copy)]
 pub(super) struct Wanted {
-    /// The mean latency at most, in microseconds. The configuration is planned by the model, or measured where there is none
+    /// The mean latency at most, in microseconds. The configuration comes from the model. Without one it is measured
     #[arg(long, value_name = "US", value_parser = positive, requires = "throughput")]
     pub(super) latency: Option<f64>,
     /// Accesses a second at least
