@@ -6,12 +6,13 @@ use rdmakv_proto::messages::{self, Kind, RemoteSegment, Tag};
 
 use super::client::{Client, Way, cache};
 use super::common::{Server, soon};
-use super::{fabric, on_both};
+use super::{fabric, on_shm_and_iwarp};
 
 const FLAGS: &[&str] = &["--far", "16m", "--far-region", "2m", "-m", "16"];
 const NO_WORKERS: &[&str] = &["--far", "16m", "--far-region", "2m", "-m", "16", "--far-threads", "0"];
 
-on_both! {
+// A server lends no far memory over verbs.
+on_shm_and_iwarp! {
     tags_open_one_region_to_one_connection(super::FLAGS) = apart;
     tags_end_with_the_memory(super::FLAGS) = ended;
     tags_end_when_the_time_is_over(super::FLAGS) = over;

@@ -28,8 +28,8 @@ fn fabric(server: &Server, kind: &str) -> String {
     server.fabric(kind)
 }
 
-/// Runs a test on both fabrics, each against a server of its own; and on an RDMA device where there is one.
-macro_rules! on_both {
+/// Runs a test over shared memory and over iWARP, each against a server of its own.
+macro_rules! on_shm_and_iwarp {
     ($($(#[$attribute:meta])* $name:ident($flags:expr) = $test:ident;)*) => {
         mod shm {
             $($(#[$attribute])* #[test] fn $name() {
@@ -46,6 +46,14 @@ macro_rules! on_both {
                 super::$test(&server, &crate::client::Iwarp::new(), &address);
             })*
         }
+    };
+}
+use on_shm_and_iwarp;
+
+/// Runs a test on both of these fabrics; and on an RDMA device where there is one.
+macro_rules! on_both {
+    ($($(#[$attribute:meta])* $name:ident($flags:expr) = $test:ident;)*) => {
+        crate::on_shm_and_iwarp! { $($(#[$attribute])* $name($flags) = $test;)* }
         #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
         mod verbs {
             $($(#[$attribute])* #[test] fn $name() {
