@@ -23,7 +23,7 @@ pub struct Run {
     strange: Vec<String>,
     /// Times of the operations that succeeded, sorted.
     times: Vec<u64>,
-    /// For each kind of faults how many there were, and the longest time of an operation that ended after one and before the next.
+    /// For each kind of faults how many there were, and the longest gap: the part of an operation's time between one and the next.
     kinds: BTreeMap<&'static str, (u32, u64)>,
     facts: Facts,
 }
@@ -49,6 +49,17 @@ impl Run {
         self.lost == 0 && self.violations.is_empty() && self.undecided == 0 && self.strange.is_empty()
     }
 
+    /// Notes the time of an operation under each fault that it met: of two faults in a row, each has its own part.
+    fn note_gaps(&mut self, begin: u64, end: u64) {
+        let faults = &self.facts.faults;
+        let first = faults.partition_point(|&(at, _)| at <= begin).saturating_sub(1);
+        for (index, &(at, fault)) in faults.iter().enumerate().skip(first).take_while(|&(_, &(at, _))| at <= end) {
+            let until = faults.get(index + 1).map_or(end, |&(next, _)| next.min(end));
+            let (_, gap) = self.kinds.entry(fault.kind()).or_default();
+            *gap = (until - at.max(begin)).max(*gap);
+        }
+    }
+
     /// Returns the report.
     pub fn render(&self) -> String {
         let (mut text, facts) = (String::new(), &self.facts);
@@ -56,7 +67,7 @@ impl Run {
         let worked = facts.worked.as_secs_f64();
         let _ = writeln!(text, "operations: {} in {worked:.1} s; seed {}", counts.join(", "), facts.seed);
         let ms = |time: u64| time as f64 / 1e6;
-        let _ = writeln!(text, "faults, and the longest gap after each kind:");
+        let _ = writeln!(text, "faults, and the longest gap after each kind, until the next:");
         for kind in Fault::KINDS {
             if let Some(&(count, gap)) = self.kinds.get(kind) {
                 let (leases, why) = Fault::lasts(kind).map_or((1, "lease"), |leases| (leases, "fault"));
@@ -90,11 +101,7 @@ pub(super) fn verdict(histories: Vec<Vec<Did>>, facts: Facts) -> Run {
                 keys[key].push(operation);
                 if operation.certain {
                     run.times.push(time);
-                    let before = run.facts.faults.partition_point(|&(at, _)| at <= begin + time);
-                    if let Some((_, fault)) = before.checked_sub(1).map(|at| run.facts.faults[at]) {
-                        let (_, gap) = run.kinds.entry(fault.kind()).or_default();
-                        *gap = time.max(*gap);
-                    }
+                    run.note_gaps(begin, begin + time);
                 }
                 if operation.certain { name } else { "of unknown outcome" }
             }
@@ -161,17 +168,20 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_is_that_of_the_fault_before_its_end() {
+    fn a_gap_is_the_time_between_two_faults() {
         let did = |begin, time| Did { begin, time, ..did(0, at(begin, begin + time, Step::Read(0))) };
-        let faults = vec![(100, Fault::Kill), (200, Fault::Pause), (300, Fault::Kill)];
-        // Only the times matter here: the value was never written.
-        let run = verdict(
-            vec![vec![did(10, 50), did(90, 40), did(150, 60), did(290, 20)]],
-            Facts { faults, ..Facts::default() },
-        );
-        assert_eq!(run.kinds["server killed"], (2, 40));
-        assert_eq!(run.kinds["server paused"], (1, 60));
-        assert_eq!(run.kinds.len(), 2);
+        let faults = vec![(100, Fault::Kill), (200, Fault::Pause), (300, Fault::Outage)];
+        let gaps = |operations: Vec<Did>| {
+            // Only the times matter here: the value was never written.
+            let run = verdict(vec![operations], Facts { faults: faults.clone(), ..Facts::default() });
+            assert_eq!(run.kinds.len(), 3);
+            ["server killed", "server paused", "all of etcd killed"].map(|kind| run.kinds[kind])
+        };
+        assert_eq!(gaps(vec![did(10, 50), did(90, 40), did(210, 60)]), [(1, 30), (1, 60), (1, 0)]);
+        // It waited for two of them, and ended after the third.
+        assert_eq!(gaps(vec![did(140, 165)]), [(1, 60), (1, 100), (1, 5)]);
+        assert_eq!(gaps(vec![did(400, 7), did(500, 5)]), [(1, 0), (1, 0), (1, 7)]);
+        let run = verdict(vec![vec![did(210, 60)]], Facts { faults, ..Facts::default() });
         assert!(run.render().contains("  server paused                  1        0 ms; limit 1000 ms, lease and 1 s"));
     }
 }
