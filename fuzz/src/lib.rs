@@ -82,6 +82,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "rdmakv_far_request", about: "requests for far memory", run: rdmakv::far_request },
     Target { name: "rdmakv_far_reply", about: "answers about far memory", run: rdmakv::far_reply },
     Target { name: "rdmakv_far_batch", about: "batches of far memory", run: rdmakv::far_batch },
+    Target { name: "rdmakv_far_run", about: "arguments of procedures of far memory", run: rdmakv::far_run },
     Target { name: "rdmakv_item", about: "items that one-sided readers find in memory", run: rdmakv::item },
     Target { name: "cluster_config", about: "configurations of a cluster, as JSON", run: cluster::config },
     Target { name: "cluster_fact", about: "what servers of a cluster write into etcd", run: cluster::fact },

@@ -1,6 +1,7 @@
 //! Messages between rdmakv's clients and servers, and the bytes that they read in each other's memory.
 
 use rdmakv_proto::commands::{binary, text, udp};
+use rdmakv_proto::far::procedures::Procedure;
 use rdmakv_proto::far::{batch, messages as far};
 use rdmakv_proto::files::{self, Key};
 use rdmakv_proto::item;
@@ -83,6 +84,17 @@ pub(crate) fn far_batch(input: &[u8]) -> bool {
     }
     assert!(bytes + batch::HEAD <= input.len());
     assert!(batch.replies().count() <= batch.len() + 1);
+    true
+}
+
+/// The number of a procedure, a byte, and its arguments, which have one encoding.
+pub(crate) fn far_run(input: &[u8]) -> bool {
+    let Some((&number, arguments)) = input.split_first() else { return false };
+    let Ok(procedure) = Procedure::decode(number.into(), arguments) else { return false };
+    let mut again = Vec::new();
+    procedure.encode(&mut again);
+    assert_eq!(again, arguments);
+    assert!(again.len() <= far::ARGUMENTS_MAX);
     true
 }
 

@@ -81,9 +81,9 @@ pub(super) struct Connection<'f, F: Fabric> {
     /// Whether the publication of a write is waited for awake, and the next write.
     publication: Horizon,
     write: Horizon,
-    /// Whether the next batch of far memory is.
+    /// Whether the next batch or procedure of far memory is.
     batch: Horizon,
-    /// Whether a batch was carried out, and another one may follow.
+    /// Whether a batch or a procedure was carried out, and another one may follow.
     is_batching: bool,
     /// Its place, where connections are for the busiest clients.
     slot: Option<Slot>,
@@ -366,7 +366,7 @@ impl<'f, F: Fabric> Connection<'f, F> {
         let mut reply = Vec::new();
         let login = self.commands.login();
         self.far.answer(&self.engine.endpoint().0, login, request, &mut reply)?;
-        self.is_batching = request.first() == Some(&verb::BATCH);
+        self.is_batching = matches!(request.first(), Some(&(verb::BATCH | verb::RUN)));
         self.outbox.reply(id, &Reply::Far(&reply));
         Ok(())
     }

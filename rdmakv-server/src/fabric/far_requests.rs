@@ -51,22 +51,25 @@ impl<'f, F: Fabric> FarRequests<'f, F> {
         far.count_request(verb.number());
         let connection = self.joined.get_or_insert_with(|| (far.clone(), far.connection())).1;
         let caller = Caller { now: now(), login: far.login(login), connection };
-        if let Verb::Batch { batch } = verb {
-            match far.batch(&caller, (memory, region), batch) {
-                Ok(replies) => reply(Answer::Batch { replies: &replies }).encode(into),
-                Err(NotDone::Malformed(malformed)) => return Err(malformed),
-                Err(NotDone::Refused(refused)) => {
-                    count(&far.counts().refused);
-                    refusal(verb.number(), refused, reply).encode(into);
-                }
+        let done = match verb {
+            Verb::Batch { batch } => far.batch(&caller, (memory, region), batch).map(|replies| {
+                Reply { memory, region, epoch, answer: Answer::Batch { replies: &replies } }.encode(into);
+            }),
+            Verb::Run(run) => far.run(&caller, (memory, region), &run).map(|ended| {
+                Reply { memory, region, epoch, answer: Answer::Run(ended.answer()) }.encode(into);
+            }),
+            _ => {
+                Call { state: self.state, endpoint, far: &far, caller, request }.carry_out(into).map_err(NotDone::from)
             }
-            return Ok(());
-        }
-        let mut call = Call { state: self.state, endpoint, far: &far, caller, request };
-        if let Err(refused) = call.carry_out(into) {
-            count(&far.counts().refused);
-            into.clear();
-            refusal(verb.number(), refused, reply).encode(into);
+        };
+        match done {
+            Err(NotDone::Malformed(malformed)) => return Err(malformed),
+            Err(NotDone::Refused(refused)) => {
+                count(&far.counts().refused);
+                into.clear();
+                refusal(verb.number(), refused, reply).encode(into);
+            }
+            Ok(()) => {}
         }
         Ok(())
     }

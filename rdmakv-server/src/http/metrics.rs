@@ -396,7 +396,12 @@ fn far(text: &mut Text, shared: &Shared) {
     text.counters("far_requests_total", "Requests for far memory, by verb.", "verb", &counts);
     text.counter("far_refusals_total", "Requests for far memory that were refused.", refused);
     text.counter("far_expired_total", "Far memories that ended because their time was over.", expired);
-    let help = "Seconds for which workers carried out batches.";
+    let help = "Procedures that ended at this server, or went on elsewhere, by procedure and end.";
+    let mut family = text.family("counter", "far_procedures_total", help);
+    for (name, end, count) in far.runs().list() {
+        family.one(&format!("name=\"{name}\",end=\"{end}\""), count);
+    }
+    let help = "Seconds for which workers carried out batches and procedures.";
     text.family("counter", "far_worker_busy_seconds_total", help).one("", busy as f64 / 1e9);
 }
 

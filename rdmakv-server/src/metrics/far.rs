@@ -1,6 +1,10 @@
 //! The counters and gauges of far memory.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use rdmakv_proto::far::procedures::Procedure;
+
+use super::count;
 
 counters! {
     shared
@@ -26,7 +30,9 @@ counters! {
         reads = "read",
         /// Writes in batches.
         writes = "write",
-        /// Nanoseconds for which batches were carried out.
+        /// Procedures, and their parts at this server.
+        runs = "run",
+        /// Nanoseconds for which batches and procedures were carried out.
         busy_nanos = "busy_nanos",
         /// Requests of other kinds.
         others = "other",
@@ -50,8 +56,34 @@ impl FarCounts {
             15 => &self.ends,
             // It is counted when it is carried out.
             4 => return None,
+            13 => &self.runs,
             7..=14 => &self.others,
             _ => return None,
+        })
+    }
+}
+
+/// The names of the ends of procedures, by status.
+const ENDS: [&str; 8] = ["done", "hops", "bytes", "time", "full", "elsewhere", "failed", "frozen"];
+
+/// How often procedures ended here, by procedure and end.
+#[derive(Debug, Default)]
+pub struct FarRuns([[AtomicU64; ENDS.len()]; Procedure::NAMES.len()]);
+
+impl FarRuns {
+    /// Counts an end of a procedure, each by its number in messages.
+    pub(crate) fn count(&self, procedure: u32, status: u8) {
+        let of = self.0.get((procedure as usize).wrapping_sub(1)).and_then(|ends| ends.get(usize::from(status)));
+        if let Some(counter) = of {
+            count(counter);
+        }
+    }
+
+    /// Returns the counters, each with its procedure and end.
+    pub(crate) fn list(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+        let named = Procedure::NAMES.into_iter().zip(&self.0);
+        named.flat_map(|(name, ends)| {
+            ENDS.into_iter().zip(ends).map(move |(end, count)| (name, end, count.load(Relaxed)))
         })
     }
 }
@@ -77,4 +109,6 @@ pub trait FarReported: Send + Sync + std::fmt::Debug {
     fn gauges(&self) -> FarGauges;
     /// Returns the counters.
     fn counts(&self) -> &FarCounts;
+    /// Returns the counters of procedures.
+    fn runs(&self) -> &FarRuns;
 }

@@ -19,7 +19,7 @@ pub use cluster::{ClusterCounts, ClusterGauges, FileCounts};
 pub use datagrams::DatagramCounts;
 pub use fabric::{FabricCounts, FabricGauges, Report, Reported, by_name};
 pub(crate) use fabric::{add, count};
-pub use far::{FarCounts, FarGauges, FarReported};
+pub use far::{FarCounts, FarGauges, FarReported, FarRuns};
 pub use flash::{FlashCounts, FlashGauges};
 pub use kernel::{KernelCounts, KernelReported};
 pub use latencies::{Asked, BUCKETS, Latencies, Measured, Sampler, Transferred, below_micros, end_of};

@@ -1,7 +1,8 @@
 //! Far memory: which connection reaches a region by a tag, and until when.
 
 use rdmakv_proto::far::batch::{Batch, Operation, Status, Writer};
-use rdmakv_proto::far::messages::{Answer, Refusal, Reply, Request, Verb};
+use rdmakv_proto::far::messages::{Answer, Refusal, Reply, Request, Run, RunStatus, Verb};
+use rdmakv_proto::far::procedures::{Cas64, Procedure, Walk};
 use rdmakv_proto::messages::{self, Kind, RemoteSegment, Tag};
 
 use super::client::{Client, Way, cache};
@@ -21,6 +22,9 @@ on_shm_and_iwarp! {
     batches_reach_attached_regions_alone(super::FLAGS) = batches;
     batches_with_another_sum_end_the_connection(super::FLAGS) = sums;
     servers_without_workers_refuse_batches(super::NO_WORKERS) = no_workers;
+    procedures_reach_attached_regions_alone(super::FLAGS) = procedures;
+    procedures_without_sense_end_the_connection(super::FLAGS) = senseless;
+    endless_procedures_end_beside_others(super::FLAGS) = endless;
 }
 
 /// Asks for something, and passes the answer on.
@@ -218,5 +222,103 @@ fn no_workers<W: Way>(_: &Server, way: &W, address: &str) {
     let mut owner = Client::new(way, &cache, address);
     take(&mut owner, 9, 1, 60_000);
     assert_eq!(batch(&mut owner, 9, &[]), Err(Refusal::Unable));
+    assert_eq!(run(&mut owner, 9, &walk(64, 1)).unwrap_err(), Refusal::Unable);
     assert!(tag(&mut owner, 9, 0).is_ok(), "one-sided access goes on");
+}
+
+/// A procedure's end: its status, the address, the arguments by which it goes on, and the reply.
+type Ended = (RunStatus, u64, Vec<u8>, Vec<u8>);
+
+/// Runs a procedure, and returns its end, or why it was refused.
+fn run<W: Way>(client: &mut Client<'_, W>, memory: u64, of: &Procedure) -> Result<Ended, Refusal> {
+    run_of(client, memory, of.number(), of)
+}
+
+fn run_of<W: Way>(client: &mut Client<'_, W>, memory: u64, number: u32, of: &Procedure) -> Result<Ended, Refusal> {
+    let mut arguments = Vec::new();
+    of.encode(&mut arguments);
+    let run = Run { request: 5, procedure: number, hops: 0, bytes: 0, micros: 0, replied: 0, arguments: &arguments };
+    ask(client, &Request { memory, region: 3, epoch: 0, verb: Verb::Run(run) }, |answer| match answer {
+        Answer::Run(ran) => {
+            assert_eq!(ran.request, 5);
+            Ok((ran.status, ran.at, ran.arguments.to_vec(), ran.reply.to_vec()))
+        }
+        Answer::Refused { verb: 13, why, .. } => Err(why),
+        other => panic!("{other:?}"),
+    })
+}
+
+/// A walk over nodes whose pointer is first.
+fn walk(at: u64, nodes: u32) -> Procedure {
+    Procedure::Walk(Walk { at, next: 0, key_at: 0, nodes, length: 13, key: Vec::new() })
+}
+
+fn procedures<W: Way>(_: &Server, way: &W, address: &str) {
+    let cache = cache(way);
+    let mut owner = Client::new(way, &cache, address);
+    take(&mut owner, 9, 2, 60_000);
+    // A chain of two nodes, of which the second one lies across the border of two regions.
+    let second = END - 8;
+    let operations = [
+        Operation::Write { region: 0, offset: 64, data: &second.to_le_bytes() },
+        Operation::Write { region: 1, offset: 0, data: b"bytes" },
+    ];
+    batch(&mut owner, 9, &operations).unwrap();
+    let found = [&[0; 8][..], b"bytes"].concat();
+    assert_eq!(run(&mut owner, 9, &walk(64, 9)), Ok((RunStatus::Done, second, Vec::new(), found)));
+    // A region that is not here: the client goes on elsewhere, with the same arguments.
+    let (status, at, arguments, reply) = run(&mut owner, 9, &walk(2 * END + 64, 9)).unwrap();
+    assert_eq!((status, at, &reply[..]), (RunStatus::Elsewhere, 2 * END + 64, &b""[..]));
+    assert_eq!(Procedure::decode(1, &arguments), Ok(walk(2 * END + 64, 9)));
+    assert_eq!(run(&mut owner, 9, &walk(u64::MAX - 20, 1)).unwrap().0, RunStatus::Elsewhere);
+    let cas = |old, new| Procedure::Cas64(Cas64 { at: END + 64, old, new });
+    for (old, new, was) in [(1, 2, 0_u64), (0, 7, 0), (0, 8, 7)] {
+        let reply = was.to_le_bytes().to_vec();
+        assert_eq!(run(&mut owner, 9, &cas(old, new)), Ok((RunStatus::Done, END + 64, Vec::new(), reply)));
+    }
+    let mut other = Client::new(way, &cache, address);
+    for memory in [9, 10] {
+        assert_eq!(run(&mut other, memory, &walk(64, 1)), Err(Refusal::Unknown), "it is not attached");
+        assert_eq!(run(&mut other, memory, &cas(7, 1)), Err(Refusal::Unknown));
+    }
+    assert_eq!(run_of(&mut owner, 9, 99, &walk(64, 1)), Err(Refusal::Unable), "a newer client's");
+    // Nothing keeps the memory from ending.
+    ask(&mut owner, &Request { memory: 9, region: 0, epoch: 0, verb: Verb::End }, |answer| {
+        assert_eq!(answer, Answer::End);
+    });
+    assert_eq!(run(&mut owner, 9, &walk(64, 1)), Err(Refusal::Unknown));
+}
+
+fn senseless<W: Way>(_: &Server, way: &W, address: &str) {
+    let cache = cache(way);
+    for (memory, nodes, length) in [(9, 0, 1), (10, 1, 5000)] {
+        let mut client = Client::new(way, &cache, address);
+        take(&mut client, memory, 1, 60_000);
+        let of = Procedure::Walk(Walk { at: 64, next: 0, key_at: 0, nodes, length, key: Vec::new() });
+        let mut arguments = Vec::new();
+        of.encode(&mut arguments);
+        let run = Run { request: 5, procedure: 1, hops: 0, bytes: 0, micros: 0, replied: 0, arguments: &arguments };
+        let mut request = Vec::new();
+        Request { memory, region: 0, epoch: 0, verb: Verb::Run(run) }.encode(&mut request);
+        let answer = client.ask(Kind::Far, &request);
+        assert!(matches!(answer, Some((_, Kind::Refused, _)) | None), "{answer:?}");
+        assert_eq!(client.hear(), None, "the connection ends");
+    }
+}
+
+fn endless<W: Way>(_: &Server, way: &W, address: &str) {
+    let cache = cache(way);
+    let mut owner = Client::new(way, &cache, address);
+    take(&mut owner, 9, 1, 60_000);
+    // A node that points to itself.
+    batch(&mut owner, 9, &[Operation::Write { region: 0, offset: 64, data: &64_u64.to_le_bytes() }]).unwrap();
+    let mut other = Client::new(way, &cache, address);
+    let verb = Verb::List { owner: 7, secret: [3; 16], name: b"" };
+    let request = Request { memory: 9, region: 0, epoch: 0, verb };
+    ask(&mut other, &request, |answer| assert!(matches!(answer, Answer::List { more: false, .. }), "{answer:?}"));
+    for _ in 0..20 {
+        let (status, at, ..) = run(&mut owner, 9, &walk(64, u32::MAX)).unwrap();
+        assert!(matches!(status, RunStatus::Bytes | RunStatus::Time) && at == 64, "{status:?}");
+        assert_eq!(run(&mut other, 9, &walk(64, 1)).unwrap().0, RunStatus::Done);
+    }
 }

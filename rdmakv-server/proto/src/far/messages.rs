@@ -1,7 +1,7 @@
 //! The messages of far memory: the bodies of the kinds FAR of a [fabric connection](crate::messages).
 //!
-//! So far a server carries out OFFER, TAKE without a source, TAGS of accesses, BATCH, RENEW, LIST, DROP and END. It refuses the others
-//! as *unable*. Numbers are little-endian:
+//! So far a server carries out OFFER, TAKE without a source, TAGS of accesses, BATCH, RENEW, LIST, DROP, RUN and END. It refuses the
+//! others as *unable*. Numbers are little-endian:
 //!
 //! ```text
 //! client 7 FAR
@@ -26,7 +26,8 @@
 //!      11 DROP   u64 server that has the region now, or 0: forgets what is here of `epoch` or an earlier one
 //!      12 MAP    u32 number of the map, u32 runs, u32 servers, the runs (u32 first region, u32 regions, u32 epoch, u32 zero, u64
 //!                server), the servers (u64 server, token, address)
-//!      13 RUN    u64 request, u32 procedure, u32 map, u32 hops, u32 bytes, u32 microseconds, all so far, u16 length, arguments
+//!      13 RUN    u64 request, u32 procedure, then, so far: u32 hops, u32 bytes read, u32 microseconds, u32 bytes of reply; u16
+//!                length, [arguments](super::procedures). `region` is the number of the lane
 //!      14 CODE   u32 bytes of the module, u32 first byte of this part, then the part
 //!      15 END    nothing: the memory ends
 //!
@@ -49,8 +50,9 @@
 //!       7 FREEZE u32 bytes of marks, marks: pages that procedures wrote
 //!       8 PULL   u32 CRC32C of the region after the last one, otherwise 0
 //!       9 COMMIT segments to read by, segments to write by
-//!      13 RUN    u64 request, u8 status (0 done  1 hops  2 bytes  3 time  4 full  5 lost  6 failed), 3 bytes zero, u32 hops, u64 at,
-//!                u16 length, the reply
+//!      13 RUN    u64 request, u8 status (0 done  1 hops  2 bytes  3 time  4 full  5 elsewhere  6 failed  7 frozen), 3 bytes zero,
+//!                u32 bytes read, u32 microseconds, both so far, u64 at, u16 length, the arguments by which it goes on, u16
+//!                length, the reply
 //!      14 CODE   u32 procedure
 //!      32 NOTICE u64 milliseconds until the server stops. Not asked for
 //!      others    nothing
@@ -76,7 +78,7 @@ pub const RUNS_MAX: usize = 2048;
 pub const SERVERS_MAX: usize = 64;
 /// Entries of a LIST's answer at most.
 pub const ENTRIES_MAX: usize = 2048;
-/// Bytes of a procedure's arguments or state at most.
+/// Bytes of a procedure's arguments at most.
 pub const ARGUMENTS_MAX: usize = 256;
 /// Bytes of a procedure's reply at most.
 pub const REPLY_MAX: usize = 4096;
@@ -135,22 +137,22 @@ pub struct Source<'a> {
     pub address: &'a [u8],
 }
 
-/// A procedure to be run, or to be gone on with.
+/// A [procedure](super::procedures) to be run, or to be gone on with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Run<'a> {
     /// The client's number of the request.
     pub request: u64,
     /// The procedure.
     pub procedure: u32,
-    /// The map that its sender knows.
-    pub map: u32,
-    /// Hops so far.
+    /// Hops so far, from one server to another.
     pub hops: u32,
     /// Bytes that were read so far.
     pub bytes: u32,
     /// Microseconds so far.
     pub micros: u32,
-    /// Arguments or state, at most [`ARGUMENTS_MAX`].
+    /// Bytes of reply so far.
+    pub replied: u32,
+    /// Arguments, at most [`ARGUMENTS_MAX`] bytes.
     pub arguments: &'a [u8],
 }
 
@@ -238,7 +240,7 @@ pub enum Answer<'a> {
     Thaw,
     Drop,
     Map,
-    Run { request: u64, status: RunStatus, hops: u32, at: u64, reply: &'a [u8] },
+    Run(Ran<'a>),
     Code { procedure: u32 },
     End,
     Notice { millis: u64 },
@@ -264,7 +266,26 @@ pub enum Refusal {
     SourceGone = 7,
 }
 
-/// How a procedure ended.
+/// How a procedure ended, or where it has to go on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ran<'a> {
+    /// The client's number of the request.
+    pub request: u64,
+    /// How it ended here.
+    pub status: RunStatus,
+    /// Bytes that were read so far.
+    pub bytes: u32,
+    /// Microseconds so far.
+    pub micros: u32,
+    /// The address that it found, or at which it goes on.
+    pub at: u64,
+    /// The arguments by which it goes on; none where it is done.
+    pub arguments: &'a [u8],
+    /// The reply from here.
+    pub reply: &'a [u8],
+}
+
+/// How a procedure ended at a server.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum RunStatus {
@@ -278,10 +299,12 @@ pub enum RunStatus {
     Time = 3,
     /// Its reply is full.
     Full = 4,
-    /// A server that it went to is lost.
-    Lost = 5,
-    /// It made no sense.
+    /// The bytes that it needs next are not here.
+    Elsewhere = 5,
+    /// Bytes that it reads at a time are on two servers, or an address is beyond all.
     Failed = 6,
+    /// It would write to a region that is frozen.
+    Frozen = 7,
 }
 
 /// The number of a verb in messages.
@@ -313,6 +336,7 @@ trait FarFields<'a> {
     fn zero(&mut self, bytes: usize) -> Result<(), Malformed>;
     fn text(&mut self) -> Result<&'a [u8], Malformed>;
     fn long(&mut self, most: usize) -> Result<&'a [u8], Malformed>;
+    fn short(&mut self, most: usize) -> Result<&'a [u8], Malformed>;
     fn segment(&mut self) -> Result<RemoteSegment, Malformed>;
     fn far_segments(&mut self) -> Result<Segments<'a>, Malformed>;
     fn source(&mut self) -> Result<Option<Source<'a>>, Malformed>;
@@ -333,6 +357,13 @@ impl<'a> FarFields<'a> for Fields<'a> {
         let length = self.u32()? as usize;
         if length > most {
             return Err(Malformed("more bytes than a region or a part has"));
+        }
+        self.take(length)
+    }
+    fn short(&mut self, most: usize) -> Result<&'a [u8], Malformed> {
+        let length = usize::from(self.u16()?);
+        if length > most {
+            return Err(Malformed("arguments or a reply of a procedure that are too long"));
         }
         self.take(length)
     }
@@ -389,6 +420,11 @@ fn put_text(into: &mut Vec<u8>, text: &[u8]) {
 
 fn put_long(into: &mut Vec<u8>, bytes: &[u8]) {
     into.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+    into.extend_from_slice(bytes);
+}
+
+fn put_short(into: &mut Vec<u8>, bytes: &[u8]) {
+    into.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
     into.extend_from_slice(bytes);
 }
 
@@ -619,20 +655,34 @@ impl<'a> Verb<'a> {
 
 impl<'a> Run<'a> {
     fn decode(fields: &mut Fields<'a>) -> Result<Self, Malformed> {
-        let (request, procedure, map) = (fields.u64()?, fields.u32()?, fields.u32()?);
-        let (hops, bytes, micros) = (fields.u32()?, fields.u32()?, fields.u32()?);
-        let length = usize::from(fields.u16()?);
-        if length > ARGUMENTS_MAX {
-            return Err(Malformed("arguments that are too long"));
-        }
-        Ok(Self { request, procedure, map, hops, bytes, micros, arguments: fields.take(length)? })
+        let (request, procedure, hops) = (fields.u64()?, fields.u32()?, fields.u32()?);
+        let (bytes, micros, replied) = (fields.u32()?, fields.u32()?, fields.u32()?);
+        Ok(Self { request, procedure, hops, bytes, micros, replied, arguments: fields.short(ARGUMENTS_MAX)? })
     }
 
     fn encode(&self, into: &mut Vec<u8>) {
         put_u64(into, &[self.request]);
-        put_u32(into, &[self.procedure, self.map, self.hops, self.bytes, self.micros]);
-        into.extend_from_slice(&(self.arguments.len() as u16).to_le_bytes());
-        into.extend_from_slice(self.arguments);
+        put_u32(into, &[self.procedure, self.hops, self.bytes, self.micros, self.replied]);
+        put_short(into, self.arguments);
+    }
+}
+
+impl<'a> Ran<'a> {
+    fn decode(fields: &mut Fields<'a>) -> Result<Self, Malformed> {
+        let (request, status) = (fields.u64()?, RunStatus::of(fields.u8()?)?);
+        fields.zero(3)?;
+        let (bytes, micros, at) = (fields.u32()?, fields.u32()?, fields.u64()?);
+        let (arguments, reply) = (fields.short(ARGUMENTS_MAX)?, fields.short(REPLY_MAX)?);
+        Ok(Self { request, status, bytes, micros, at, arguments, reply })
+    }
+
+    fn encode(&self, into: &mut Vec<u8>) {
+        put_u64(into, &[self.request]);
+        into.extend_from_slice(&[self.status as u8, 0, 0, 0]);
+        put_u32(into, &[self.bytes, self.micros]);
+        put_u64(into, &[self.at]);
+        put_short(into, self.arguments);
+        put_short(into, self.reply);
     }
 }
 
@@ -677,8 +727,8 @@ impl Refusal {
 
 impl RunStatus {
     fn of(byte: u8) -> Result<Self, Malformed> {
-        use RunStatus::{Bytes, Done, Failed, Full, Hops, Lost, Time};
-        let all = [Done, Hops, Bytes, Time, Full, Lost, Failed];
+        use RunStatus::{Bytes, Done, Elsewhere, Failed, Frozen, Full, Hops, Time};
+        let all = [Done, Hops, Bytes, Time, Full, Elsewhere, Failed, Frozen];
         all.into_iter().find(|&status| status as u8 == byte).ok_or(Malformed("a status that is none"))
     }
 }
@@ -700,7 +750,7 @@ impl<'a> Answer<'a> {
             Self::Thaw => verb::THAW,
             Self::Drop => verb::DROP,
             Self::Map => verb::MAP,
-            Self::Run { .. } => verb::RUN,
+            Self::Run(_) => verb::RUN,
             Self::Code { .. } => verb::CODE,
             Self::End => verb::END,
             Self::Notice { .. } => verb::NOTICE,
@@ -734,15 +784,7 @@ impl<'a> Answer<'a> {
             verb::THAW => Self::Thaw,
             verb::DROP => Self::Drop,
             verb::MAP => Self::Map,
-            verb::RUN => {
-                let (request, status) = (fields.u64()?, RunStatus::of(fields.u8()?)?);
-                fields.zero(3)?;
-                let (hops, at, length) = (fields.u32()?, fields.u64()?, usize::from(fields.u16()?));
-                if length > REPLY_MAX {
-                    return Err(Malformed("a reply of a procedure that is too long"));
-                }
-                Self::Run { request, status, hops, at, reply: fields.take(length)? }
-            }
+            verb::RUN => Self::Run(Ran::decode(fields)?),
             verb::CODE => Self::Code { procedure: fields.u32()? },
             verb::END => Self::End,
             verb::NOTICE => Self::Notice { millis: fields.u64()? },
@@ -778,14 +820,7 @@ impl<'a> Answer<'a> {
                 put_segments(into, read);
                 put_segments(into, write);
             }
-            Self::Run { request, status, hops, at, reply } => {
-                put_u64(into, &[request]);
-                into.extend_from_slice(&[status as u8, 0, 0, 0]);
-                put_u32(into, &[hops]);
-                put_u64(into, &[at]);
-                into.extend_from_slice(&(reply.len() as u16).to_le_bytes());
-                into.extend_from_slice(reply);
-            }
+            Self::Run(ran) => ran.encode(into),
             Self::Code { procedure } => put_u32(into, &[procedure]),
             Self::Notice { millis } => put_u64(into, &[millis]),
         }

@@ -1,11 +1,7 @@
 //! Batches of reads and writes of regions, which this server's CPU carries out.
 //!
-//! The thread of a connection carries its batches out, in the turn of a *worker*. So as many go on at a time as the server has workers. A
-//! lane has its worker by its number, so a client that numbers its lanes by fewer workers uses no others.
-//!
 //! A region's memory outlives the batch, although it may end meanwhile: the batch keeps its file.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use mrrc::volatile_copy;
@@ -15,12 +11,9 @@ use rdmakv_proto::messages::Malformed;
 
 use super::arena::Part;
 use super::offers::Refused;
+use super::workers::Workers;
 
-/// The turns of the workers.
-#[derive(Debug)]
-pub(super) struct Workers(Box<[Mutex<()>]>);
-
-/// The reason why a batch is not carried out.
+/// The reason why a batch or a procedure is not carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fabric) enum NotDone {
     /// It makes no sense.
@@ -44,17 +37,6 @@ impl From<Refused> for NotDone {
 impl From<Refusal> for NotDone {
     fn from(why: Refusal) -> Self {
         Refused::from(why).into()
-    }
-}
-
-impl Workers {
-    /// Returns so many.
-    pub(super) fn new(workers: u32) -> Self {
-        Self((0..workers).map(|_| Mutex::default()).collect())
-    }
-
-    fn of_lane(&self, lane: u32) -> Option<&Mutex<()>> {
-        self.0.get((lane as usize).checked_rem(self.0.len())?)
     }
 }
 
@@ -109,10 +91,10 @@ impl<'a> Operations<'a> {
         lane: u32,
         parts: &[Result<Part, Status>],
     ) -> Result<(Vec<u8>, Duration), Refusal> {
-        let turn = workers.of_lane(lane).ok_or(Refusal::Unable)?;
+        let worker = workers.of_lane(lane)?;
         let mut replies = vec![0; HEAD + self.replies];
         let mut writer = Writer::new(&mut replies).ok_or(Refusal::Unable)?;
-        let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = worker.turn();
         let begun = Instant::now();
         self.list.iter().zip(parts).for_each(|(operation, part)| carry_out(operation, part, &mut writer));
         let written = writer.finish(self.sequence).len();
@@ -156,18 +138,4 @@ fn carry_out(operation: &Operation<'_>, part: &Result<Part, Status>, replies: &m
     };
     let is_written = replies.reply(&Reply { status, data: &[] });
     debug_assert!(is_written, "the replies' length was computed");
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lanes_share_the_workers_in_turn() {
-        let workers = Workers::new(2);
-        let at = |lane| std::ptr::from_ref(workers.of_lane(lane).unwrap());
-        assert_eq!((at(0), at(1)), (at(4), at(u32::MAX)));
-        assert_ne!(at(0), at(1));
-        assert!(Workers::new(0).of_lane(0).is_none());
-    }
 }

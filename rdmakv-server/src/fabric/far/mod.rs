@@ -1,13 +1,14 @@
 //! Far memory: regions of this server's memory that clients own, and read and write by themselves.
 //!
-//! Clients ask for regions by [messages](rdmakv_proto::far::messages). The server carries out OFFER, TAKE, TAGS, BATCH, RENEW, LIST, DROP
-//! and END. It refuses those of moves and procedures as *unable*.
+//! Clients ask for regions by [messages](rdmakv_proto::far::messages). The server carries out OFFER, TAKE, TAGS, BATCH, RENEW, LIST, DROP,
+//! RUN and END. It refuses those of moves, and CODE, as *unable*.
 //!
 //! * [`offers`]: which client has which region, until when.
 //! * [`places`]: which parts of the arena are free, in use, or may still be written by a former owner.
 //! * `arena`: the memory of regions.
 //! * `tags`: by which keys connections access regions.
-//! * `batches`: reads and writes that this server's CPU carries out.
+//! * `batches`: reads and writes that this server's CPU carries out. `workers`: in whose turn.
+//! * `procedures`: programs that run here. `runs`: over which regions.
 //! * `options`: the flags.
 //! * `owner`: all of these tied together; it frees what ended.
 
@@ -17,7 +18,10 @@ pub mod offers;
 mod options;
 mod owner;
 pub mod places;
+mod procedures;
+mod runs;
 mod tags;
+mod workers;
 
 pub(super) use arena::Part;
 pub(super) use batches::NotDone;

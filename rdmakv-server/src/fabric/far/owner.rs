@@ -13,14 +13,17 @@ use std::time::Duration;
 use frrwp::fabric::shm::ShmDomain;
 use rdmakv_proto::clock;
 use rdmakv_proto::far::batch::Status;
-use rdmakv_proto::far::messages::{Refusal, Secret};
+use rdmakv_proto::far::messages::{Refusal, Run, Secret};
 
 use super::super::bell::Bell;
 use super::arena::{Arena, Part};
-use super::batches::{NotDone, Operations, Workers};
+use super::batches::{NotDone, Operations};
 use super::offers::{Caller, List, Offers, Refused, Settings, Take};
+use super::procedures::Miss;
+use super::runs::{self, Ended, Regions};
+use super::workers::Workers;
 use crate::log;
-use crate::metrics::{FarCounts, FarGauges, FarReported, add, count};
+use crate::metrics::{FarCounts, FarGauges, FarReported, FarRuns, add, count};
 
 /// How long a region that moved is known.
 const FORWARD: Duration = Duration::from_secs(60);
@@ -68,6 +71,7 @@ pub(in crate::fabric) struct Far {
     connections: AtomicU64,
     workers: Workers,
     counts: FarCounts,
+    runs: FarRuns,
     bell: Bell,
 }
 
@@ -117,6 +121,7 @@ impl Far {
             connections: AtomicU64::new(1),
             workers: Workers::new(plan.workers),
             counts: FarCounts::default(),
+            runs: FarRuns::default(),
             bell: Bell::default(),
         }
     }
@@ -228,6 +233,27 @@ impl Far {
         add(&self.counts.writes, writes);
         add(&self.counts.busy_nanos, busy.as_nanos() as u64);
         Ok(replies)
+    }
+
+    /// Runs a procedure for a lane.
+    ///
+    /// # Errors
+    ///
+    /// [`NotDone`].
+    pub(in crate::fabric) fn run(
+        &self,
+        caller: &Caller,
+        (memory, lane): (u64, u32),
+        run: &Run<'_>,
+    ) -> Result<Ended, NotDone> {
+        // Whether it may.
+        self.state().offers.places_of(caller, memory, std::iter::empty())?;
+        let worker = self.workers.of_lane(lane)?;
+        let ended = runs::carry_out(worker, &Called { far: self, caller, memory }, self.plan.region_bytes, run)?;
+        let (procedure, status, nanos) = ended.counted();
+        self.runs.count(procedure.number(), status as u8);
+        add(&self.counts.busy_nanos, nanos);
+        Ok(ended)
     }
 
     /// Returns the memory of regions that the caller accesses in a batch.
@@ -368,6 +394,39 @@ impl Far {
     }
 }
 
+/// A memory, as the procedures of a client see it.
+struct Called<'f> {
+    far: &'f Far,
+    caller: &'f Caller,
+    memory: u64,
+}
+
+impl Called<'_> {
+    /// Returns the part of a region here.
+    fn part(&self, state: &mut State, region: u32, writes: bool) -> Result<Part, Refused> {
+        let places = state.offers.places_of(self.caller, self.memory, std::iter::once((region, writes)))?;
+        let place = places.into_iter().next().unwrap_or(Err(Refusal::Unknown))?;
+        Ok(state.parts.get(&place).cloned().ok_or(Refusal::Unknown)?)
+    }
+}
+
+impl Regions for Called<'_> {
+    fn readable(&self, region: u32) -> Option<Part> {
+        self.part(&mut self.far.state(), region, false).ok()
+    }
+
+    fn begin_write(&self, region: u32) -> Result<Part, Miss> {
+        let mut state = self.far.state();
+        let part = self.part(&mut state, region, true);
+        let begun = part.and_then(|part| state.offers.begin_write(self.memory, region).map(|_| part));
+        begun.map_err(|refused| if refused.why == Refusal::State { Miss::Frozen } else { Miss::Elsewhere })
+    }
+
+    fn end_write(&self, region: u32) {
+        self.far.state().offers.end_write(self.memory, region);
+    }
+}
+
 /// Makes a place free whose tags are closed and whose memory went back.
 fn free_place(state: &mut State, place: u32) {
     let places = state.offers.places_mut();
@@ -400,5 +459,9 @@ impl FarReported for Far {
 
     fn counts(&self) -> &FarCounts {
         &self.counts
+    }
+
+    fn runs(&self) -> &FarRuns {
+        &self.runs
     }
 }

@@ -27,7 +27,7 @@ fn requests(scratch: &mut [Vec<u8>; 2]) -> Vec<Request<'_>> {
         name: b"cache",
         source: Some(source()),
     };
-    let run = Run { request: 1, procedure: 2, map: 3, hops: 4, bytes: 5, micros: 6, arguments: b"key" };
+    let run = Run { request: 1, procedure: 2, hops: 3, bytes: 4, micros: 5, replied: 6, arguments: b"key" };
     let verbs = [
         Verb::Offer,
         taken,
@@ -70,7 +70,15 @@ fn replies(scratch: &mut [Vec<u8>; 2]) -> Vec<Reply<'_>> {
         Answer::Thaw,
         Answer::Drop,
         Answer::Map,
-        Answer::Run { request: 1, status: RunStatus::Lost, hops: 2, at: 3, reply: b"bytes" },
+        Answer::Run(Ran {
+            request: 1,
+            status: RunStatus::Elsewhere,
+            bytes: 2,
+            micros: 3,
+            at: 4,
+            arguments: b"key",
+            reply: b"bytes",
+        }),
         Answer::Code { procedure: 4 },
         Answer::End,
         Answer::Notice { millis: 30_000 },
@@ -159,7 +167,7 @@ fn refuses_more_than_bounds_allow() {
     assert!(refused(Verb::Code { length: MODULE_MAX + 1, at: 0, part: b"" }));
     assert!(refused(Verb::Code { length: 4, at: 2, part: b"end" }));
     assert!(refused(Verb::Code { length: 4, at: u32::MAX, part: b"end" }));
-    let run = Run { request: 1, procedure: 1, map: 1, hops: 0, bytes: 0, micros: 0, arguments: &part[..257] };
+    let run = Run { request: 1, procedure: 1, hops: 0, bytes: 0, micros: 0, replied: 0, arguments: &part[..257] };
     assert!(refused(Verb::Run(run)));
 }
 

@@ -1,0 +1,162 @@
+//! Runs of procedures, over the regions that are here.
+//!
+//! A procedure takes some steps in a turn of the lane's worker, then others have theirs. Its time is that of its turns, not of its waiting.
+
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Instant;
+
+use mrrc::volatile_copy;
+use rdmakv_proto::far::messages::{Ran, Refusal, Run, RunStatus};
+use rdmakv_proto::far::procedures::Procedure;
+
+use super::arena::Part;
+use super::batches::NotDone;
+use super::procedures::{End, LIMITS, Miss, Space, Spent, take_steps};
+use super::workers::Worker;
+
+/// Steps of a procedure in a turn.
+const STEPS: u32 = 64;
+
+/// The regions of a memory.
+pub(super) trait Regions {
+    /// Returns a region that is here.
+    fn readable(&self, region: u32) -> Option<Part>;
+    /// Returns a region that is here, and keeps it from being frozen. [`Regions::end_write`] follows.
+    fn begin_write(&self, region: u32) -> Result<Part, Miss>;
+    /// Lets the region be frozen again.
+    fn end_write(&self, region: u32);
+}
+
+/// A procedure that ended here.
+#[derive(Debug)]
+pub(in crate::fabric) struct Ended {
+    request: u64,
+    procedure: Procedure,
+    end: End,
+    spent: Spent,
+    nanos: u64,
+    micros: u32,
+    arguments: Vec<u8>,
+    reply: Vec<u8>,
+}
+
+impl Ended {
+    /// Returns the answer.
+    pub(in crate::fabric) fn answer(&self) -> Ran<'_> {
+        let Self { request, end: End { status, at }, spent, micros, arguments, reply, .. } = self;
+        Ran { request: *request, status: *status, bytes: spent.bytes, micros: *micros, at: *at, arguments, reply }
+    }
+
+    /// Returns the procedure, its status, and for how many nanoseconds it ran here.
+    pub(super) fn counted(&self) -> (&Procedure, RunStatus, u64) {
+        (&self.procedure, self.end.status, self.nanos)
+    }
+}
+
+/// Runs a procedure in the turns of a worker.
+///
+/// # Errors
+///
+/// [`NotDone`]: there is no such procedure, or its arguments make no sense.
+pub(super) fn carry_out(
+    worker: &Worker,
+    regions: &dyn Regions,
+    region_bytes: u64,
+    run: &Run<'_>,
+) -> Result<Ended, NotDone> {
+    if !(1..=Procedure::NAMES.len() as u32).contains(&run.procedure) {
+        return Err(Refusal::Unable.into());
+    }
+    let mut procedure = Procedure::decode(run.procedure, run.arguments)?;
+    let mut spent = Spent { hops: run.hops, bytes: run.bytes, replied: run.replied };
+    let (mut nanos, mut reply) = (0_u64, Vec::new());
+    let micros = |nanos: u64| run.micros.saturating_add(u32::try_from(nanos / 1000).unwrap_or(u32::MAX));
+    let mut turn = worker.turn();
+    let end = loop {
+        let begun = Instant::now();
+        // Regions may end or move between turns.
+        let mut here = Here { regions, region_bytes, kept: None };
+        let end = take_steps(&mut procedure, &mut here, (&mut spent, &LIMITS), &mut reply, STEPS);
+        nanos = nanos.saturating_add(begun.elapsed().as_nanos() as u64);
+        match end {
+            Some(end) => break end,
+            None if micros(nanos) >= LIMITS.micros => break End { status: RunStatus::Time, at: procedure.at() },
+            None => turn = worker.next_turn(turn),
+        }
+    };
+    drop(turn);
+    let mut arguments = Vec::new();
+    if end.status != RunStatus::Done {
+        procedure.encode(&mut arguments);
+    }
+    Ok(Ended { request: run.request, procedure, end, spent, nanos, micros: micros(nanos), arguments, reply })
+}
+
+/// The bytes of a memory that are here.
+struct Here<'r> {
+    regions: &'r dyn Regions,
+    region_bytes: u64,
+    /// The region that was read last.
+    kept: Option<(u32, Part)>,
+}
+
+impl Here<'_> {
+    /// Returns the region of an address, and the first byte there.
+    fn place(&self, at: u64) -> Option<(u32, u64)> {
+        let region = u32::try_from(at.checked_div(self.region_bytes)?).ok()?;
+        Some((region, at % self.region_bytes))
+    }
+
+    /// Returns the memory at an address, and for how many of these bytes it goes on.
+    fn piece(&mut self, at: u64, length: usize) -> Option<(*mut u8, usize)> {
+        let (region, offset) = self.place(at)?;
+        if self.kept.as_ref().is_none_or(|(kept, _)| *kept != region) {
+            self.kept = Some((region, self.regions.readable(region)?));
+        }
+        let length = length.min(usize::try_from(self.region_bytes - offset).unwrap_or(usize::MAX));
+        Some((self.kept.as_ref()?.1.at(offset, length).ok()?, length))
+    }
+}
+
+impl Space for Here<'_> {
+    fn here(&mut self, at: u64, length: usize) -> usize {
+        let mut sum = 0;
+        while sum < length
+            && let Some(at) = at.checked_add(sum as u64)
+            && let Some((_, piece)) = self.piece(at, length - sum)
+        {
+            sum += piece;
+        }
+        sum
+    }
+
+    #[expect(unsafe_code, reason = "the owner accesses the region at the same time")]
+    fn read(&mut self, at: u64, into: &mut [u8]) -> bool {
+        let mut sum = 0;
+        while sum < into.len() {
+            let at = at.checked_add(sum as u64);
+            let Some((from, length)) = at.and_then(|at| self.piece(at, into.len() - sum)) else { return false };
+            // SAFETY: `volatile_copy` requires that both ranges are accessible and that no reference to the region is used. `Part::at`
+            // found that it has so many bytes there, `kept` keeps its memory, and this process makes no reference to a region's bytes.
+            // `piece` returns no more bytes than `into` has left.
+            unsafe { volatile_copy(from, into[sum..].as_mut_ptr(), length) };
+            sum += length;
+        }
+        true
+    }
+
+    #[expect(unsafe_code, reason = "the owner accesses the region at the same time")]
+    fn cas64(&mut self, at: u64, old: u64, new: u64) -> Result<u64, Miss> {
+        let (region, offset) = self.place(at).ok_or(Miss::Elsewhere)?;
+        let part = self.regions.begin_write(region)?;
+        let was = part.at(offset, size_of::<u64>()).map_err(|_| Miss::Elsewhere).map(|place| {
+            // SAFETY: `AtomicU64::from_ptr` requires an aligned place that lives as long as the reference. Regions begin at a page, the
+            // arguments were checked to have an address that is a multiple of 8, and `part` keeps the memory. Others access it by
+            // atomics, or by copies of bytes, which the machine carries out beside an atomic access.
+            let place = unsafe { AtomicU64::from_ptr(place.cast()) };
+            place.compare_exchange(old, new, SeqCst, SeqCst).unwrap_or_else(|was| was)
+        });
+        self.regions.end_write(region);
+        was
+    }
+}
