@@ -1,10 +1,10 @@
 //! The commands about far memory.
 
-use super::flags::{FarCommand, Load, Wanted};
+use super::flags::{FarCommand, Load, RunCommand, Wanted};
 use super::{Failure, far_model};
 use crate::Client;
-use crate::far::bench;
 use crate::far::configuration::Configuration;
+use crate::far::{Bucket, Cas64, Filter, Procedure, RunEnd, RunError, Walk, bench, chain};
 use crate::far::{Memory, MemoryError, Options, Secret};
 use std::io::{self, Write};
 use std::time::Duration;
@@ -22,7 +22,12 @@ pub(super) fn run(client: &Client, command: &FarCommand) -> Result<(), Failure> 
     match command {
         FarCommand::Create { name, size, seconds, wanted } => create(client, (name, *size, *seconds), *wanted),
         FarCommand::Delete { name } => Ok(open(client, name)?.delete()?),
+        FarCommand::Bench(load @ Load { chain: Some(nodes), .. }) => bench_chain(client, load, *nodes),
         FarCommand::Bench(load) => run_bench(client, load),
+        FarCommand::Run { procedure } => {
+            let (name, procedure) = procedure_of(procedure);
+            run_procedure(&open(client, name)?, procedure)
+        }
         FarCommand::Model(survey) => far_model::survey(client, survey),
         FarCommand::Plan(level) => far_model::plan(client, level),
     }
@@ -56,6 +61,86 @@ fn open(client: &Client, name: &str) -> Result<Memory, Failure> {
     })?;
     let secret: Secret = secret.trim().parse().map_err(|error| Failure::Usage(format!("{SECRET}: {error}")))?;
     Ok(Memory::open(client, name, secret, &Options::default())?)
+}
+
+/// Returns the name of a memory and a procedure of the command line.
+fn procedure_of(of: &RunCommand) -> (&str, Procedure) {
+    match *of {
+        RunCommand::Walk { ref name, at, next, nodes, ref item } => {
+            let key = item.key.clone().into_bytes();
+            (name, Procedure::Walk(Walk { at, next, key_at: item.key_at, nodes, length: item.length, key }))
+        }
+        RunCommand::Bucket { ref name, at, entries, hash, ref item } => {
+            let (key_at, length, key) = (item.key_at, item.length, item.key.clone().into_bytes());
+            (name, Procedure::Bucket(Bucket { at, entries, first: 0, hash, key_at, length, item: 0, key }))
+        }
+        RunCommand::Filter { ref name, at, records, stride, field, least, greatest, pointer, from, length } => (
+            name,
+            Procedure::Filter(Filter { at, records, stride, field, least, greatest, pointer, from, length, found: 0 }),
+        ),
+        RunCommand::Cas64 { ref name, at, old, new } => (name, Procedure::Cas64(Cas64 { at, old, new })),
+    }
+}
+
+/// Runs a procedure. One whose reply is full goes on.
+fn run_procedure(memory: &Memory, procedure: Procedure) -> Result<(), Failure> {
+    let mut runner = memory.runner();
+    let mut next = procedure;
+    let (mut bytes, mut hops) = (0_u64, 0_u64);
+    loop {
+        let outcome = runner.call(next).map_err(|error| match error {
+            RunError::Arguments { .. } => Failure::Usage(error.to_string()),
+            error => Failure::No(error.to_string()),
+        })?;
+        io::stdout().write_all(&outcome.reply)?;
+        (bytes, hops) = (bytes + u64::from(outcome.bytes), hops + u64::from(outcome.hops));
+        match (outcome.end, outcome.rest) {
+            (RunEnd::Full, Some(rest)) => next = rest,
+            (RunEnd::Done, _) => {
+                let at = outcome.at;
+                let is_found = at != 0 || !outcome.reply.is_empty();
+                let found = if is_found { format!("done at {at}") } else { "nothing found".to_owned() };
+                let _ = writeln!(io::stderr(), "{found}: {bytes} bytes read, {hops} hops");
+                return if is_found { Ok(()) } else { Err(Failure::No("there is no such key".to_owned())) };
+            }
+            (end, _) => {
+                let limit = match end {
+                    RunEnd::Hops => "hops",
+                    RunEnd::Bytes => "bytes that are read",
+                    _ => "time",
+                };
+                let said = format!(
+                    "run far procedure: it came to the servers' limit of {limit} at {}: begin again there, or see whether \
+                     the chain is a circle",
+                    outcome.at
+                );
+                return Err(Failure::No(said));
+            }
+        }
+    }
+}
+
+/// Measures a chain of records, and prints a row a way.
+fn bench_chain(client: &Client, load: &Load, nodes: u32) -> Result<(), Failure> {
+    let time = Duration::from_secs_f64(load.seconds);
+    let options = Options { duration: time * 4 + Duration::from_secs(60), ..Options::default() };
+    let memory = Memory::create(client, load.size, &options)?;
+    let measured = chain::measure(&memory, nodes, load.record, time);
+    // Also after a failure: else it would take its room until its time is over.
+    let deleted = memory.delete();
+    let chain::Chained { read, reads, walk } = measured.map_err(|error| Failure::No(error.to_string()))?;
+    deleted?;
+    let mut out = io::stdout();
+    let about = format!("{nodes} records of {} bytes", load.record);
+    writeln!(out, "{about:<32}{:>10}{:>10}{:>10}{:>10}", "mean us", "median", "p99", "times")?;
+    let each = format!("{nodes} reads, one after the other");
+    for (name, of) in [("1 read", read), (&each[..], reads), ("1 walk", walk)] {
+        let [mean, median, p99] = [of.point.mean, of.median, of.point.p99].map(|nanos| nanos / 1000.0);
+        writeln!(out, "{name:<32}{mean:>10.2}{median:>10.2}{p99:>10.2}{:>10}", of.accesses)?;
+    }
+    let share = |of: bench::Measured| walk.median / of.median.max(1.0);
+    writeln!(out, "a walk takes {:.2} x a read, {:.2} x the reads, by median", share(read), share(reads))?;
+    Ok(())
 }
 
 fn run_bench(client: &Client, load: &Load) -> Result<(), Failure> {

@@ -146,9 +146,17 @@ pub(super) enum FarCommand {
     },
     /// Makes a memory, reads and writes random records, prints how fast that was, and deletes it
     #[command(
-        after_help = "Examples:\n  rdmakv far bench\n  rdmakv far bench -s iwarp:10.0.0.1:7471 --record 512 --reads 0.5 --lanes 2 --depth 16\n  rdmakv far bench -s iwarp:10.0.0.1:7471 --workers 1 --batch 32"
+        after_help = "Examples:\n  rdmakv far bench\n  rdmakv far bench --chain 8\n  rdmakv far bench -s iwarp:10.0.0.1:7471 --record 512 --reads 0.5 --lanes 2 --depth 16\n  rdmakv far bench -s iwarp:10.0.0.1:7471 --workers 1 --batch 32"
     )]
     Bench(Load),
+    /// Runs a procedure where the memory is whose secret is in the variable RDMAKV_FAR_SECRET, and prints its reply as it is
+    #[command(
+        after_help = "Tells on standard error how it ended.\n\nExamples:\n  export RDMAKV_FAR_SECRET=SECRET\n  rdmakv far run walk scratch --at 4096 --nodes 8 --length 64\n  rdmakv far run cas64 scratch --at 4096 --old 0 --new 1"
+    )]
+    Run {
+        #[command(subcommand)]
+        procedure: RunCommand,
+    },
     /// Measures the configurations that are worth it, over the fabric of the server, and keeps the model in a file
     #[command(
         after_help = "Examples:\n  rdmakv far model                                takes minutes\n  rdmakv far model -s iwarp:10.0.0.1:7471 --lanes 4"
@@ -272,9 +280,119 @@ pub(super) struct Load {
     /// Accesses of a batch
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = within::<u32, 1, { crate::far::BATCH_MAX as u64 }>)]
     pub(super) batch: u32,
+    /// Follow a chain of so many records instead, by one lane: reads one after the other, beside a walk at the server
+    #[arg(long, value_name = "N", conflicts_with_all = ["reads", "lanes", "depth", "workers", "batch"], value_parser = within::<u32, 1, 4096>)]
+    pub(super) chain: Option<u32>,
     /// How long it is measured
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
     pub(super) seconds: f64,
+}
+
+/// A procedure on a memory.
+#[derive(Subcommand, Debug)]
+pub(super) enum RunCommand {
+    /// Follows a chain of nodes, to a key or so many nodes far
+    #[command(
+        after_help = "Examples:\n  rdmakv far run walk scratch --at 4096 --nodes 8 --length 64\n  rdmakv far run walk scratch --at 4096 --key greeting --key-at 8 --length 64"
+    )]
+    Walk {
+        /// The name of the memory
+        name: String,
+        /// The address of the first node
+        #[arg(long, value_name = "ADDRESS")]
+        at: u64,
+        /// The first byte of a node's pointer to the next one; address 0 ends the chain
+        #[arg(long, value_name = "BYTE", default_value_t = 0)]
+        next: u32,
+        /// Nodes that are read at most
+        #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = within::<u32, 1, { u32::MAX as u64 }>)]
+        nodes: u32,
+        #[command(flatten)]
+        item: Item,
+    },
+    /// Looks a key up in a bucket of a hash table, whose entries are a hash and an address, of 8 bytes each
+    #[command(
+        after_help = "Examples:\n  rdmakv far run bucket scratch --at 8192 --entries 4 --hash 7 --key greeting --length 64"
+    )]
+    Bucket {
+        /// The name of the memory
+        name: String,
+        /// The address of the bucket
+        #[arg(long, value_name = "ADDRESS")]
+        at: u64,
+        /// Its entries
+        #[arg(long, value_name = "N", value_parser = within::<u32, 1, 256>)]
+        entries: u32,
+        /// The hash of the key
+        #[arg(long, value_name = "N")]
+        hash: u64,
+        #[command(flatten)]
+        item: Item,
+    },
+    /// Finds records by a number in them, and prints bytes of each, or of what it points to
+    #[command(
+        after_help = "Examples:\n  rdmakv far run filter scratch --at 4096 --records 1000 --stride 32 --least 10 --greatest 20 --length 32"
+    )]
+    Filter {
+        /// The name of the memory
+        name: String,
+        /// The address of the first record
+        #[arg(long, value_name = "ADDRESS")]
+        at: u64,
+        /// How many there are
+        #[arg(long, value_name = "N")]
+        records: u64,
+        /// Bytes of one
+        #[arg(long, value_name = "BYTES", value_parser = within::<u32, 1, 4096>)]
+        stride: u32,
+        /// The first byte of a record's number, which has 8
+        #[arg(long, value_name = "BYTE", default_value_t = 0)]
+        field: u32,
+        /// The least number
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        least: u64,
+        /// The greatest number
+        #[arg(long, value_name = "N", default_value_t = u64::MAX)]
+        greatest: u64,
+        /// The first byte of a record's pointer to what is printed; without one the record is
+        #[arg(long, value_name = "BYTE")]
+        pointer: Option<u32>,
+        /// The first byte that is printed of each
+        #[arg(long, value_name = "BYTE", default_value_t = 0)]
+        from: u32,
+        /// Bytes that are printed of each
+        #[arg(long, value_name = "BYTES", value_parser = within::<u32, 1, 4096>)]
+        length: u32,
+    },
+    /// Replaces an aligned number of 8 bytes if it is as expected, and prints what was there, in 8 bytes
+    #[command(after_help = "Examples:\n  rdmakv far run cas64 scratch --at 4096 --old 0 --new 1")]
+    Cas64 {
+        /// The name of the memory
+        name: String,
+        /// Its address, a multiple of 8
+        #[arg(long, value_name = "ADDRESS")]
+        at: u64,
+        /// The expected number
+        #[arg(long, value_name = "N")]
+        old: u64,
+        /// The new number
+        #[arg(long, value_name = "N")]
+        new: u64,
+    },
+}
+
+/// The key of a node or an item, and what is printed of it.
+#[derive(Args, Debug, Clone)]
+pub(super) struct Item {
+    /// The key; without one the last node, or the first item of the hash
+    #[arg(long, value_name = "KEY", default_value = "")]
+    pub(super) key: String,
+    /// The first byte of the key in a node or an item
+    #[arg(long, value_name = "BYTE", default_value_t = 0)]
+    pub(super) key_at: u32,
+    /// Bytes that are printed of the one that was found
+    #[arg(long, value_name = "BYTES", value_parser = within::<u32, 0, 4096>)]
+    pub(super) length: u32,
 }
 
 #[derive(Subcommand, Debug)]

@@ -49,7 +49,7 @@ impl Random {
 
 /// The latencies of a lane, and how many there were.
 #[derive(Default)]
-struct Latencies {
+pub(super) struct Latencies {
     kept: Vec<u32>,
     /// Of so many one is kept.
     stride: u64,
@@ -58,7 +58,7 @@ struct Latencies {
 }
 
 impl Latencies {
-    fn add(&mut self, time: Duration) {
+    pub(super) fn add(&mut self, time: Duration) {
         self.sum += time.as_nanos() as f64;
         if self.count.is_multiple_of(self.stride.max(1)) {
             if self.kept.len() == KEPT {
@@ -72,6 +72,24 @@ impl Latencies {
             self.kept.push(u32::try_from(time.as_nanos()).unwrap_or(u32::MAX));
         }
         self.count += 1;
+    }
+
+    /// Returns how many there were.
+    pub(super) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Returns their mean, in ns.
+    pub(super) fn mean(&self) -> f64 {
+        self.sum / self.count.max(1) as f64
+    }
+
+    /// Returns the latencies in ns that these shares of them do not exceed.
+    pub(super) fn shares<const N: usize>(mut self, shares: [f64; N]) -> [f64; N] {
+        self.kept.sort_unstable();
+        let last = self.kept.last();
+        let at = |share: f64| self.kept.get((self.kept.len() as f64 * share) as usize).or(last);
+        shares.map(|share| at(share).map_or(0.0, |&nanos| nanos.into()))
     }
 }
 

@@ -3,6 +3,7 @@
 use super::configuration::Configuration;
 use super::connection::{Connection, Trouble};
 use super::lane::Lane;
+use super::runner::Runner;
 use super::shared::{Name, Place, Secret, Shared, failed, over};
 use super::table::{MemoryError, ServerId, Table, Target};
 use super::{Source, SourceServer};
@@ -299,6 +300,11 @@ impl Memory {
     /// Returns the bytes that it has.
     pub fn capacity(&self) -> u64 {
         self.shared.table().capacity()
+    }
+
+    /// Returns a runner of procedures, for one thread. It connects to a server when it first runs something there.
+    pub fn runner(&self) -> Runner {
+        Runner::new(&self.shared)
     }
 
     /// Returns the secret by which it is opened.

@@ -27,6 +27,24 @@
 //! Without [workers](Options::workers) a lane reads and writes the servers' memory by itself. With them its short accesses travel in
 //! batches, which the servers' CPUs carry out. `rdmakv far bench` compares the two.
 //!
+//! # Procedures
+//!
+//! A [`Runner`] runs [procedures](Procedure) where the memory is: a chain of nodes is followed in one round trip, not in one a node.
+//!
+//! ```no_run
+//! # use rdmakv_client::far::{Memory, Procedure, RunError, Walk};
+//! # fn find(memory: &Memory) -> Result<Vec<u8>, RunError> {
+//! let mut runner = memory.runner();
+//! // Nodes with the address of the next one first, then a key of 8 bytes.
+//! let walk = Walk { at: 4096, next: 0, key_at: 8, nodes: 100, length: 64, key: b"the key!".to_vec() };
+//! let outcome = runner.call(Procedure::Walk(walk))?;
+//! # Ok(outcome.reply)
+//! # }
+//! ```
+//!
+//! Nothing that is read at a time may lie on two servers. Nodes and records whose lengths are powers of two never do, if they lie at multiples
+//! of these.
+//!
 //! # What is kept
 //!
 //! A write that was waited for is in the server's memory. When a server ends, or a connection to it breaks, its regions are lost. Their
@@ -38,8 +56,9 @@
 //! `rdmakv far model` measures configurations, and `rdmakv far plan` finds the cheapest that meets a level. Moves of regions are decisions
 //! that nothing carries out yet.
 //!
-//! * [`memory`](Memory), [`lane`](Lane): the memory, and a thread's accesses.
+//! * [`memory`](Memory), [`lane`](Lane): the memory, and a thread's accesses. [`runner`](Runner): its procedures.
 //! * [`mod@bench`]: the speed of one configuration. [`measure`]: that of all that are worth it, for a model.
+//! * [`chain`]: what a chain of nodes costs, by reads and by a walk.
 //! * [`slo`]: a service level.
 //! * [`configuration`]: threads, batches and depth, and what they cost.
 //! * [`model`]: what was measured, and the values between. [`samples`] are what is measured, and the file of it.
@@ -50,6 +69,7 @@
 
 mod batches;
 pub mod bench;
+pub mod chain;
 pub mod configuration;
 mod connection;
 mod faults;
@@ -61,6 +81,8 @@ pub mod migration;
 pub mod model;
 mod order;
 pub mod picture;
+mod run;
+mod runner;
 pub mod samples;
 pub mod search;
 mod shared;
@@ -71,6 +93,9 @@ pub mod table;
 pub use lane::{Buffer, Lane, Ticket};
 pub use level::{LevelError, Terms, create_for};
 pub use memory::{BATCH_MAX, DEPTH_MAX, Memory, NAME_MAX, Options};
+pub use rdmakv_proto::far::procedures::{Bucket, Cas64, Filter, Procedure, Walk};
+pub use run::{Outcome, RunEnd, RunError};
+pub use runner::{RunTicket, Runner};
 pub use shared::{NoSecret, Secret};
 pub use table::{AccessError, MemoryError};
 
