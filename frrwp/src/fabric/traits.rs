@@ -238,6 +238,20 @@ impl Peer {
     }
 }
 
+/// Queue pairs instead of ports.
+#[cfg(all(any(feature = "verbs", feature = "verbs-linked"), target_os = "linux"))]
+impl Peer {
+    /// Returns the peer that has this queue pair at this GID.
+    pub(super) fn of_queue_pair(gid: [u8; 16], number: u32) -> Self {
+        Self { host: gid, scope: 0, port: number }
+    }
+
+    /// Returns the GID and the queue pair.
+    pub(super) fn queue_pair(self) -> ([u8; 16], u32) {
+        (self.host, self.port)
+    }
+}
+
 impl From<SocketAddr> for Peer {
     fn from(address: SocketAddr) -> Self {
         let (host, scope) = match address {
@@ -260,7 +274,13 @@ impl From<Peer> for SocketAddr {
 
 impl fmt::Debug for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&SocketAddr::from(*self), f)
+        // The number of a queue pair may be none of a port.
+        let address = SocketAddr::from(*self);
+        if u32::from(address.port()) == self.port {
+            fmt::Display::fmt(&address, f)
+        } else {
+            write!(f, "{}, queue pair {}", address.ip(), self.port)
+        }
     }
 }
 
@@ -284,6 +304,11 @@ pub trait DatagramPort {
 
     /// Returns whether datagrams come faster than they are polled: half of the room for them is full.
     fn is_pressed(&self) -> bool {
+        false
+    }
+
+    /// Returns whether it will neither send nor receive any more: drop it, and open another.
+    fn has_ended(&self) -> bool {
         false
     }
 

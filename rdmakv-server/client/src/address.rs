@@ -4,9 +4,9 @@
 //! ADDRESS[,ADDRESS...][,weight=N][,name=HOST[:PORT]]
 //! ```
 //!
-//! with addresses `shm:PATH`, `shm:@NAME`, `iwarp:HOST:PORT`, `verbs:HOST:PORT`, `udp:HOST:PORT`, `unix:PATH`, `tcp:HOST:PORT`, or as
+//! with addresses `shm:PATH`, `shm:@NAME`, `iwarp:HOST:PORT`, `verbs:HOST:PORT`, `udp:HOST:PORT`, `verbs-ud:HOST:PORT`, `unix:PATH`, `tcp:HOST:PORT`, or as
 //! memcached's clients have them `HOST`, `HOST:PORT`, `/PATH`. Those of fabrics are for one-sided reads and are used while they stand; those
-//! of sockets are what reads fall back to. `udp:` counts as a fabric: the server has no connection there, and nothing is read one-sidedly.
+//! of sockets are what reads fall back to. `udp:` and `verbs-ud:` count as fabrics: the server has no connection there, and nothing is read one-sidedly.
 
 use super::error::Error;
 use rdmakv_proto::placement::Name;
@@ -50,6 +50,8 @@ pub enum Fabric {
     Verbs(String),
     /// Datagrams.
     Udp(String),
+    /// Datagrams by RDMA devices.
+    VerbsUd(String),
 }
 
 /// A way over a socket.
@@ -73,6 +75,11 @@ impl Fabric {
         matches!(self, Self::Iwarp(_) | Self::Verbs(_))
     }
 
+    /// Returns whether it is one of datagrams, beside which a server may offer a connection.
+    pub(crate) fn is_datagrams(&self) -> bool {
+        matches!(self, Self::Udp(_) | Self::VerbsUd(_))
+    }
+
     /// Returns its name in addresses.
     pub(crate) fn name(&self) -> &'static str {
         match self {
@@ -80,6 +87,7 @@ impl Fabric {
             Self::Iwarp(_) => "iwarp",
             Self::Verbs(_) => "verbs",
             Self::Udp(_) => "udp",
+            Self::VerbsUd(_) => "verbs-ud",
         }
     }
 
@@ -92,7 +100,9 @@ impl Fabric {
 impl fmt::Display for Fabric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Shm(text) | Self::Iwarp(text) | Self::Verbs(text) | Self::Udp(text) => f.write_str(text),
+            Self::Shm(text) | Self::Iwarp(text) | Self::Verbs(text) | Self::Udp(text) | Self::VerbsUd(text) => {
+                f.write_str(text)
+            }
         }
     }
 }
@@ -169,8 +179,8 @@ impl FromStr for ServerAddress {
         if server.fabrics.is_empty() && server.sockets.is_empty() {
             return Err(wrong(
                 text,
-                "there is no address in it: write tcp:HOST:PORT, unix:PATH, shm:PATH, iwarp:HOST:PORT, verbs:HOST:PORT or \
-                 udp:HOST:PORT",
+                "there is no address in it: write tcp:HOST:PORT, unix:PATH, shm:PATH, iwarp:HOST:PORT, verbs:HOST:PORT, \
+                 udp:HOST:PORT or verbs-ud:HOST:PORT",
             ));
         }
         Ok(server)
@@ -179,7 +189,7 @@ impl FromStr for ServerAddress {
 
 impl ServerAddress {
     fn take(&mut self, part: &str) -> Result<(), &'static str> {
-        let bad_fabric = || "it is no address of that fabric: write shm:PATH, shm:@NAME, iwarp:HOST:PORT, verbs:HOST:PORT or udp:HOST:PORT";
+        let bad_fabric = || "it is no address of that fabric: write shm:PATH, shm:@NAME, iwarp:HOST:PORT, verbs:HOST:PORT, udp:HOST:PORT or verbs-ud:HOST:PORT";
         if let Some(weight) = part.strip_prefix("weight=") {
             self.weight =
                 weight.parse().ok().filter(|weight| (1..=65_536).contains(weight)).ok_or("a weight is 1 to 65536")?;
@@ -198,6 +208,9 @@ impl ServerAddress {
         } else if let Some(rest) = part.strip_prefix("verbs:") {
             place(rest)?;
             self.fabrics.push(Fabric::Verbs(part.to_owned()));
+        } else if let Some(rest) = part.strip_prefix("verbs-ud:") {
+            place(rest)?;
+            self.fabrics.push(Fabric::VerbsUd(part.to_owned()));
         } else if part.starts_with("udp:") {
             part.parse::<frrwp::fabric::datagram::UdpAddress>().map_err(|_| bad_fabric())?;
             self.fabrics.push(Fabric::Udp(part.to_owned()));
@@ -211,7 +224,7 @@ impl ServerAddress {
         } else if is_of_an_unknown_way(part) {
             return Err(
                 "there is no such way to a server: write tcp:HOST:PORT, unix:PATH, shm:@NAME, shm:PATH, iwarp:HOST:PORT, \
-                        verbs:HOST:PORT or udp:HOST:PORT",
+                        verbs:HOST:PORT, udp:HOST:PORT or verbs-ud:HOST:PORT",
             );
         } else {
             let (host, port) = place(part.strip_prefix("tcp:").unwrap_or(part))?;
@@ -263,6 +276,7 @@ mod tests {
             ("/run/kv.sock", "unix:/run/kv.sock"),
             ("shm:@x, 127.0.0.1:3", "shm:@x,tcp:127.0.0.1:3"),
             ("10.0.0.1,iwarp:10.0.0.1:7471,weight=3", "iwarp:10.0.0.1:7471,tcp:10.0.0.1:11211,weight=3"),
+            ("verbs-ud:h:4,verbs:h:4", "verbs-ud:h:4,verbs:h:4"),
             ("udp:[::1]:4,10.0.0.1", "udp:[::1]:4,tcp:10.0.0.1:11211"),
             ("verbs:10.0.0.1:1,name=a:5", "verbs:10.0.0.1:1,name=a:5"),
         ] {
@@ -284,6 +298,7 @@ mod tests {
             "shm:",
             "iwarp:h",
             "udp:h",
+            "verbs-ud:h:x",
             "unix:",
             "a,weight=0",
             "weight=2",

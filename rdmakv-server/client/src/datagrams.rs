@@ -26,10 +26,14 @@ const MOST: usize = 2 << 20;
 /// could have an unknown outcome, so a new client is made first.
 const SILENCE: u64 = 300_000_000_000;
 
-/// A client of one server, and its socket.
+/// The shortest time-out of a datagram over a device, in nanoseconds.
+#[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+const DEVICE_TIMEOUT: u64 = 1_000_000;
+
+/// A client of one server, and its socket or queue pair.
 pub(crate) struct Datagrams {
     client: reliable::Client,
-    port: UdpPort,
+    port: Box<dyn DatagramPort + Send>,
     /// The message that is being put together.
     assembly: Assembly,
     /// The id of each call's message.
@@ -55,14 +59,27 @@ impl Datagrams {
     /// Opens a socket to the server at this address. `call_time` is how long a request may take. Nothing is sent yet.
     pub(crate) fn open(to: &str, within: Duration, call_time: Duration) -> Result<Self, String> {
         let address: UdpAddress = to.parse().map_err(|error: frrwp::fabric::datagram::UdpError| error.to_string())?;
-        let limits = ClientLimits {
-            call_time: u64::try_from(call_time.as_nanos()).unwrap_or(u64::MAX),
-            ..ClientLimits::default()
-        };
+        let limits = limits(call_time);
         let servers = address.resolve(within).map_err(|error| error.to_string())?;
         let server = servers.first().ok_or_else(|| format!("{to}: the host has no address"))?;
         let port = UdpPort::connect(*server, limits.format.datagram).map_err(|error| error.to_string())?;
-        let client = with_fault(reliable::Client::new(limits, Peer::from(*server), seed()?));
+        Self::of(limits, Box::new(port), Peer::from(*server))
+    }
+
+    /// Asks the server at this address for its queue pair, and makes one of this side's.
+    #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+    pub(crate) fn open_device(to: &str, within: Duration, call_time: Duration) -> Result<Self, String> {
+        use frrwp::fabric::verbs::{VerbsError, VerbsUdAddress, VerbsUdPort};
+        let address: VerbsUdAddress = to.parse().map_err(|error: VerbsError| error.to_string())?;
+        let (port, server) = VerbsUdPort::connect(&address, within).map_err(|error| error.to_string())?;
+        // Devices check what they carry by themselves.
+        let format = reliable::Format { datagram: port.part(), check: false };
+        let limits = ClientLimits { format, least_timeout: DEVICE_TIMEOUT, ..limits(call_time) };
+        Self::of(limits, Box::new(port), server)
+    }
+
+    fn of(limits: ClientLimits, port: Box<dyn DatagramPort + Send>, server: Peer) -> Result<Self, String> {
+        let client = with_fault(reliable::Client::new(limits, server, seed()?));
         Ok(Self {
             client,
             port,
@@ -144,6 +161,11 @@ impl Datagrams {
     fn lose(&mut self, why: &str) {
         self.broken.get_or_insert_with(|| why.to_owned());
     }
+}
+
+fn limits(call_time: Duration) -> ClientLimits {
+    let call_time = u64::try_from(call_time.as_nanos()).unwrap_or(u64::MAX);
+    ClientLimits { call_time, ..ClientLimits::default() }
 }
 
 /// Puts the fault in that was chosen.
@@ -242,6 +264,9 @@ impl End for Datagrams {
             self.heard_at = now;
         }
         self.send();
+        if self.port.has_ended() {
+            self.lose("the device is going away");
+        }
         while let Some(event) = self.client.next_event() {
             self.ended(event);
         }

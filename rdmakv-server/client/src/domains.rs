@@ -149,6 +149,14 @@ impl Fabrics {
                     Ok(Box::new(end) as Box<dyn End>)
                 }))
             }
+            #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+            Fabric::VerbsUd(text) => {
+                let (text, call_time) = (text.clone(), self.timeout.saturating_mul(2));
+                Ok(Box::new(move || {
+                    let end = Datagrams::open_device(&text, within, call_time)?;
+                    Ok(Box::new(end) as Box<dyn End>)
+                }))
+            }
             // A device that has gone takes its domain along, so each connection has its own.
             #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
             Fabric::Verbs(text) => Ok(attempt(text, within, move |text| {
@@ -156,7 +164,9 @@ impl Fabrics {
                 cache(VerbsDomain::reaching(text, options).map_err(|error| error.to_string())?)
             })),
             #[cfg(not(any(feature = "verbs", feature = "verbs-linked")))]
-            Fabric::Verbs(text) => Err(format!("{text}: RDMA devices are not built in: build with the feature verbs")),
+            Fabric::Verbs(text) | Fabric::VerbsUd(text) => {
+                Err(format!("{text}: RDMA devices are not built in: build with the feature verbs"))
+            }
         }
     }
 }

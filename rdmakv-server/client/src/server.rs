@@ -330,7 +330,7 @@ impl Server {
 
     /// Returns the fabric behind this one of datagrams over which a server may offer a connection.
     fn connection_beside(&self, at: usize) -> Option<usize> {
-        let is_beside = matches!(self.fabrics[at], Fabric::Udp(_));
+        let is_beside = self.fabrics[at].is_datagrams();
         is_beside.then(|| (at..self.fabrics.len()).find(|&at| self.fabrics[at].is_offered())).flatten()
     }
 

@@ -30,7 +30,7 @@
 pub fn limit(fabric: &str) -> usize {
     match fabric {
         "shm" | "iwarp" => 64 << 10,
-        "udp" => DATAGRAMS,
+        _ if is_datagrams(fabric) => DATAGRAMS,
         _ => 8 << 10,
     }
 }
@@ -41,7 +41,16 @@ pub fn limit(fabric: &str) -> usize {
 /// assert!(rdmakv_proto::eager::transfers_from("iwarp") <= rdmakv_proto::eager::limit("iwarp"));
 /// ```
 pub fn transfers_from(fabric: &str) -> usize {
-    if fabric == "udp" { DATAGRAMS } else { limit(fabric).min(8 << 10) }
+    if is_datagrams(fabric) { DATAGRAMS } else { limit(fabric).min(8 << 10) }
+}
+
+/// Returns whether this fabric is one of datagrams.
+///
+/// ```
+/// assert!(rdmakv_proto::eager::is_datagrams("verbs-ud") && !rdmakv_proto::eager::is_datagrams("verbs"));
+/// ```
+pub fn is_datagrams(fabric: &str) -> bool {
+    matches!(fabric, "udp" | "verbs-ud")
 }
 
 /// The largest that may be chosen: what a connection holds of one message is bounded by it.

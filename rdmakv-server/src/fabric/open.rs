@@ -5,17 +5,20 @@
 //! are waited for, and no client is served meanwhile, over any transport. Then the threads.
 
 use std::io;
+use std::net::SocketAddr;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+#[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+use frrwp::fabric::DatagramPort;
 use frrwp::fabric::datagram::{UdpAddress, UdpError, UdpPort};
 use frrwp::fabric::iwarp::{IwarpDomain, IwarpOptions};
-use frrwp::fabric::reliability::ServerLimits;
+use frrwp::fabric::reliability::{Format, ServerLimits};
 use frrwp::fabric::shm::{Sharing, ShmAddress, ShmDomain, ShmError, ShmListener, ShmOptions};
 #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
-use frrwp::fabric::verbs::{self, VerbsAddress, VerbsDomain, VerbsOptions, WindowTrial};
+use frrwp::fabric::verbs::{self, VerbsAddress, VerbsDomain, VerbsOptions, VerbsUdAddress, VerbsUdPort, WindowTrial};
 use frrwp::fabric::{Connector, Listener};
 use mrrc::PAGE;
 
@@ -57,13 +60,20 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Serves the clients of one fabric from now on.
 type Begin = Box<dyn FnOnce(&Start<'_>, &mut Running) -> Result<(), String>>;
 
+/// The ports for datagrams at one address, one for each thread.
+enum Ports {
+    Udp(Vec<UdpPort>),
+    #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+    Verbs(Vec<VerbsUdPort>),
+}
+
 /// The opened fabrics.
 pub(crate) struct Opened {
     plan: Plan,
     /// The fabrics that it listens at.
     fabrics: Vec<Begin>,
-    /// The sockets for datagrams, of each address.
-    datagrams: Vec<Vec<UdpPort>>,
+    /// The ports for datagrams, of each address.
+    datagrams: Vec<Ports>,
     /// The maker of memory for the stores, if it has to be a fabric's.
     memory: Option<ShmDomain>,
     /// The line of a server that offers RDMA devices, or follows one that did.
@@ -135,7 +145,12 @@ impl Opened {
                 }
                 Place::Udp(address) => {
                     let ports = open_udp(address, &plan, beside, &mut said);
-                    datagrams.push(ports.map_err(|error| format!("--fabric {address}: {error}"))?);
+                    datagrams.push(Ports::Udp(ports.map_err(|error| format!("--fabric {address}: {error}"))?));
+                }
+                #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+                Place::VerbsUd(address) => {
+                    let ports = open_verbs_ud(address, &plan, beside, &mut said);
+                    datagrams.push(Ports::Verbs(ports.map_err(|error| format!("--fabric {address}: {error}"))?));
                 }
             }
         }
@@ -320,11 +335,7 @@ fn open_udp(
     for at in address.resolve(RESOLVE)? {
         match UdpPort::listen(at, plan.datagram_threads, ServerLimits::default().format.datagram) {
             Ok(ports) => {
-                let at = ports[0].local_address()?;
-                let socket = tcp.map_or_else(String::new, |port| format!(",tcp:HOST:{port}"));
-                said.push(format!("listening on {}:{at}", datagrams::NAME));
-                said.push("clients there send datagrams, and read no memory".to_owned());
-                said.push(format!("clients reach it by -s {}:HOST:{}{socket}", datagrams::NAME, at.port()));
+                said.extend(sent_to(datagrams::UDP, ports[0].local_address()?, tcp));
                 return Ok(ports);
             }
             Err(why) => error = Some(why),
@@ -333,9 +344,32 @@ fn open_udp(
     Err(error.unwrap_or_else(|| UdpError::Address { text: address.to_string() }))
 }
 
+/// Opens the queue pairs of an address for datagrams.
+#[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+fn open_verbs_ud(
+    address: &VerbsUdAddress,
+    plan: &Plan,
+    tcp: Option<u16>,
+    said: &mut Vec<String>,
+) -> Result<Vec<VerbsUdPort>, verbs::VerbsError> {
+    let ports = VerbsUdPort::listen(address, plan.datagram_threads, RESOLVE)?;
+    said.extend(ports.first().map(|port| sent_to(datagrams::VERBS_UD, port.address(), tcp)).into_iter().flatten());
+    Ok(ports)
+}
+
+/// The start-up lines of an address for datagrams.
+fn sent_to(name: &str, at: SocketAddr, tcp: Option<u16>) -> [String; 3] {
+    let socket = tcp.map_or_else(String::new, |port| format!(",tcp:HOST:{port}"));
+    [
+        format!("listening on {name}:{at}"),
+        "clients there send datagrams, and read no memory".to_owned(),
+        format!("clients reach it by -s {name}:HOST:{}{socket}", at.port()),
+    ]
+}
+
 /// Starts the threads that serve datagrams; their counts have the places from `first` on. All threads of an address share its bounds.
 fn start_datagrams(
-    datagrams: Vec<Vec<UdpPort>>,
+    datagrams: Vec<Ports>,
     (plan, incarnation, hybrid): (&Plan, u32, &Option<Arc<Hybrid>>),
     (shared, first): (&Arc<Shared>, usize),
     running: &mut Running,
@@ -348,14 +382,35 @@ fn start_datagrams(
         references: (whole.references / threads).max(LEAST_POOL),
         ..whole
     };
-    let terms = datagrams::Terms { incarnation, eager: plan.eager(datagrams::NAME), limits };
     for (at, ports) in datagrams.into_iter().enumerate() {
+        let (name, format) = ports.kind(limits.format);
+        let limits = ServerLimits { format, ..limits };
+        let terms = datagrams::Terms { name, incarnation, eager: plan.eager(name), limits };
         let state = Arc::new(DatagramState::new(shared.clone(), terms, hybrid.clone()));
         running.fabrics.push(state.clone());
-        datagrams::start(&state, ports, first + at * threads, &mut running.listeners)
-            .map_err(|error| format!("--fabric {}: starting a thread: {error}", datagrams::NAME))?;
+        let (first, threads) = (first + at * threads, &mut running.listeners);
+        let started = match ports {
+            Ports::Udp(ports) => datagrams::start(&state, ports, first, threads),
+            #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+            Ports::Verbs(ports) => datagrams::start(&state, ports, first, threads),
+        };
+        started.map_err(|error| format!("--fabric {name}: starting a thread: {error}"))?;
     }
     Ok(())
+}
+
+impl Ports {
+    /// Returns the fabric's name, and the form of its datagrams. Devices check what they carry by themselves.
+    fn kind(&self, format: Format) -> (&'static str, Format) {
+        match self {
+            Self::Udp(_) => (datagrams::UDP, format),
+            #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+            Self::Verbs(ports) => {
+                let datagram = ports.first().map_or(format.datagram, DatagramPort::part);
+                (datagrams::VERBS_UD, Format { datagram, check: false })
+            }
+        }
+    }
 }
 
 /// The least bytes of a thread's pool: an eighth of it is one client's, and has room for one message of the longest.
@@ -599,6 +654,8 @@ fn record_name(plan: &Plan, port: Option<u16>, other: &str) -> String {
         #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
         Place::Verbs(address) => address.to_string(),
         Place::Udp(address) => address.to_string(),
+        #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+        Place::VerbsUd(address) => address.to_string(),
     };
     let name = match port {
         Some(port) => port.to_string(),

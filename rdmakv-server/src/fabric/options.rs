@@ -9,9 +9,10 @@ use frrwp::fabric::iwarp;
 use frrwp::fabric::reliability::ServerLimits;
 use frrwp::fabric::shm::ShmAddress;
 #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
-use frrwp::fabric::verbs::VerbsAddress;
+use frrwp::fabric::verbs::{VerbsAddress, VerbsUdAddress};
 use mrrc::policy::PolicyKind;
 
+use super::datagrams;
 use super::far::{FarFlags, FarPlan};
 use crate::store::LONGEST;
 use rdmakv_proto::eager;
@@ -27,7 +28,7 @@ const SHORTEST: Duration = Duration::from_millis(10);
 #[command(next_help_heading = "Clients over RDMA")]
 pub(crate) struct FabricFlags {
     /// Listen on a fabric: shm:PATH or shm:@NAME for processes of this user, iwarp:HOST:PORT, verbs:HOST:PORT, udp:HOST:PORT
-    /// for datagrams; may be repeated. "none" turns them off (default: shm:@rdmakv-PORT beside the TCP port)
+    /// or verbs-ud:HOST:PORT for datagrams; may be repeated. "none" turns them off (default: shm:@rdmakv-PORT beside the TCP port)
     #[arg(long = "fabric", value_name = "ADDR")]
     fabric: Vec<String>,
     /// "slab": clients over verbs: may read all registered memory, not only items that they were told of; needed for devices
@@ -56,14 +57,14 @@ pub(crate) struct FabricFlags {
     /// Connections over fabrics at most
     #[arg(long = "fabric-connections", value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..=16384))]
     fabric_connections: u16,
-    /// Clients over datagrams at most, at each udp: address; each takes about 130 bytes
+    /// Clients over datagrams at most, at each udp: or verbs-ud: address; each takes about 130 bytes
     #[arg(long = "datagram-clients", value_name = "N", default_value_t = ServerLimits::default().clients as u32, value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     datagram_clients: u32,
-    /// Threads at each udp: address; a client stays with its thread
+    /// Threads at each udp: or verbs-ud: address; a client stays with its thread
     #[arg(long = "datagram-threads", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     datagram_threads: u16,
-    /// Connections over iwarp: and verbs: at most, for the busiest clients of udp:; the others go by datagrams. These are clients that
-    /// name udp: first (-s udp:HOST:PORT,iwarp:HOST:PORT) (default: connections are for those that come first)
+    /// Connections over iwarp: and verbs: at most, for the busiest clients of datagrams; the others have none. These are clients that
+    /// name datagrams first (-s udp:HOST:PORT,iwarp:HOST:PORT or -s verbs-ud:HOST:PORT,verbs:HOST:PORT) (default: connections are for those that come first)
     #[arg(long = "connections", value_name = "N", value_parser = clap::value_parser!(u16).range(0..=16384))]
     slots: Option<u16>,
     #[command(flatten)]
@@ -114,6 +115,9 @@ pub(crate) enum Place {
     Verbs(VerbsAddress),
     /// Datagrams: nothing is registered there.
     Udp(UdpAddress),
+    /// The same by RDMA devices, which have registered what they send from and receive into, and no items.
+    #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+    VerbsUd(VerbsUdAddress),
 }
 
 impl Place {
@@ -123,6 +127,8 @@ impl Place {
             Self::Shm(_) | Self::ShmOfPort | Self::Iwarp(_) | Self::Udp(_) => false,
             #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
             Self::Verbs(_) => true,
+            #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+            Self::VerbsUd(_) => false,
         }
     }
 }
@@ -174,7 +180,7 @@ impl Plan {
 
     /// Over datagrams there is no other way for a value, so nothing is to be said of it.
     fn eager_of(&self, fabric: &str, limit: usize) -> usize {
-        self.eager.filter(|_| fabric != "udp").unwrap_or(limit).min(self.longest)
+        self.eager.filter(|_| !eager::is_datagrams(fabric)).unwrap_or(limit).min(self.longest)
     }
 
     /// Longer values may go by transfers, if clients find these faster.
@@ -195,7 +201,7 @@ impl Plan {
 
     /// Returns whether clients or devices read the items' memory by themselves.
     pub(crate) fn shares_memory(&self) -> bool {
-        self.places.iter().any(|place| !matches!(place, Place::Iwarp(_) | Place::Udp(_)))
+        self.places.iter().any(|place| !matches!(place, Place::Iwarp(_)) && !place.has_datagrams())
     }
 
     /// Returns how many threads serve datagrams.
@@ -244,13 +250,15 @@ impl Place {
             Self::Iwarp(_) => "iwarp",
             #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
             Self::Verbs(_) => "verbs",
-            Self::Udp(_) => "udp",
+            Self::Udp(_) => datagrams::UDP,
+            #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+            Self::VerbsUd(_) => datagrams::VERBS_UD,
         }
     }
 
     /// Returns whether clients there take a connection over a network.
     fn has_connections(&self) -> bool {
-        !matches!(self, Self::Shm(_) | Self::ShmOfPort | Self::Udp(_))
+        !matches!(self, Self::Shm(_) | Self::ShmOfPort) && !self.has_datagrams()
     }
 
     /// Returns whether clients there have far memory.
@@ -260,7 +268,12 @@ impl Place {
 
     /// Returns whether clients come by datagrams, and not by connections.
     fn has_datagrams(&self) -> bool {
-        matches!(self, Self::Udp(_))
+        match self {
+            Self::Udp(_) => true,
+            #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+            Self::VerbsUd(_) => true,
+            _ => false,
+        }
     }
 }
 
@@ -287,10 +300,16 @@ fn place(text: &str) -> Result<Place, String> {
         #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
         "verbs" => VerbsAddress::from_str(text).map(Place::Verbs).map_err(|error| wrong(&error)),
         #[cfg(not(any(feature = "verbs", feature = "verbs-linked")))]
-        "verbs" => Err(wrong(&"this server was built without RDMA devices; build it with --features verbs")),
+        "verbs" | "verbs-ud" => {
+            Err(wrong(&"this server was built without RDMA devices; build it with --features verbs"))
+        }
+        #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+        "verbs-ud" => VerbsUdAddress::from_str(text).map(Place::VerbsUd).map_err(|error| wrong(&error)),
         "udp" => UdpAddress::from_str(text).map(Place::Udp).map_err(|error| wrong(&error)),
         "none" => Err(wrong(&"there are others besides; leave one of them out")),
-        _ => Err(wrong(&"one of shm:PATH, shm:@NAME, iwarp:HOST:PORT, verbs:HOST:PORT, udp:HOST:PORT, none")),
+        _ => Err(wrong(
+            &"one of shm:PATH, shm:@NAME, iwarp:HOST:PORT, verbs:HOST:PORT, udp:HOST:PORT, verbs-ud:HOST:PORT, none",
+        )),
     }
 }
 

@@ -55,3 +55,11 @@ mod messages;
 mod udp;
 
 pub use udp::{UdpAddress, UdpError, UdpPort};
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Nanoseconds of the machine's monotonic clock.
+pub(super) fn now() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}

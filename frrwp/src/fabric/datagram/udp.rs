@@ -8,7 +8,6 @@ use crate::fabric::reliability::wire::{MAX_DATAGRAM, MIN_DATAGRAM};
 use crate::fabric::traits::{DatagramPort, Peer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt};
-use rustix::time::{ClockId, clock_gettime};
 use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -208,8 +207,7 @@ impl DatagramPort for UdpPort {
 
     /// The machine's monotonic clock: all threads, and all ports, have the same.
     fn now(&self) -> u64 {
-        let now = clock_gettime(ClockId::Monotonic);
-        now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+        super::now()
     }
 
     fn send(&mut self, to: Peer, datagram: &[u8]) -> io::Result<()> {

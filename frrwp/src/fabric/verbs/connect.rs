@@ -11,7 +11,7 @@ use super::device::device_name;
 use super::domain::{cannot_manage, resolved, timed_out};
 use super::endpoint::{SPARE, VerbsEndpoint};
 use super::error::VerbsError;
-use super::manager::{Channel, Event, Id, kind};
+use super::manager::{Channel, Event, Id, Space, kind};
 use super::pair::{Destination, Pair};
 use crate::fabric::accept::{self, HalfOpen, Limits, Number, Shortage, Source};
 use crate::fabric::attempt::{Attempt, deadline};
@@ -76,7 +76,7 @@ fn reach(
     let name = || address.to_string();
     let system = |what| move |error| VerbsError::System { address: address.to_string(), what, error };
     let channel = Channel::new().map_err(|error| cannot_manage(address, error))?;
-    let id = resolved(&channel, address, found, attempt)?;
+    let id = resolved((&channel, Space::Connections), address, found, attempt)?;
     check_device(domain, address, &id)?;
     let timed_out = |what| timed_out(address, what, attempt);
     id.resolve_route(attempt.left()).map_err(system("look for the route"))?;
@@ -143,7 +143,7 @@ fn sizes(domain: &VerbsDomain, receives: u16) -> (u32, u32) {
 }
 
 /// Checks that an identifier is bound to the domain's device.
-fn check_device(domain: &VerbsDomain, address: &VerbsAddress, id: &Id) -> Result<(), VerbsError> {
+pub(super) fn check_device(domain: &VerbsDomain, address: &dyn fmt::Display, id: &Id) -> Result<(), VerbsError> {
     if id.context() == domain.context() {
         return Ok(());
     }
@@ -229,6 +229,17 @@ struct Embryo {
     name: usize,
 }
 
+/// Why there is no listener.
+pub(super) fn cannot_listen(address: &dyn fmt::Display, error: io::Error) -> VerbsError {
+    let address = address.to_string();
+    match error.raw_os_error() {
+        Some(libc::EADDRINUSE) => VerbsError::PortInUse { address },
+        Some(libc::EADDRNOTAVAIL) => VerbsError::NotHere { address },
+        Some(libc::ENODEV) => VerbsError::NoWay { address, what: "listen" },
+        _ => VerbsError::System { address, what: "listen", error },
+    }
+}
+
 impl VerbsListener {
     /// Listens at an address: one of this machine's, or 0.0.0.0 for all that the domain's device has.
     ///
@@ -236,11 +247,10 @@ impl VerbsListener {
     /// [`VerbsError`].
     pub fn bind(domain: &VerbsDomain, address: &str) -> Result<Self, VerbsError> {
         let address: VerbsAddress = address.parse()?;
-        let name = || address.to_string();
         let channel = Channel::new().map_err(|error| cannot_manage(&address, error))?;
         let mut failed = None;
         for found in address.resolve(&Attempt::new(domain.options().set_up))? {
-            let id = Id::new(&channel).map_err(|error| cannot_manage(&address, error))?;
+            let id = Id::new(&channel, Space::Connections).map_err(|error| cannot_manage(&address, error))?;
             match id.bind(found).and_then(|()| id.listen(BACKLOG)) {
                 Ok(()) => {
                     if !found.ip().is_unspecified() {
@@ -260,13 +270,7 @@ impl VerbsListener {
                 Err(error) => failed = Some(error),
             }
         }
-        let error = failed.unwrap_or_else(|| io::ErrorKind::NotFound.into());
-        Err(match error.raw_os_error() {
-            Some(libc::EADDRINUSE) => VerbsError::PortInUse { address: name() },
-            Some(libc::EADDRNOTAVAIL) => VerbsError::NotHere { address: name() },
-            Some(libc::ENODEV) => VerbsError::NoWay { address: name(), what: "listen" },
-            _ => VerbsError::System { address: name(), what: "listen", error },
-        })
+        Err(cannot_listen(&address, failed.unwrap_or_else(|| io::ErrorKind::NotFound.into())))
     }
 
     /// Returns its address, with the port that was chosen for port 0.
@@ -386,8 +390,7 @@ impl VerbsListener {
         let address = id.peer().map_or_else(|| "verbs:".to_owned(), |peer| format!("verbs:{peer}"));
         if id.context() != self.domain.context() {
             id.reject();
-            let parsed = self.name().parse()?;
-            return check_device(&self.domain, &parsed, &id);
+            return check_device(&self.domain, &self.name(), &id);
         }
         self.make_room();
         let system = |what| {

@@ -169,16 +169,34 @@ impl Able {
     }
 }
 
+/// # Safety
+/// The context is open.
+unsafe fn port_attributes(context: *mut ib::ibv_context, port: u8) -> Option<ib::ibv_port_attr> {
+    let mut said = MaybeUninit::<ib::ibv_port_attr>::zeroed();
+    // SAFETY: the context is open, and the structure is the one that the call fills.
+    let failed = unsafe { ib::query_port(context, port.max(1), said.as_mut_ptr()) };
+    // SAFETY: numbers, which may be anything, and were zero before.
+    (failed == 0).then(|| unsafe { said.assume_init() })
+}
+
 /// Bytes of one message or write through this port.
 ///
 /// # Safety
 /// The context is open.
 pub(super) unsafe fn longest(context: *mut ib::ibv_context, port: u8) -> usize {
     const MOST: usize = 1 << 30;
-    let mut said = MaybeUninit::<ib::ibv_port_attr>::zeroed();
-    // SAFETY: the context is open, and the structure is the one that the call fills.
-    let failed = unsafe { ib::query_port(context, port.max(1), said.as_mut_ptr()) };
-    // SAFETY: numbers, which may be anything, and were zero before.
-    let said = unsafe { said.assume_init() }.max_msg_sz as usize;
-    if failed != 0 || said == 0 { MOST } else { said.min(MOST) }
+    // SAFETY: the context is open, as the caller promises.
+    let said = unsafe { port_attributes(context, port) }.map_or(0, |said| said.max_msg_sz as usize);
+    if said == 0 { MOST } else { said.min(MOST) }
+}
+
+/// Bytes of one datagram through this port: its MTU.
+///
+/// # Safety
+/// The context is open.
+pub(super) unsafe fn active_mtu(context: *mut ib::ibv_context, port: u8) -> usize {
+    // SAFETY: the context is open, as the caller promises.
+    let said = unsafe { port_attributes(context, port) }.map_or(1, |said| said.active_mtu);
+    // 1 is 256 bytes, 5 is 4096.
+    128 << said.clamp(1, 5)
 }

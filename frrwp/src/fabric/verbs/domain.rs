@@ -3,9 +3,9 @@
 #![expect(unsafe_code, reason = "the calls of libibverbs")]
 
 use super::address::VerbsAddress;
-use super::device::{Able, Device, can_be_opened, device_name};
+use super::device::{Able, Device, active_mtu, can_be_opened, device_name};
 use super::error::VerbsError;
-use super::manager::{Channel, Id, kind, last_error};
+use super::manager::{Channel, Id, Space, kind, last_error};
 use super::{VerbsOptions, ib};
 use crate::fabric::attempt::Attempt;
 use crate::fabric::traits::Domain;
@@ -74,7 +74,16 @@ impl VerbsDomain {
         options: VerbsOptions,
         attempt: &Attempt,
     ) -> Result<Self, VerbsError> {
-        let found = address.resolve(attempt)?;
+        Self::reached_at(address, address.resolve(attempt)?, options, attempt)
+    }
+
+    /// The same, of an address that was looked up.
+    pub(super) fn reached_at(
+        address: &dyn fmt::Display,
+        found: Vec<SocketAddr>,
+        options: VerbsOptions,
+        attempt: &Attempt,
+    ) -> Result<Self, VerbsError> {
         if found.iter().any(|found| found.ip().is_unspecified()) {
             return Self::open(None, options);
         }
@@ -82,7 +91,7 @@ impl VerbsDomain {
         let mut failed = None;
         let tries = found.len();
         for (nth, found) in found.into_iter().enumerate() {
-            match resolved(&channel, address, found, &attempt.share(tries - nth)) {
+            match resolved((&channel, Space::Connections), address, found, &attempt.share(tries - nth)) {
                 // SAFETY: what an identifier is bound to is open as long as that lives.
                 Ok(id) => match NonNull::new(id.context()).map(|context| unsafe { device_name(context) }) {
                     Some(name) => return Self::open(Some(&name), options),
@@ -173,6 +182,12 @@ impl VerbsDomain {
         &self.0.able
     }
 
+    /// Returns the most bytes of a datagram through this port.
+    pub(super) fn active_mtu(&self, port: u8) -> usize {
+        // SAFETY: the context is open as long as the device, which the domain keeps.
+        unsafe { active_mtu(self.context(), port) }
+    }
+
     pub(super) fn set_gone(&self) {
         self.0.gone.store(true, Ordering::Relaxed);
     }
@@ -211,7 +226,7 @@ impl Drop for Inner {
 }
 
 /// Why librdmacm makes no channel.
-pub(super) fn cannot_manage(address: &VerbsAddress, error: io::Error) -> VerbsError {
+pub(super) fn cannot_manage(address: &dyn fmt::Display, error: io::Error) -> VerbsError {
     if let Err(why) = Opened::builder().port_may_be_down(true).open() {
         return why.into();
     }
@@ -227,8 +242,8 @@ pub(super) fn cannot_manage(address: &VerbsAddress, error: io::Error) -> VerbsEr
 
 /// Returns an identifier that is bound to the device by which the address is reached.
 pub(super) fn resolved(
-    channel: &Channel,
-    address: &VerbsAddress,
+    (channel, space): (&Channel, Space),
+    address: &dyn fmt::Display,
     found: SocketAddr,
     attempt: &Attempt,
 ) -> Result<Id, VerbsError> {
@@ -241,7 +256,7 @@ pub(super) fn resolved(
         _ => VerbsError::Unreachable { address: address.to_string(), what, error },
     };
     loop {
-        let id = Id::new(channel).map_err(|error| cannot_manage(address, error))?;
+        let id = Id::new(channel, space).map_err(|error| cannot_manage(address, error))?;
         id.resolve(found, attempt.left().min(ATTEMPT)).map_err(failed)?;
         match channel.wait(attempt) {
             Some(event) if event.kind == kind::RDMA_CM_EVENT_ADDR_RESOLVED => return Ok(id),
@@ -256,7 +271,7 @@ pub(super) fn resolved(
 }
 
 /// Why there is no connection: nothing came in time.
-pub(super) fn timed_out(address: &VerbsAddress, what: &'static str, attempt: &Attempt) -> VerbsError {
+pub(super) fn timed_out(address: &dyn fmt::Display, what: &'static str, attempt: &Attempt) -> VerbsError {
     VerbsError::TimedOut { doing: "connect to", address: address.to_string(), what, after: attempt.within() }
 }
 

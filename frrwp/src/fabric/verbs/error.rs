@@ -16,6 +16,55 @@ pub enum VerbsError {
         /// The given text.
         text: String,
     },
+    /// The address is none for datagrams.
+    #[error("`{text}` is no address of datagrams over verbs: write verbs-ud:HOST:PORT, such as verbs-ud:10.0.0.1:7471")]
+    DatagramAddress {
+        /// The given text.
+        text: String,
+    },
+    /// The device has no datagrams.
+    #[error("{address}: the device {device:?} is one of iWARP, which has no datagrams: use udp:HOST:PORT")]
+    NoDatagrams {
+        /// The address.
+        address: String,
+        /// The device.
+        device: String,
+    },
+    /// An address that stands for all of a machine's.
+    #[error("listen at {address}: replies leave from one address: name the address that clients use")]
+    Wildcard {
+        /// The address.
+        address: String,
+    },
+    /// A number of threads that ids cannot tell apart.
+    #[error("listen at {address}: {threads} threads: use 1 to 256")]
+    Threads {
+        /// The address.
+        address: String,
+        /// Threads.
+        threads: usize,
+    },
+    /// The answer for the place of datagrams is none of ours.
+    #[error(
+        "{address}: another program listens at this port: see that the server listens on verbs-ud: there, in this version"
+    )]
+    NotOurServer {
+        /// The address.
+        address: String,
+    },
+    /// The server's datagrams are longer than this side's port takes.
+    #[error(
+        "{address}: the server sends datagrams of {theirs} bytes, and this machine's port takes {own}: give both ports the \
+         same MTU (`ip link set mtu`)"
+    )]
+    Mtu {
+        /// The address.
+        address: String,
+        /// The bytes of the server's datagrams.
+        theirs: usize,
+        /// The bytes of this side's.
+        own: usize,
+    },
     /// The host has no address.
     #[error("look up the host of {address}: {error}: write its IP address")]
     Resolve {
@@ -275,6 +324,12 @@ mod tests {
         let after = Duration::from_secs(5);
         for (error, remedy) in [
             (VerbsError::Address { text: "verbs".into() }, "write verbs:HOST:PORT"),
+            (VerbsError::DatagramAddress { text: "verbs-ud".into() }, "write verbs-ud:HOST:PORT"),
+            (VerbsError::NoDatagrams { address: address(), device: "siw0".into() }, "use udp:HOST:PORT"),
+            (VerbsError::Wildcard { address: address() }, "name the address"),
+            (VerbsError::Threads { address: address(), threads: 257 }, "use 1 to 256"),
+            (VerbsError::NotOurServer { address: address() }, "listens on verbs-ud:"),
+            (VerbsError::Mtu { address: address(), theirs: 4096, own: 1024 }, "same MTU"),
             (VerbsError::Resolve { address: address(), error: refused() }, "write its IP address"),
             (VerbsError::Device(verbs::VerbsError::NoDevice), "rdma link add"),
             (VerbsError::NoLibrary, "librdmacm1"),

@@ -50,6 +50,11 @@ impl Channel {
 
     /// Returns the next event, acknowledged, if there is one.
     pub(super) fn next(&self) -> Option<Event> {
+        self.next_with(|_| ()).map(|(event, ())| event)
+    }
+
+    /// Returns the next event, acknowledged, and what is read of it before that.
+    pub(super) fn next_with<T>(&self, read: impl FnOnce(&ib::rdma_cm_event) -> T) -> Option<(Event, T)> {
         let mut raw = null_mut();
         // SAFETY: the channel is open; an event is returned, or none.
         let got = unsafe { ib::rdma_get_cm_event(self.0.as_ptr(), &mut raw) };
@@ -62,15 +67,21 @@ impl Channel {
             let has_depths = matches!(event, kind::RDMA_CM_EVENT_CONNECT_REQUEST | kind::RDMA_CM_EVENT_ESTABLISHED);
             let conn = has_depths.then(|| (*raw).param.conn);
             let depths = conn.map_or((0, 0), |conn| (conn.responder_resources, conn.initiator_depth));
+            let read = read(&*raw);
             ib::rdma_ack_cm_event(raw);
-            Some(Event { id: id as usize, kind: event, status, depths })
+            Some((Event { id: id as usize, kind: event, status, depths }, read))
         }
     }
 
     /// Returns the next event; None if the attempt is over first.
     pub(super) fn wait(&self, attempt: &Attempt) -> Option<Event> {
+        self.wait_with(attempt, |_| ()).map(|(event, ())| event)
+    }
+
+    /// Returns the next event, and what is read of it.
+    pub(super) fn wait_with<T>(&self, attempt: &Attempt, read: impl Fn(&ib::rdma_cm_event) -> T) -> Option<(Event, T)> {
         loop {
-            if let Some(event) = self.next() {
+            if let Some(event) = self.next_with(&read) {
                 return Some(event);
             }
             if attempt.is_over() {
@@ -118,6 +129,13 @@ impl Event {
     }
 }
 
+/// The ports of identifiers: those of connections and those of datagrams have the same numbers, and are others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Space {
+    Connections,
+    Datagrams,
+}
+
 /// One end of a connection, or a listener. Goes after its queue pair.
 #[derive(Debug)]
 pub(super) struct Id {
@@ -130,12 +148,14 @@ unsafe impl Send for Id {}
 
 impl Id {
     /// On this channel, which lives longer.
-    pub(super) fn new(channel: &Channel) -> io::Result<Self> {
+    pub(super) fn new(channel: &Channel, space: Space) -> io::Result<Self> {
         let mut raw = null_mut();
+        let space = match space {
+            Space::Connections => ib::rdma_port_space::RDMA_PS_TCP,
+            Space::Datagrams => ib::rdma_port_space::RDMA_PS_UDP,
+        };
         // SAFETY: `rdma_create_id` requires an open channel, which `channel` owns; `raw` can be written.
-        done(unsafe {
-            ib::rdma_create_id(channel.0.as_ptr(), &mut raw, null_mut(), ib::rdma_port_space::RDMA_PS_TCP)
-        })?;
+        done(unsafe { ib::rdma_create_id(channel.0.as_ptr(), &mut raw, null_mut(), space) })?;
         Self::made(raw).ok_or_else(last_error)
     }
 
@@ -219,6 +239,23 @@ impl Id {
     pub(super) fn accept(&self, depths: (u8, u8)) -> io::Result<()> {
         let mut parameters = parameters(depths);
         // SAFETY: it lives, and so do the parameters.
+        done(unsafe { ib::rdma_accept(self.raw(), &mut parameters) })
+    }
+
+    /// Asks a listener for the place of its datagrams. It answers with an event.
+    pub(super) fn ask(&self) -> io::Result<()> {
+        let mut parameters = parameters((0, 0));
+        // SAFETY: it lives, and so do the parameters.
+        done(unsafe { ib::rdma_connect(self.raw(), &mut parameters) })
+    }
+
+    /// Answers with the number of a queue pair, and these bytes.
+    pub(super) fn answer(&self, queue_pair: u32, bytes: &[u8]) -> io::Result<()> {
+        let mut parameters = parameters((0, 0));
+        parameters.qp_num = queue_pair;
+        parameters.private_data = bytes.as_ptr().cast();
+        parameters.private_data_len = u8::try_from(bytes.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        // SAFETY: it lives, and so do the parameters and the bytes, which the call copies.
         done(unsafe { ib::rdma_accept(self.raw(), &mut parameters) })
     }
 

@@ -49,12 +49,18 @@
 //! Over iWARP the answer to a read is a write of the peer's. Most cards want the memory to be registered with
 //! [`REMOTE_WRITE`](mrrc::Access::REMOTE_WRITE) for it; siw does not. The handshake does not read.
 //!
+//! # Datagrams
+//!
+//! A [`VerbsUdPort`] carries the datagrams of [`reliability`](crate::fabric::reliability), as a
+//! [`UdpPort`](crate::fabric::datagram::UdpPort) does over a socket.
+//!
 //! # Forks
 //!
 //! A child of a process with connections has no business with them: dropping them there changes nothing here.
 
 mod address;
 mod connect;
+mod datagrams;
 mod device;
 mod domain;
 mod endpoint;
@@ -68,6 +74,7 @@ mod windows;
 pub use address::VerbsAddress;
 pub(in crate::fabric) use connect::connect_within;
 pub use connect::{VerbsListener, connect, connect_again};
+pub use datagrams::{VerbsUdAddress, VerbsUdPort};
 pub use domain::VerbsDomain;
 pub use endpoint::VerbsEndpoint;
 pub use error::{VerbsEnd, VerbsError};

@@ -18,7 +18,7 @@ Examples:
 Servers:
   ADDRESS[,ADDRESS...][,weight=N][,name=HOST:PORT]      every way to one server, the best one first
   shm:@NAME, shm:PATH, iwarp:HOST:PORT, verbs:HOST:PORT over a fabric, with one-sided reads
-  udp:HOST:PORT                                         over datagrams, without a connection
+  udp:HOST:PORT, verbs-ud:HOST:PORT                     over datagrams, without a connection
   tcp:HOST:PORT, HOST[:PORT], unix:PATH                 over a socket; what reads fall back to
   Keys are spread over several servers as libmemcached does it. Without -s, the variable
   RDMAKV_SERVERS names servers, with spaces between them. Without that, the servers are those

@@ -19,21 +19,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread::{Builder, JoinHandle};
 
-use frrwp::fabric::datagram::UdpPort;
+use frrwp::fabric::DatagramPort;
 use frrwp::fabric::reliability::ServerLimits;
 
 use super::hybrid::Hybrid;
 use crate::metrics::{DatagramCounts, FabricCounts, FabricGauges, Latencies, Reported};
 use crate::session::Shared;
 
-/// The name in addresses.
-pub(super) const NAME: &str = "udp";
+/// The names in addresses: of sockets, and of RDMA devices.
+pub(super) const UDP: &str = "udp";
+#[cfg(any(feature = "verbs", feature = "verbs-linked"))]
+pub(super) const VERBS_UD: &str = "verbs-ud";
 /// A thread's stack. Messages are elsewhere.
 const STACK: usize = 256 << 10;
 
 /// The terms for clients.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms {
+    /// The fabric's name in addresses.
+    pub(super) name: &'static str,
     /// Which incarnation of the server it is.
     pub(super) incarnation: u32,
     /// Bytes of a value that travels in a message at most.
@@ -79,21 +83,21 @@ impl DatagramState {
 /// No thread.
 pub(super) fn start(
     state: &Arc<DatagramState>,
-    ports: Vec<UdpPort>,
+    ports: Vec<impl DatagramPort + Send + 'static>,
     first: usize,
     threads: &mut Vec<JoinHandle<()>>,
 ) -> io::Result<()> {
     for (number, port) in ports.into_iter().enumerate() {
-        let state = state.clone();
+        let (state, name) = (state.clone(), format!("{}-{number}", state.terms.name));
         let work = move || thread::run(&state, port, number, first + number);
-        threads.push(Builder::new().name(format!("udp-{number}")).stack_size(STACK).spawn(work)?);
+        threads.push(Builder::new().name(name).stack_size(STACK).spawn(work)?);
     }
     Ok(())
 }
 
 impl Reported for DatagramState {
     fn name(&self) -> &'static str {
-        NAME
+        self.terms.name
     }
 
     fn counts(&self) -> &FabricCounts {

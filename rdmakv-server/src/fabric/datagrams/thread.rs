@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use frrwp::fabric::DatagramPort;
-use frrwp::fabric::datagram::UdpPort;
 use frrwp::fabric::reliability::{RequestKind, Secret, Server, ServerCounters};
 
 use super::DatagramState;
@@ -38,7 +37,7 @@ fn classify(message: &[u8]) -> RequestKind {
 }
 
 /// Serves until the server ends.
-pub(super) fn run(state: &Arc<DatagramState>, mut port: UdpPort, number: usize, seat: usize) {
+pub(super) fn run(state: &Arc<DatagramState>, mut port: impl DatagramPort, number: usize, seat: usize) {
     loop {
         // With another secret, so that no datagram of before makes a record that existed again.
         let mut thread = Thread::new(state, number, seat);
@@ -50,7 +49,7 @@ pub(super) fn run(state: &Arc<DatagramState>, mut port: UdpPort, number: usize, 
                 count(&state.counts.faults);
                 log::print(format_args!(
                     "{}: a fault of the server's made the clients of a thread begin anew; please report it",
-                    super::NAME
+                    state.terms.name
                 ));
             }
         }
@@ -121,7 +120,7 @@ impl<'f> Thread<'f> {
         }
     }
 
-    fn serve(&mut self, port: &mut UdpPort) {
+    fn serve(&mut self, port: &mut impl DatagramPort) {
         self.heard = port.now();
         loop {
             let mut came = 0;
@@ -139,6 +138,13 @@ impl<'f> Thread<'f> {
             self.rank();
             self.publish();
             let shared = &self.state.shared;
+            if port.has_ended() {
+                log::print(format_args!(
+                    "{}: the device is going away: its clients take other ways, and none comes back before the server is started again",
+                    self.state.terms.name
+                ));
+                return;
+            }
             if is_stopping(shared) || !is_accepting(shared) && now > self.heard + SILENCE {
                 return;
             }
@@ -148,7 +154,7 @@ impl<'f> Thread<'f> {
     }
 
     /// Takes a datagram, and carries out the request that it makes whole. Returns whether there was one.
-    fn take(&mut self, port: &mut UdpPort) -> bool {
+    fn take(&mut self, port: &mut impl DatagramPort) -> bool {
         let now = port.now();
         let Some((from, bytes)) = port.poll() else { return false };
         let Some(request) = self.server.receive(now, from, bytes) else { return true };
@@ -190,7 +196,7 @@ impl<'f> Thread<'f> {
         hybrid.copy_offers(&mut self.offers_seen, &mut self.offers);
     }
 
-    fn send(&mut self, port: &mut UdpPort) {
+    fn send(&mut self, port: &mut impl DatagramPort) {
         let mut failed = None;
         for (to, bytes) in self.server.outbox().iter() {
             self.sent += 1;
@@ -200,7 +206,7 @@ impl<'f> Thread<'f> {
         }
         self.server.outbox().clear();
         if let Some(error) = failed {
-            self.state.shared.log.warn(format_args!("{}: sending datagrams: {error}", super::NAME));
+            self.state.shared.log.warn(format_args!("{}: sending datagrams: {error}", self.state.terms.name));
         }
     }
 
