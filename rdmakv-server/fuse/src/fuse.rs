@@ -5,7 +5,8 @@
 //! programs of one mount see each other's bytes as in any file system. A file that is opened for appending has no such cache, because its
 //! end is known here only.
 //!
-//! **Threads.** Several serve requests. One lock is held for the operation, and not while an operation waits for another mount or for room.
+//! **Threads.** Several serve requests. One lock is held for the operation, and not while an operation waits for another mount or for room. One
+//! that waits for room keeps no thread either: it goes to [`Waiting`].
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -14,6 +15,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{
@@ -25,8 +27,10 @@ use rdmakv_proto::files::{Ino, Inode, Kind, MAX_NAME, Time};
 use rustix::fs::OFlags;
 
 use crate::error::{Error, Result};
-use crate::library::Files;
-use crate::volume::{Change, Listed, New, now, time};
+use crate::library::{Files, Waits};
+use crate::life::spawn;
+use crate::volume::{Change, Listed, New, Volume, now, time};
+use crate::waiting::Waiting;
 
 /// How long the kernel may use names and attributes without asking.
 const NOT_AT_ALL: Duration = Duration::ZERO;
@@ -52,8 +56,14 @@ pub(crate) struct Served {
     files: Files,
     listings: Mutex<HashMap<u64, Arc<Listing>>>,
     next_listing: AtomicU64,
-    views: Mutex<HashMap<Ino, View>>,
+    views: Arc<Views>,
+    waiting: Arc<Waiting>,
+    waiter: Option<JoinHandle<()>>,
 }
+
+/// What the kernel may have cached of files.
+#[derive(Debug, Default)]
+struct Views(Mutex<HashMap<Ino, View>>);
 
 /// The names of an open directory, as they were at its opening or rewinding.
 #[derive(Debug)]
@@ -67,9 +77,46 @@ type View = (u64, u64, Time, Time);
 
 impl Served {
     /// Returns the answers of a mount.
-    pub(crate) fn new(files: Files) -> Self {
-        let (listings, views) = (Mutex::default(), Mutex::default());
-        Self { files, listings, next_listing: AtomicU64::new(1), views }
+    ///
+    /// # Errors
+    ///
+    /// The system has no more threads.
+    pub(crate) fn new(files: Files) -> Result<Self> {
+        let waiting = Arc::<Waiting>::default();
+        let served = Arc::clone(&waiting);
+        let waiter = Some(spawn("rdmakv-waits", move || served.serve())?);
+        let (listings, next_listing) = (Mutex::default(), AtomicU64::new(1));
+        Ok(Self { files, listings, next_listing, views: Arc::default(), waiting, waiter })
+    }
+
+    /// Does an operation, which may have to wait for room, and answers.
+    fn answer<T>(
+        &self,
+        mut operation: impl FnMut(&mut Volume) -> Result<T> + Send + 'static,
+        answer: impl FnOnce(Result<T>) + Send + 'static,
+    ) {
+        let mut waits = self.files.waits();
+        match self.files.attempt(&mut waits, &mut operation) {
+            Some(outcome) => answer(outcome),
+            None => self.wait(waits, operation, answer),
+        }
+    }
+
+    /// Answers an operation that has to wait, once it is done.
+    fn wait<T>(
+        &self,
+        mut waits: Waits,
+        mut operation: impl FnMut(&mut Volume) -> Result<T> + Send + 'static,
+        answer: impl FnOnce(Result<T>) + Send + 'static,
+    ) {
+        let (files, mut answer) = (self.files.clone(), Some(answer));
+        self.waiting.add(Box::new(move || {
+            let Some(outcome) = files.attempt(&mut waits, &mut operation) else { return false };
+            if let Some(answer) = answer.take() {
+                answer(outcome);
+            }
+            true
+        }));
     }
 
     fn entry(&self, outcome: Result<(Ino, Inode)>, reply: ReplyEntry) {
@@ -90,23 +137,13 @@ impl Served {
         self.files.run(|volume| volume.create(ino(parent), name.as_bytes(), &new, false))
     }
 
-    /// Notes what the kernel has of a file from now on. Returns whether it had the same before.
-    fn note(&self, ino: Ino, inode: &Inode) -> bool {
-        let view = (inode.generation.0, inode.size, inode.modified, inode.changed);
-        let mut views = lock(&self.views);
-        if views.len() >= VIEWS {
-            views.clear();
-        }
-        views.insert(ino, view) == Some(view)
-    }
-
     /// Opens a file that there is.
     fn open_file(&self, ino: Ino, flags: i32) -> Result<(FileHandle, FopenFlags)> {
         let writes = OpenFlags(flags).acc_mode() != OpenAccMode::O_RDONLY;
         let handle = self.files.run(|volume| volume.open_file(ino, writes))?;
         let mut how = FopenFlags::empty();
         match self.files.run(|volume| volume.attributes(ino)) {
-            Ok(inode) if self.note(ino, &inode) => how |= FopenFlags::FOPEN_KEEP_CACHE,
+            Ok(inode) if self.views.note(ino, &inode) => how |= FopenFlags::FOPEN_KEEP_CACHE,
             _ => {}
         }
         if appends(flags) {
@@ -145,6 +182,25 @@ impl Served {
         let listing = Arc::new(listing);
         lock(&self.listings).insert(handle, Arc::clone(&listing));
         Ok(listing)
+    }
+}
+
+impl Views {
+    /// Notes what the kernel has of a file from now on. Returns whether it had the same before.
+    fn note(&self, ino: Ino, inode: &Inode) -> bool {
+        let view = (inode.generation.0, inode.size, inode.modified, inode.changed);
+        let mut views = lock(&self.0);
+        if views.len() >= VIEWS {
+            views.clear();
+        }
+        views.insert(ino, view) == Some(view)
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.waiting.end();
+        self.waiter.take().into_iter().for_each(|thread| drop(thread.join()));
     }
 }
 
@@ -201,10 +257,12 @@ impl Filesystem for Served {
         });
         let mode = mode.map(|mode| (mode & 0o7777) as u16);
         let change = Change { mode, owner, group, size, modified };
-        match self.files.run(|volume| volume.set_attributes(ino(number), &change)) {
-            Ok(inode) => reply.attr(&NOT_AT_ALL, &attributes(ino(number), &inode)),
+        let ino = ino(number);
+        let change = move |volume: &mut Volume| volume.set_attributes(ino, &change);
+        self.answer(change, move |outcome| match outcome {
+            Ok(inode) => reply.attr(&NOT_AT_ALL, &attributes(ino, &inode)),
             Err(error) => reply.error(errno(&error)),
-        }
+        });
     }
 
     fn readlink(&self, _: &Request, number: INodeNo, reply: ReplyData) {
@@ -319,20 +377,35 @@ impl Filesystem for Served {
         // Pages that were mapped know their place.
         let at_end = appends(flags.0) && !how.contains(WriteFlags::FUSE_WRITE_CACHE);
         let offset = (!at_end).then_some(offset);
-        match self.files.run(|volume| volume.write(handle.0, offset, data)) {
-            Ok(_) => reply.written(data.len() as u32),
+        let length = data.len() as u32;
+        let answer = move |outcome: Result<u64>| match outcome {
+            Ok(_) => reply.written(length),
             Err(error) => reply.error(errno(&error)),
+        };
+        let mut waits = self.files.waits();
+        match self.files.attempt(&mut waits, |volume| volume.write(handle.0, offset, data)) {
+            Some(outcome) => answer(outcome),
+            None => {
+                let data = data.to_vec();
+                self.wait(waits, move |volume| volume.write(handle.0, offset, &data), answer);
+            }
         }
     }
 
     /// A program closed one of its descriptors: what was written survives lost servers.
     fn flush(&self, _: &Request, number: INodeNo, handle: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        let outcome = self.files.run(|volume| volume.flush(handle.0));
-        if let (Ok(true), Ok(inode)) = (&outcome, self.files.run(|volume| volume.attributes(ino(number)))) {
-            // All its changes came through this kernel.
-            self.note(ino(number), &inode);
-        }
-        done(outcome.map(|_| ()), reply);
+        let (ino, views) = (ino(number), Arc::clone(&self.views));
+        let flush = move |volume: &mut Volume| {
+            let attributes = if volume.flush(handle.0)? { volume.attributes(ino).ok() } else { None };
+            Ok(attributes)
+        };
+        self.answer(flush, move |outcome| {
+            if let Ok(Some(inode)) = &outcome {
+                // All its changes came through this kernel.
+                views.note(ino, inode);
+            }
+            done(outcome.map(|_| ()), reply);
+        });
     }
 
     fn release(
@@ -345,11 +418,20 @@ impl Filesystem for Served {
         _: bool,
         reply: ReplyEmpty,
     ) {
-        done(self.files.close_handle(handle.0), reply);
+        let files = self.files.clone();
+        self.answer(
+            move |volume| volume.close(handle.0),
+            move |outcome| {
+                if outcome.is_err() {
+                    files.abandon(handle.0);
+                }
+                done(outcome, reply);
+            },
+        );
     }
 
     fn fsync(&self, _: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
-        done(self.files.run(|volume| volume.sync(handle.0, false)), reply);
+        self.answer(move |volume| volume.sync(handle.0, false), move |outcome| done(outcome, reply));
     }
 
     fn opendir(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
@@ -429,7 +511,7 @@ impl Filesystem for Served {
             return reply.error(Errno::EOPNOTSUPP);
         }
         let end = offset.saturating_add(length);
-        done(self.files.run(|volume| volume.extend(handle.0, end)), reply);
+        self.answer(move |volume| volume.extend(handle.0, end), move |outcome| done(outcome, reply));
     }
 }
 

@@ -100,6 +100,8 @@ mod status;
 pub mod store;
 #[cfg(feature = "library")]
 mod volume;
+#[cfg(feature = "mount")]
+mod waiting;
 #[cfg(feature = "library")]
 mod walk;
 

@@ -333,6 +333,28 @@ impl Files {
         self.0.run(operation)
     }
 
+    /// Returns what an operation of the kernel has waited for: nothing yet.
+    #[cfg(feature = "mount")]
+    pub(crate) fn waits(&self) -> Waits {
+        Waits::begin(self.0.full)
+    }
+
+    /// Tries an operation of the kernel once. None: it has to wait, and is to be tried again with the same `waits`.
+    #[cfg(feature = "mount")]
+    pub(crate) fn attempt<T>(
+        &self,
+        waits: &mut Waits,
+        operation: impl FnOnce(&mut Volume) -> Result<T>,
+    ) -> Option<Result<T>> {
+        self.0.attempt(waits, operation)
+    }
+
+    /// Gives up a file whose bytes could not be stored in time.
+    #[cfg(feature = "mount")]
+    pub(crate) fn abandon(&self, handle: u64) {
+        lock(&self.0.volume).abandon(handle);
+    }
+
     /// Closes a file by its handle.
     pub(crate) fn close_handle(&self, handle: u64) -> Result<()> {
         let closed = self.0.run(|volume| volume.close(handle));
@@ -363,7 +385,7 @@ impl Files {
 
 /// An operation that waits, for a directory or for room.
 #[derive(Debug)]
-struct Waits {
+pub(crate) struct Waits {
     begun: Instant,
     /// How long it waits while no file is drained.
     full: Duration,
@@ -403,18 +425,23 @@ impl Shared {
         let mut waits = Waits::begin(self.full);
         let mut pause = PAUSE.0;
         loop {
-            self.life.check(MOUNT_AGAIN)?;
-            let outcome = operation(&mut lock(&self.volume));
-            match outcome {
-                Err(error) if error.may_pass() => {
-                    if waits.are_over(error.errno() == Errno::BUSY, || lock(&self.volume).undrained()) {
-                        return Err(error);
-                    }
-                }
-                outcome => return outcome,
+            if let Some(outcome) = self.attempt(&mut waits, &mut operation) {
+                return outcome;
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(PAUSE.1);
+        }
+    }
+
+    /// Tries an operation once. Returns None if what hinders it may pass, and it has waited for less than it may.
+    fn attempt<T>(&self, waits: &mut Waits, operation: impl FnOnce(&mut Volume) -> Result<T>) -> Option<Result<T>> {
+        if let Err(error) = self.life.check(MOUNT_AGAIN) {
+            return Some(Err(error));
+        }
+        let outcome = operation(&mut lock(&self.volume));
+        match outcome.as_ref().err().filter(|error| error.may_pass()) {
+            Some(error) if !waits.are_over(error.errno() == Errno::BUSY, || lock(&self.volume).undrained()) => None,
+            _ => Some(outcome),
         }
     }
 

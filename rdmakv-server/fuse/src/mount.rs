@@ -79,7 +79,7 @@ pub(crate) fn serve(files: &Files, at: &Path, is_read_only: bool, mounted: impl 
     config.n_threads = Some(THREADS);
     let (tell, events) = channel();
     watch_signals(tell.clone())?;
-    let mut session = Session::new(Served::new(files.clone()), at, &config).map_err(|error| refused(at, &error))?;
+    let mut session = Session::new(Served::new(files.clone())?, at, &config).map_err(|error| refused(at, &error))?;
     let unmounter = session.unmount_callable();
     let serve = move || {
         // It is waited for, but not after a signal.
