@@ -3,12 +3,16 @@
 //! Chunks are read by the client, and written where their index tells. A generation that was frozen at all servers never changes. So a file
 //! that is written twice, or by two processes, gets the same bytes.
 
+use std::fs::File;
 use std::io;
+use std::num::NonZeroU64;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::thread::ScopedJoinHandle;
 
 use rdmakv_client::Frozen;
 use rdmakv_proto::files::{Draining, Generation, Ino, Inode, Key, Part, Places, Ranges};
+use rustix::fs::{Advice, fadvise};
 use rustix::io::Errno;
 
 use crate::backing::Backing;
@@ -22,7 +26,7 @@ use crate::map::Map;
 const READ: u64 = 8 << 20;
 
 /// Bytes that are written before they are synced, and stated in the cluster. While they are, the next ones are written.
-const SYNC: u64 = 16 << 20;
+const SYNC: u64 = 64 << 20;
 
 /// Returns the chunks of an inode's generation, as servers freeze them.
 pub(crate) fn frozen(ino: Ino, inode: &Inode) -> Frozen {
@@ -79,6 +83,7 @@ pub(crate) fn carry(
                 draining.wrote(covered);
                 (written, unsynced) = (written + length as u64, unsynced + length as u64);
             }
+            write_out(&file, range.start..u64::from(end) << inode.chunk_bits);
             let is_last = draining.next().is_none();
             if unsynced < SYNC && !is_last {
                 continue;
@@ -100,6 +105,14 @@ pub(crate) fn carry(
     })
 }
 
+/// Has the system begin to write bytes to the disk, so that it is busy before the next sync. Without that, the sync does so.
+fn write_out(file: &File, bytes: Range<u64>) {
+    if let Some(length) = NonZeroU64::new(bytes.end.saturating_sub(bytes.start)) {
+        // Dirty pages are written, and leave the cache once they are. Others need it more.
+        let _ = fadvise(file, bytes.start, Some(length), Advice::DontNeed);
+    }
+}
+
 /// Waits for a sync, and states in the cluster what is on disk. Returns how the sync ended.
 fn finish(
     sync: ScopedJoinHandle<'_, io::Result<()>>,
@@ -117,12 +130,7 @@ fn finish(
 }
 
 /// Reads consecutive chunks, which all are there.
-fn read(
-    cluster: &mut Cluster,
-    ino: Ino,
-    map: &Map,
-    indexes: std::ops::Range<u32>,
-) -> Result<Vec<(u32, rdmakv_client::Value)>> {
+fn read(cluster: &mut Cluster, ino: Ino, map: &Map, indexes: Range<u32>) -> Result<Vec<(u32, rdmakv_client::Value)>> {
     let of = |index| map.get(index).map(|generation: Generation| (index, Key::Chunk(ino, generation, index)));
     let chunks: Vec<(u32, Key)> = indexes.filter_map(of).collect();
     let keys: Vec<Key> = chunks.iter().map(|&(_, key)| key).collect();

@@ -719,11 +719,14 @@ impl Node {
 
 impl Chunk {
     fn fill(&mut self, start: u64, bytes: &[u8]) {
-        let (start, end) = (start as usize, start as usize + bytes.len());
-        if self.bytes.len() < end {
-            self.bytes.resize(end, 0);
+        let start = start as usize;
+        if self.bytes.len() < start {
+            self.bytes.resize(start, 0);
         }
-        self.bytes[start..end].copy_from_slice(bytes);
+        // What is new is copied once, and not filled with zeros before.
+        let (over, beyond) = bytes.split_at(bytes.len().min(self.bytes.len() - start));
+        self.bytes[start..start + over.len()].copy_from_slice(over);
+        self.bytes.extend_from_slice(beyond);
     }
 
     /// Takes the stored bytes, where the buffer has no newer ones.
@@ -752,3 +755,19 @@ impl Chunk {
 
 /// Returns the time after which dirty chunks are stored though their file stays open.
 pub(crate) const FLUSH_AFTER: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chunk_is_filled_over_its_end_and_beyond() {
+        let mut chunk = Chunk { state: Buffered::new(0, 16), bytes: Vec::new(), dirty_since: None, used: 0, puts: 0 };
+        for (start, bytes, whole) in
+            [(2, &b"ab"[..], &b"\0\0ab"[..]), (3, b"cde", b"\0\0acde"), (0, b"xy", b"xyacde"), (6, b"", b"xyacde")]
+        {
+            chunk.fill(start, bytes);
+            assert_eq!(chunk.bytes, whole);
+        }
+    }
+}
