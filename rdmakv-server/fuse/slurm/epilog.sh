@@ -27,6 +27,7 @@ esac
 place=${RDMAKV_MOUNTS:-/mnt/rdmakv}/$SLURM_JOB_ID
 busy=${RDMAKV_UNMOUNT_SECONDS:-30}
 settle=${RDMAKV_SETTLE_SECONDS:-300}
+path=${RDMAKV_SETTLE_PATH:-/}
 
 is_mounted() {
     grep -q "^rdmakv $place fuse" /proc/self/mounts
@@ -52,8 +53,8 @@ fi
 # All jobs of the cluster share the files, so others may be writing. The agent carries the rest whether or not this waits.
 if [ "$settle" -gt 0 ] && [ -n "${RDMAKV_ETCD:-}" ]; then
     export RDMAKV_ETCD
-    if ! timeout "$((settle + 10))" rdmakv-fuse files settle --timeout "$settle"; then
-        say "the backing directory does not have all files after $settle s: see \`rdmakv-fuse files status\`"
+    if ! timeout "$((settle + 10))" rdmakv-fuse files settle --timeout "$settle" "$path"; then
+        say "the backing directory does not have all files of $path after $settle s: see \`rdmakv-fuse files status\`"
     fi
 fi
 exit 0

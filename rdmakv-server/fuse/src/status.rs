@@ -2,11 +2,12 @@
 
 use rdmakv_client::{Cluster as Address, Options};
 use rdmakv_proto::files::{Ino, Inode, Key, Kind, Standing, State};
+use rustix::io::Errno;
 
 use crate::cluster::Cluster;
 use crate::error::{Error, Result};
 use crate::map::Map;
-use crate::walk::{entries, unsettled};
+use crate::walk::{entries, known, unsettled};
 
 /// Keys that are asked for at once.
 const KEYS: usize = 256;
@@ -78,7 +79,21 @@ impl Status {
     ///
     /// As [`Status::of`].
     pub fn unsettled(cluster: &Address, options: Options) -> Result<Option<Vec<u8>>> {
-        unsettled(&mut Cluster::open(cluster, options)?)
+        unsettled(&mut Cluster::open(cluster, options)?, b"")
+    }
+
+    /// The same for a file, or for all that a directory has. The path begins at the root of the file system.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`: the cluster knows no such path. Others as [`Status::of`].
+    pub fn unsettled_in(cluster: &Address, options: Options, path: &[u8]) -> Result<Option<Vec<u8>>> {
+        let mut cluster = Cluster::open(cluster, options)?;
+        let Some(path) = known(&mut cluster, path)? else {
+            let why = "no mount has used it: give the path from the root of the mount";
+            return Err(Error::new(Errno::NOENT, format!("look up {}: {why}", path.escape_ascii())));
+        };
+        unsettled(&mut cluster, &path)
     }
 
     fn count(&mut self, inode: &Inode) {

@@ -527,7 +527,7 @@ impl Volume {
     ///
     /// The cluster does not serve.
     pub(crate) fn unsettled(&mut self) -> Result<Option<Vec<u8>>> {
-        unsettled(&mut self.stores.cluster)
+        unsettled(&mut self.stores.cluster, b"")
     }
 
     /// Returns what the agent has to do, and how far it came.

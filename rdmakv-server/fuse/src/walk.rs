@@ -77,19 +77,42 @@ impl Walk {
     }
 }
 
-/// Returns one path that the backing does not show as it is, if there is one.
+/// Returns one path that the backing does not show as it is, if there is one: this path, one below it, or one on the way to it.
 ///
 /// # Errors
 ///
 /// As [`Walk::next`].
-pub(crate) fn unsettled(cluster: &mut Cluster) -> Result<Option<Vec<u8>>> {
+pub(crate) fn unsettled(cluster: &mut Cluster, path: &[u8]) -> Result<Option<Vec<u8>>> {
     let mut walk = Walk::new();
     while let Some((place, entries)) = walk.next(cluster)? {
-        if let Some(entry) = entries.first() {
-            return Ok(Some(place.path(&entry.name)));
+        let mut paths = entries.iter().map(|entry| place.path(&entry.name));
+        if let Some(left) = paths.find(|left| is_within(left, path) || is_within(path, left)) {
+            return Ok(Some(left));
         }
     }
     Ok(None)
+}
+
+/// Returns whether a path is another one, or below it.
+fn is_within(path: &[u8], other: &[u8]) -> bool {
+    path.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+}
+
+/// Returns a path as [`Place::path`] has it, with nothing for the root; None if the cluster has no such name.
+///
+/// # Errors
+///
+/// As [`Walk::next`].
+pub(crate) fn known(cluster: &mut Cluster, path: &[u8]) -> Result<Option<Vec<u8>>> {
+    let (mut at, mut whole) = (Ino::ROOT, Vec::new());
+    let names = path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".");
+    for name in names {
+        let bucket = cluster.bucket_of(at, name)?;
+        let Some(entry) = bucket.as_ref().and_then(|bucket| bucket.find(name)) else { return Ok(None) };
+        at = entry.ino;
+        whole.extend([b"/", name].concat());
+    }
+    Ok(Some(whole))
 }
 
 /// The frozen generations that the backing does not show, each with the ranges that the agent wrote of it.
@@ -144,6 +167,19 @@ pub(crate) fn entries(cluster: &mut Cluster, directory: Ino) -> Result<Vec<Entry
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_is_within_itself_and_directories() {
+        for (path, other, is) in [
+            (&b"/a/b"[..], &b"/a"[..], true),
+            (b"/a", b"/a", true),
+            (b"/ab", b"/a", false),
+            (b"/a", b"/a/b", false),
+            (b"/a", b"", true),
+        ] {
+            assert_eq!(is_within(path, other), is, "{path:?} {other:?}");
+        }
+    }
 
     #[test]
     fn only_what_was_left_counts_as_drained() {

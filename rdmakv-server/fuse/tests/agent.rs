@@ -395,6 +395,12 @@ fn commands_drain_settle_and_tell() {
     drop(client);
     let (_, said) = run(&["files", "status", "--check"]);
     assert!(said.ends_with("lost         1\nlost /c\n"), "{said}");
+    // One path may be settled while another one is not.
+    assert_eq!(run(&["files", "settle", "/a", "--timeout", "0"]), (0, String::new()));
+    let (code, said) = run(&["files", "settle", "c", "--timeout", "0"]);
+    assert!(code == 1 && said.contains("/c after 0 s"), "{said}");
+    let (code, said) = run(&["files", "settle", "no/c", "--timeout", "0"]);
+    assert!(code == 1 && said.contains("look up no/c: no mount has used it"), "{said}");
     let mut agent = begin(&cluster);
     let round = agent.round().unwrap();
     let (path, why) = &round.failed[0];

@@ -120,7 +120,7 @@ fn a_node_that_cannot_mount_is_told_why() {
     // A backing directory that lags behind does not drain the node.
     node.fake("rdmakv-fuse", "echo \"$@\" >&2; exit 1");
     let (code, said) = node.run("epilog.sh", Some("7"));
-    assert!(code == 0 && said.contains("files settle --timeout 300") && said.contains("files status"), "{said}");
+    assert!(code == 0 && said.contains("files settle --timeout 300 /\n") && said.contains("files status"), "{said}");
     for (config, remedy) in
         [("", "RDMAKV_ETCD is not set"), ("RDMAKV_ETCD=http://127.0.0.1:1\n", "RDMAKV_BACKING is not set")]
     {

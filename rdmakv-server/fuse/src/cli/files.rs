@@ -1,6 +1,8 @@
 //! How much of the files the backing directory does not have yet, and waiting for it.
 
+use std::ffi::{OsStr, OsString};
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
@@ -32,9 +34,13 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
-    /// Waits until the directory has all files; the exit code is 1 if it does not come to that
-    #[command(after_help = "Examples:\n  rdmakv-fuse files settle --timeout 600")]
+    /// Waits until the directory has all files, or those of a path; the exit code is 1 if it does not come to that
+    #[command(
+        after_help = "Examples:\n  rdmakv-fuse files settle --timeout 600\n  rdmakv-fuse files settle run7/checkpoint        waits for what the mount has there"
+    )]
     Settle {
+        /// A file, or a directory with all that it has, from the root of the mount; all files, unless given
+        path: Option<OsString>,
         /// How long it waits
         #[arg(long, value_name = "SECONDS", default_value_t = 600)]
         timeout: u64,
@@ -42,21 +48,22 @@ enum Command {
 }
 
 pub(super) fn run(cluster: &Cluster, flags: &Flags) -> Result<(), Failure> {
-    match flags.command {
-        Command::Status { check } => {
+    match &flags.command {
+        &Command::Status { check } => {
             let status = Status::of(cluster, Options::default(), check)?;
             // Without a reader nothing is told.
             let _ = std::io::stdout().write_all(text(&status, check).as_bytes());
             Ok(())
         }
-        Command::Settle { timeout } => settle(cluster, Duration::from_secs(timeout)),
+        Command::Settle { path, timeout } => settle(cluster, path.as_deref(), Duration::from_secs(*timeout)),
     }
 }
 
-fn settle(cluster: &Cluster, longest: Duration) -> Result<(), Failure> {
+fn settle(cluster: &Cluster, path: Option<&OsStr>, longest: Duration) -> Result<(), Failure> {
     let begun = Instant::now();
     loop {
-        let Some(left) = Status::unsettled(cluster, Options::default())? else { return Ok(()) };
+        let path = path.map_or(&b"/"[..], OsStr::as_bytes);
+        let Some(left) = Status::unsettled_in(cluster, Options::default(), path)? else { return Ok(()) };
         if begun.elapsed() >= longest {
             let (left, after) = (left.escape_ascii(), longest.as_secs());
             return Err(Failure::No(format!(
