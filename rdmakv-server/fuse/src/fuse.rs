@@ -61,7 +61,7 @@ pub(crate) struct Served {
     waiter: Option<JoinHandle<()>>,
 }
 
-/// What the kernel may have cached of files.
+/// The bytes of files that the kernel may have cached.
 #[derive(Debug, Default)]
 struct Views(Mutex<HashMap<Ino, View>>);
 

@@ -77,7 +77,7 @@ impl Walk {
     }
 }
 
-/// Returns one path that the backing does not show as it is, if there is one: this path, one below it, or one on the way to it.
+/// Returns one path that the backing does not show as it is, if there is one. It is this path, below it, or on the way to it.
 ///
 /// # Errors
 ///

@@ -66,8 +66,8 @@ fn refused_and_evicted(cluster: &Cluster) -> (u64, u64) {
 
 /// An agent as a process, which begins later.
 ///
-/// The process is there before files are written. One that starts while this program has files open on a mount closes its copies of them, and
-/// that waits for room as each close does.
+/// The process is there before files are written. A new one closes its copies of the files that this program has open. On a mount that waits
+/// for room, as each close does.
 struct Drains(Child);
 
 impl Drains {
