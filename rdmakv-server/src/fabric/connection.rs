@@ -231,6 +231,10 @@ impl<'f, F: Fabric> Connection<'f, F> {
                 self.outbox.reply(0, &Reply::Demote);
                 continue;
             }
+            if let Some(notice) = self.far.take_notice() {
+                self.outbox.reply(0, &Reply::Far(&notice));
+                continue;
+            }
             if !self.puts.is_empty() {
                 match self.puts.pull(&mut self.engine) {
                     Some(pulled) => self.end_put(pulled),
@@ -360,7 +364,7 @@ impl<'f, F: Fabric> Connection<'f, F> {
 
     /// Carries out a request for far memory.
     fn far_request(&mut self, id: u32, request: &[u8]) -> Result<(), Malformed> {
-        if !self.may_ask(id) {
+        if !FarRequests::<F>::needs_no_login(request) && !self.may_ask(id) {
             return Ok(());
         }
         let mut reply = Vec::new();

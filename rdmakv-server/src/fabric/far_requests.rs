@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use frrwp::wire::Segment;
 use mrrc::Access;
-use rdmakv_proto::far::messages::{Answer, Entries, Refusal, Reply, Request, Verb};
+use rdmakv_proto::far::messages::{Answer, Entries, Refusal, Reply, Request, Token, Verb};
 use rdmakv_proto::messages::{Malformed, RemoteSegment, Segments};
 
 use super::far::offers::{Caller, Refused, Take};
@@ -22,11 +22,28 @@ pub(super) struct FarRequests<'f, F: Fabric> {
     state: &'f FabricState<F>,
     /// The connection's number, once it has asked for something.
     joined: Option<(Arc<Far>, u64)>,
+    /// Whether the client was told that the server stops.
+    was_told: bool,
 }
 
 impl<'f, F: Fabric> FarRequests<'f, F> {
     pub(super) fn new(state: &'f FabricState<F>) -> Self {
-        Self { state, joined: None }
+        Self { state, joined: None, was_told: false }
+    }
+
+    /// Returns the notice that the server stops, once, for a client of far memory.
+    pub(super) fn take_notice(&mut self) -> Option<Vec<u8>> {
+        let within = self.joined.as_ref().filter(|_| !self.was_told)?.0.stops_within()?;
+        self.was_told = true;
+        let mut notice = Vec::new();
+        let answer = Answer::Notice { millis: within.as_millis() as u64 };
+        Reply { memory: 0, region: 0, epoch: 0, answer }.encode(&mut notice);
+        Some(notice)
+    }
+
+    /// Returns whether a client that has not logged in may ask for this: a token is enough.
+    pub(super) fn needs_no_login(request: &[u8]) -> bool {
+        matches!(Request::decode(request), Ok(Request { verb: Verb::TagsByToken { .. }, .. }))
     }
 
     /// Carries a request out, for a client that logged in by this name, and writes the reply.
@@ -116,17 +133,52 @@ impl<F: Fabric> Call<'_, F> {
                     },
                 );
             }
-            Verb::Take { source: Some(_), .. } => return Err(Refusal::Unable.into()),
             Verb::Take { .. } if !F::HAS_FAR => return Err(Refusal::Unable.into()),
-            Verb::Take { regions, millis, owner, secret, name, source: None } => {
-                let duration = Duration::from_millis(millis);
-                let take = Take { memory, first: region, regions, epoch, duration, owner, secret, name, source: None };
-                reply(memory, Answer::Take { secret: far.take(&caller, &take)? });
+            Verb::Take { regions, millis, owner, secret, name, source } => {
+                let (duration, from) = (Duration::from_millis(millis), source.map(|source| source.server));
+                let take = Take { memory, first: region, regions, epoch, duration, owner, secret, name, source: from };
+                reply(memory, Answer::Take { secret: far.take(&caller, &take, source)? });
             }
             Verb::Tags { moves: false } => {
                 let mut written = Vec::new();
                 let segments = Segments::write(&[self.tag()?], &mut written);
                 reply(memory, Answer::Tags { token: [0; 16], read: segments, write: segments });
+            }
+            Verb::Tags { moves: true } => {
+                let token = far.begin_move(&caller, memory, region, epoch)?;
+                let mut written = Vec::new();
+                let none = Segments::write(&[], &mut written);
+                reply(memory, Answer::Tags { token, read: none, write: none });
+            }
+            Verb::TagsByToken { token } => {
+                let (mut written, mut none) = (Vec::new(), Vec::new());
+                let read = Segments::write(&[self.tag_by_token(&token)?], &mut written);
+                reply(memory, Answer::Tags { token, read, write: Segments::write(&[], &mut none) });
+            }
+            Verb::Freeze { to } => {
+                let marks = far.freeze(&caller, (memory, region, epoch), to)?;
+                reply(memory, Answer::Freeze { marks: &marks });
+            }
+            Verb::Pull { is_last, marks } => {
+                let sum = far.pull(&caller, (memory, region, epoch), is_last, marks)?;
+                reply(memory, Answer::Pull { sum });
+            }
+            Verb::Commit => {
+                far.commit(&caller, (memory, region, epoch))?;
+                // Each lane asks for a tag of its own.
+                let mut written = Vec::new();
+                let none = Segments::write(&[], &mut written);
+                reply(memory, Answer::Commit { read: none, write: none });
+            }
+            Verb::Thaw => {
+                far.thaw(&caller, (memory, region, epoch))?;
+                reply(memory, Answer::Thaw);
+            }
+            Verb::Map { runs, .. } => {
+                let here = runs.iter().filter(|run| run.server == far.server());
+                let regions = here.flat_map(|run| (run.first..run.first + run.regions).map(move |at| (at, run.epoch)));
+                far.map(&caller, memory, regions)?;
+                reply(memory, Answer::Map);
             }
             Verb::Renew { millis } => {
                 let left = far.renew(&caller, memory, Duration::from_millis(millis))?;
@@ -154,11 +206,23 @@ impl<F: Fabric> Call<'_, F> {
 
     /// Returns the segment by which the connection accesses the region. It is made when it is first asked for.
     fn tag(&self) -> Result<RemoteSegment, Refused> {
-        let Self { state, far, caller, request: Request { memory, region, epoch, .. }, .. } = *self;
-        let (place, part) = far.reach(&caller, memory, region, epoch)?;
+        let Request { memory, region, epoch, .. } = self.request;
+        let (place, part) = self.far.reach(&self.caller, memory, region, epoch)?;
+        self.tag_of(place, &part, OWNER)
+    }
+
+    /// Returns the segment by which another server reads the region.
+    fn tag_by_token(&self, token: &Token) -> Result<RemoteSegment, Refused> {
+        let Request { memory, region, epoch, .. } = self.request;
+        let (place, part) = self.far.reach_by_token((memory, region, epoch), token)?;
+        self.tag_of(place, &part, Access::REMOTE_READ)
+    }
+
+    fn tag_of(&self, place: u32, part: &Part, access: Access) -> Result<RemoteSegment, Refused> {
+        let Self { state, far, caller, request: Request { memory, region, .. }, .. } = *self;
         let segment = match state.far_tags.find(caller.connection, place) {
             Some(segment) => segment,
-            None => self.open(place, &part)?,
+            None => self.open(place, part, access)?,
         };
         // The memory may have ended meanwhile, and its tags been closed before this one was there.
         if !far.has_place(memory, region, place) {
@@ -169,7 +233,7 @@ impl<F: Fabric> Call<'_, F> {
         Ok(RemoteSegment { address, length, key })
     }
 
-    fn open(&self, place: u32, part: &Part) -> Result<Segment, Refused> {
+    fn open(&self, place: u32, part: &Part, access: Access) -> Result<Segment, Refused> {
         let unable = |error: &dyn std::fmt::Display| {
             let name = F::NAME;
             self.state.shared.log.warn(format_args!("{name}: registering a region of far memory: {error}"));
@@ -180,7 +244,7 @@ impl<F: Fabric> Call<'_, F> {
         // after all tags of its place. Its bytes are the owner's: this process makes no reference of them.
         let leased = unsafe { self.state.cache.acquire(part.address(), part.bytes(), F::RIGHTS) };
         let leased = leased.map_err(|error| unable(&error))?;
-        let opened = self.state.fabric.open_far(self.endpoint, leased, part, OWNER);
+        let opened = self.state.fabric.open_far(self.endpoint, leased, part, access);
         let FarOpened { tag, segment } = opened.map_err(|error| unable(&error))?;
         self.state.far_tags.add(self.caller.connection, place, tag, segment);
         Ok(segment)

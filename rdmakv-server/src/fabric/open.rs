@@ -278,7 +278,7 @@ impl Opened {
         if fabrics.is_empty() || started.is_err() {
             return (running, started);
         }
-        if let Some(Err(error)) = plan.far.map(|far| running.offer_far(far, memory)) {
+        if let Some(Err(error)) = plan.far.clone().map(|far| running.offer_far(far, memory)) {
             return (running, Err(error));
         }
         let arenas = Arc::new(Arenas::of(&shared.shards));
@@ -454,7 +454,7 @@ fn list_in(table: &Table, shared: &Shared, arenas: &[(u64, u64)]) {
 
 /// Keys that shared memory needs: one for each chunk that is leased or was a while ago, and for each lane of a region.
 fn keys(plan: &Plan) -> u64 {
-    let of_far = plan.far.map_or(0, |far| u64::from(far.regions) * LANES);
+    let of_far = plan.far.as_ref().map_or(0, |far| u64::from(far.regions) * LANES);
     (plan.registered / PAGE + of_far).clamp(8192, KEYS)
 }
 
@@ -527,7 +527,7 @@ impl Start<'_> {
             eager: self.plan.eager(name),
             transfers_from: self.plan.transfers_from(name),
             registered: self.registered,
-            far: self.plan.far.map_or(0, |far| far.bytes()),
+            far: self.plan.far.as_ref().map_or(0, FarPlan::bytes),
             policy: self.plan.policy,
         };
         let pins = if self.pin {

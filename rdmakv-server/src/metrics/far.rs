@@ -34,6 +34,12 @@ counters! {
         runs = "run",
         /// Nanoseconds for which batches and procedures were carried out.
         busy_nanos = "busy_nanos",
+        /// Bytes that were read from other servers, for regions that moved here.
+        moved_bytes = "moved_bytes",
+        /// Regions whose writes were paused for a move away.
+        pauses = "pauses",
+        /// Nanoseconds for which they were.
+        pause_nanos = "pause_nanos",
         /// Requests of other kinds.
         others = "other",
         /// Requests that were refused.
@@ -111,4 +117,7 @@ pub trait FarReported: Send + Sync + std::fmt::Debug {
     fn counts(&self) -> &FarCounts;
     /// Returns the counters of procedures.
     fn runs(&self) -> &FarRuns;
+    /// Tells clients that the server is to stop. Returns whether it waits for them to move their regions away: it does so for a while, as
+    /// long as there are some.
+    fn delays_stop(&self) -> bool;
 }

@@ -41,7 +41,7 @@ fn keep(shared: &Shared, signals: &Signals, users: Option<&str>, mut upkeep: imp
         if signals.is_finish_wanted() {
             shared.finish.store(true, Relaxed);
         }
-        if signals.is_end_wanted() {
+        if signals.is_end_wanted() && !shared.far.get().is_some_and(|far| far.delays_stop()) {
             shared.stop.store(true, Relaxed);
             break;
         }

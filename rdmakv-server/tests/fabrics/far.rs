@@ -1,7 +1,7 @@
 //! Far memory: which connection reaches a region by a tag, and until when.
 
 use rdmakv_proto::far::batch::{Batch, Operation, Status, Writer};
-use rdmakv_proto::far::messages::{Answer, Refusal, Reply, Request, Run, RunStatus, Verb};
+use rdmakv_proto::far::messages::{Answer, Refusal, Reply, Request, Run, RunStatus, Source, Verb};
 use rdmakv_proto::far::procedures::{Cas64, Procedure, Walk};
 use rdmakv_proto::messages::{self, Kind, RemoteSegment, Tag};
 
@@ -113,9 +113,10 @@ fn unable<W: Way>(_: &Server, way: &W, address: &str) {
     let cache = cache(way);
     let mut client = Client::new(way, &cache, address);
     take(&mut client, 9, 1, 60_000);
-    for verb in
-        [Verb::Freeze { to: 5 }, Verb::Commit, Verb::Tags { moves: true }, Verb::Code { length: 1, at: 0, part: b"x" }]
-    {
+    let (secret, source) = ([3; 16], Some(Source { server: 1, token: [1; 16], address: b"iwarp:127.0.0.1:1" }));
+    let copy = Verb::Take { regions: 1, millis: 1000, owner: 7, secret, name: b"", source };
+    // A copy of no peer's region.
+    for verb in [copy, Verb::Code { length: 1, at: 0, part: b"x" }] {
         let request = Request { memory: 9, region: 0, epoch: 1, verb };
         let number = verb.number();
         ask(&mut client, &request, |answer| {

@@ -41,6 +41,8 @@ pub(super) struct Connection {
     posted: VecDeque<(u32, Instant)>,
     completed: VecDeque<u64>,
     broken: Option<String>,
+    /// When the server stops, if it told that.
+    stops: Option<Instant>,
     patience: Duration,
 }
 
@@ -60,6 +62,7 @@ impl Connection {
             posted: VecDeque::new(),
             completed: VecDeque::new(),
             broken: None,
+            stops: None,
             patience: source.patience,
         };
         connection.greet(source.login.as_deref()).map_err(|trouble| match trouble {
@@ -95,6 +98,25 @@ impl Connection {
 
     fn fail(&mut self, why: String) -> Trouble {
         Trouble::Broken(self.broken.get_or_insert(why).clone())
+    }
+
+    /// Returns when the server stops, if it told that.
+    pub(super) fn stops(&self) -> Option<Instant> {
+        self.stops
+    }
+
+    /// Asks for something, and waits for the answer, which `take` reads. It may take this long besides the usual time.
+    pub(super) fn ask_for_long<T>(
+        &mut self,
+        request: &far::Request<'_>,
+        more: Duration,
+        take: impl FnOnce(&far::Reply<'_>) -> Option<T>,
+    ) -> Result<T, Trouble> {
+        let usual = self.patience;
+        self.patience = usual.saturating_add(more);
+        let answer = self.ask(request, take);
+        self.patience = usual;
+        answer
     }
 
     /// Asks for something, and waits for the answer, which `take` reads.
@@ -242,6 +264,8 @@ impl Connection {
         let mut received = std::mem::take(&mut self.received);
         if self.end.heard(&mut received) {
             match self.assembly.take(&received, ANSWER) {
+                // Nothing was asked: a notice, or something about items.
+                Ok(Some((0, kind, bytes))) => self.stops = notice(kind, bytes).or(self.stops),
                 Ok(Some((id, kind, bytes))) => self.answers.push_back((id, kind, bytes.to_vec())),
                 Ok(None) => {}
                 Err(malformed) => drop(self.fail(malformed.to_string())),
@@ -252,8 +276,13 @@ impl Connection {
 
     /// Sleeps until there may be something to do, a while at most.
     pub(super) fn wait(&mut self) {
+        self.wait_for(self.patience);
+    }
+
+    /// Sleeps until there may be something to do, or so long.
+    pub(super) fn wait_for(&mut self, longest: Duration) {
         if self.completed.is_empty() && self.answers.is_empty() && self.broken.is_none() {
-            self.end.wait(self.patience);
+            self.end.wait(longest);
         }
     }
 
@@ -291,6 +320,15 @@ impl Connection {
                 None
             }
         }
+    }
+}
+
+/// Returns when the server stops, by its notice.
+fn notice(kind: Kind, bytes: &[u8]) -> Option<Instant> {
+    let Ok(messages::Reply::Far(answer)) = messages::Reply::decode(kind, bytes) else { return None };
+    match far::Reply::decode(answer).ok()?.answer {
+        far::Answer::Notice { millis } => Instant::now().checked_add(Duration::from_millis(millis)),
+        _ => None,
     }
 }
 

@@ -5,19 +5,23 @@
 //!
 //! With workers, short parts go to the server in batches, which a worker carries out. Longer ones are posted all the same. A batch leaves
 //! when it is full, and when the caller waits for an access in it.
+//!
+//! While a region moves, the lane marks the pages that it writes. Writes to a paused region wait in the lane. So do accesses of a moving
+//! region whose server is lost. They go on when the table changes. The lane publishes the table's change at which its oldest access
+//! began. So the move knows when no access follows an older table.
 #![expect(unsafe_code, reason = "lends buffers to connections")]
 
 use super::batches::Batches;
 use super::configuration::Configuration;
 use super::connection::{Connection, Trouble, acks_by_completion};
-use super::order::{Kind, Op, Order};
-use super::shared::{Place, Shared};
-use super::table::{AccessError, MemoryError, Piece, ServerId, Table, Target, WriteRoute};
+use super::order::{Kind, Order};
+use super::shared::{Place, ROUND, Shared};
+use super::table::{AccessError, Accesses, MemoryError, Piece, ServerId, Table, Target, WriteRoute};
 use crate::slots::Slot;
 use rdmakv_proto::far::batch::{Batch, Operation, Reply, Status, Writer};
 use rdmakv_proto::far::messages::{Answer, Request, Verb};
 use rdmakv_proto::messages::RemoteSegment;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -32,6 +36,9 @@ const PIECES: usize = 1 << 16;
 /// lane takes another's ticket for its own.
 const TICKETS: u32 = 47;
 static LANES: AtomicU64 = AtomicU64::new(1);
+
+/// Names an access of a lane.
+type Op = u64;
 
 /// Memory for accesses, from [`Lane::buffer`]. It may be kept.
 pub struct Buffer(Slot);
@@ -68,12 +75,14 @@ struct Access {
     parts: usize,
     writes: bool,
     error: Option<AccessError>,
+    /// The number of the table's change when it began.
+    change: u64,
 }
 
 /// Bytes of a part that goes in a batch, at most.
 const BATCHED: u64 = 4096;
 
-/// A part of an access that goes in a batch.
+/// A part of an access, in one region.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     op: Op,
@@ -81,8 +90,21 @@ struct Part {
     offset: u64,
     /// The first byte in the buffer of the access.
     at: usize,
-    length: u16,
+    length: u64,
     writes: bool,
+    /// The place that it goes to.
+    target: Target,
+}
+
+/// The fate of a part.
+#[derive(Clone, Copy, Debug)]
+enum Route {
+    /// It goes to its target.
+    To,
+    /// It goes to its target, and its pages are marked before.
+    Marked,
+    /// It waits for a change of the table.
+    Wait,
 }
 
 /// The lane's part of one server.
@@ -90,10 +112,10 @@ struct Server {
     place: Place,
     /// None once it is lost. Its end has no access to buffers then.
     connection: Option<Connection>,
-    order: Order,
+    order: Order<Part>,
     batches: Batches<Part>,
-    /// By region.
-    tags: HashMap<u32, RemoteSegment>,
+    /// By region, each with the epoch in which it was asked for.
+    tags: HashMap<u32, (u32, RemoteSegment)>,
     /// The destination of reads that ack writes.
     ack: Slot,
     /// The tag of the last write.
@@ -117,7 +139,15 @@ pub struct Lane {
     is_batched: bool,
     /// By it the lane has its worker at each server.
     number: u32,
+    of: Configuration,
     table: Table,
+    /// The table's change by which `waiting` was looked at.
+    routed: u64,
+    /// Parts that wait for a change of the table.
+    waiting: VecDeque<Part>,
+    begun: Accesses,
+    /// The oldest of `begun`, as others see it. After the servers: accesses that are flushed with them are under way until then.
+    oldest: Arc<AtomicU64>,
     shared: Arc<Shared>,
 }
 
@@ -129,31 +159,54 @@ impl fmt::Debug for Lane {
 
 impl Lane {
     pub(super) fn new(shared: &Arc<Shared>, of: &Configuration) -> Result<Self, MemoryError> {
-        let mut servers = Vec::new();
-        for place in shared.servers() {
+        let oldest = shared.join();
+        let next = LANES.fetch_add(1, Ordering::Relaxed) << TICKETS;
+        let (is_batched, number) = (!of.is_one_sided(), shared.number_lane(of.workers));
+        let table = shared.table();
+        let mut lane = Self {
+            servers: Vec::new(),
+            accesses: HashMap::new(),
+            next,
+            is_batched,
+            number,
+            of: *of,
+            routed: table.change(),
+            table,
+            waiting: VecDeque::new(),
+            begun: Accesses::default(),
+            oldest,
+            shared: shared.clone(),
+        };
+        lane.join_servers()?;
+        Ok(lane)
+    }
+
+    /// Connects to the servers that the lane does not know yet.
+    fn join_servers(&mut self) -> Result<(), MemoryError> {
+        let all = self.shared.servers();
+        for place in all.iter().skip(self.servers.len()) {
             let no_memory = || MemoryError::System { what: "the memory for buffers is full".to_owned() };
-            let connection = match shared.connect(place) {
+            let ack = self.shared.slot(ACK as usize).ok_or_else(no_memory)?;
+            let connection = match self.shared.connect(place) {
                 Ok(connection) => Some(connection),
-                Err(MemoryError::Unreachable { .. } | MemoryError::Ended) if !shared.is_over() => {
-                    shared.lose(place.server());
+                Err(MemoryError::Unreachable { .. } | MemoryError::Ended) if !self.shared.is_over() => {
+                    self.shared.lose(place.server());
                     None
                 }
                 Err(error) => return Err(error),
             };
-            servers.push(Server {
+            let (batch, depth) = (self.of.batch as usize, self.of.depth as usize);
+            self.servers.push(Server {
                 place: place.clone(),
                 connection,
-                order: Order::new(of.depth as usize, acks_by_completion(place.fabric())),
-                batches: Batches::new(of.batch as usize, of.depth as usize),
+                order: Order::new(depth, acks_by_completion(place.fabric())),
+                batches: Batches::new(batch, depth),
                 tags: HashMap::new(),
-                ack: shared.slot(ACK as usize).ok_or_else(no_memory)?,
+                ack,
                 last: None,
             });
         }
-        let next = LANES.fetch_add(1, Ordering::Relaxed) << TICKETS;
-        let (is_batched, number) = (!of.is_one_sided(), shared.number_lane(of.workers));
-        let (table, shared) = (shared.table(), shared.clone());
-        Ok(Self { servers, accesses: HashMap::new(), next, is_batched, number, table, shared })
+        Ok(())
     }
 
     /// Returns memory for accesses of so many bytes. Its content is undefined, and not zero where it was used before.
@@ -225,68 +278,118 @@ impl Lane {
     }
 
     fn begin(&mut self, parts: &[(u64, u64)], buffer: Buffer, writes: bool) -> Result<Ticket, AccessError> {
-        self.refresh();
-        if self.shared.is_over() {
-            return Err(AccessError::Ended);
-        }
-        let mut pieces = Vec::new();
-        let mut filled = 0_u64;
-        for &(at, length) in parts {
-            for Piece { region, offset, buffer } in self.table.split(at, length)? {
-                let target = self.target(region, buffer.end - buffer.start, writes)?;
-                pieces.push((target.server, region, offset, filled + buffer.start..filled + buffer.end));
+        let change = self.enter();
+        let routed = self.route_all(parts, buffer.len() as u64, writes);
+        let routed = match routed {
+            Ok(routed) => routed,
+            Err(error) => {
+                self.publish();
+                return Err(error);
             }
-            filled += length;
-        }
-        if filled != buffer.len() as u64 || pieces.len() > PIECES {
-            return Err(AccessError::Buffer { wanted: filled, length: buffer.len() as u64 });
-        }
+        };
         let op = self.next;
         self.next += 1;
-        let start = buffer.0.as_ptr();
-        self.accesses.insert(op, Access { buffer, parts: 1, writes, error: None });
-        for (server, region, offset, range) in pieces {
-            let Some(at) = self.servers.iter().position(|of| of.place.server() == server) else { continue };
-            let length = range.end - range.start;
-            if self.is_batched && length <= BATCHED {
-                let part = Part { op, region, offset, at: range.start as usize, length: length as u16, writes };
-                self.add_to_batch(at, part);
-                continue;
-            }
-            let piece = (region, offset, length);
-            self.post(at, op, piece, start.wrapping_add(range.start as usize), writes);
-        }
+        self.begun.begin(change);
+        self.accesses.insert(op, Access { buffer, parts: 1 + routed.len(), writes, error: None, change });
+        routed.into_iter().for_each(|(part, route)| self.send(part, route));
         self.end_part(op);
         Ok(Ticket(op))
     }
 
-    fn target(&mut self, region: u32, length: u64, writes: bool) -> Result<Target, AccessError> {
-        if !writes {
-            return self.table.read(region);
-        }
-        match self.table.write(region, length)? {
-            WriteRoute::To(target) | WriteRoute::Marked(target) => Ok(target),
-            WriteRoute::Wait => Err(AccessError::Busy { region }),
+    /// Begins an access by the present table. Returns the number of its change, which is published before it is looked at again.
+    fn enter(&mut self) -> u64 {
+        loop {
+            self.refresh();
+            let change = self.table.change();
+            self.oldest.store(self.begun.oldest().min(change), Ordering::SeqCst);
+            if self.shared.change() == change {
+                return change;
+            }
         }
     }
 
-    /// Posts a part of an access, or notes why it cannot be.
-    fn post(&mut self, at: usize, op: Op, (region, offset, length): (u32, u64, u64), memory: *mut u8, writes: bool) {
-        if let Some(access) = self.accesses.get_mut(&op) {
-            access.parts += 1;
+    fn publish(&self) {
+        self.oldest.store(self.begun.oldest(), Ordering::SeqCst);
+    }
+
+    /// Returns the parts of the next access, each with where it goes.
+    fn route_all(&mut self, parts: &[(u64, u64)], bytes: u64, writes: bool) -> Result<Vec<(Part, Route)>, AccessError> {
+        if self.shared.is_over() {
+            return Err(AccessError::Ended);
         }
-        while let Some(tag) = self.tag(at, region) {
+        let (mut routed, mut filled) = (Vec::new(), 0_u64);
+        for &(at, length) in parts {
+            for Piece { region, offset, buffer } in self.table.split(at, length)? {
+                let (length, at) = (buffer.end - buffer.start, (filled + buffer.start) as usize);
+                let (target, route) = self.route(region, length, writes)?;
+                routed.push((Part { op: self.next, region, offset, at, length, writes, target }, route));
+            }
+            filled += length;
+        }
+        if filled != bytes || routed.len() > PIECES {
+            return Err(AccessError::Buffer { wanted: filled, length: bytes });
+        }
+        Ok(routed)
+    }
+
+    fn route(&mut self, region: u32, length: u64, writes: bool) -> Result<(Target, Route), AccessError> {
+        let target = self.table.read(region)?;
+        if !writes {
+            return Ok((target, Route::To));
+        }
+        Ok(match self.table.write(region, length)? {
+            WriteRoute::To(target) => (target, Route::To),
+            WriteRoute::Marked(target) => (target, Route::Marked),
+            WriteRoute::Wait => (target, Route::Wait),
+        })
+    }
+
+    /// Sends a part to its target, or has it wait.
+    fn send(&mut self, part: Part, route: Route) {
+        match route {
+            Route::Wait => return self.waiting.push_back(part),
+            Route::Marked => self.shared.mark(part.region, part.offset, part.length),
+            Route::To => {}
+        }
+        let at = self.servers.iter().position(|of| of.place.server() == part.target.server);
+        match at {
+            Some(at) if self.is_batched && part.length <= BATCHED => self.add_to_batch(at, part),
+            Some(at) => self.post(at, part),
+            None => self.undo(part),
+        }
+    }
+
+    /// Has a part that was not carried out wait if its region may be elsewhere soon, or is. Otherwise its access fails.
+    fn undo(&mut self, part: Part) {
+        let is_elsewhere = self.table.target(part.region).is_some_and(|target| target != part.target);
+        if is_elsewhere || self.table.is_moving(part.region) {
+            if is_elsewhere {
+                // The table has changed already.
+                self.routed = 0;
+            }
+            return self.waiting.push_back(part);
+        }
+        let error = self.lost(part.region);
+        self.fail(part.op, error);
+        self.end_part(part.op);
+    }
+
+    /// Posts a part of an access, or notes why it cannot be.
+    fn post(&mut self, at: usize, part: Part) {
+        let Some(memory) = self.accesses.get(&part.op).map(|access| access.buffer.0.as_ptr()) else { return };
+        let memory = memory.wrapping_add(part.at);
+        while let Some(tag) = self.tag(at, &part) {
             let Server { connection: Some(connection), order, last, .. } = &mut self.servers[at] else { break };
             if order.has_room() {
-                let segment = RemoteSegment { address: tag.address + offset, length, ..tag };
+                let segment = RemoteSegment { address: tag.address + part.offset, length: part.length, ..tag };
                 // SAFETY: `Connection::read` and `write` require that the memory has no other user, and is not written, until the end
                 // or until the connection is dropped. It is the buffer's, which `accesses` keeps until all parts have ended.
                 let posted = unsafe {
-                    if writes { connection.write(memory, segment) } else { connection.read(memory, segment) }
+                    if part.writes { connection.write(memory, segment) } else { connection.read(memory, segment) }
                 };
                 if let Some(id) = posted {
-                    order.post(id, if writes { Kind::Write(op) } else { Kind::Read(op) });
-                    *last = if writes { Some(tag) } else { *last };
+                    order.post(id, if part.writes { Kind::Write(part) } else { Kind::Read(part) });
+                    *last = if part.writes { Some(tag) } else { *last };
                     self.ack(at, false);
                     return;
                 }
@@ -300,23 +403,17 @@ impl Lane {
                 self.settle(at);
             }
         }
-        let error = self.lost(region);
-        self.fail(op, error);
-        self.end_part(op);
+        self.undo(part);
     }
 
     /// Adds a part to the open batch, and sends the batch if it is full.
     fn add_to_batch(&mut self, at: usize, part: Part) {
-        let length = usize::from(part.length);
+        let length = part.length as usize;
         if !self.servers[at].batches.takes(length, part.writes) {
             self.send_batch(at);
         }
         if self.servers[at].connection.is_none() {
-            let error = self.lost(part.region);
-            return self.fail(part.op, error);
-        }
-        if let Some(access) = self.accesses.get_mut(&part.op) {
-            access.parts += 1;
+            return self.undo(part);
         }
         if self.servers[at].batches.add(part, length, part.writes) {
             self.send_batch(at);
@@ -344,11 +441,11 @@ impl Lane {
         let Some((sequence, parts, bytes)) = batches.take() else { return };
         let mut batch = vec![0; bytes];
         let Some(mut writer) = Writer::new(&mut batch) else { return };
-        for &Part { op, region, offset, at, length, writes } in parts {
+        for &Part { op, region, offset, at, length, writes, .. } in parts {
             let Some(access) = self.accesses.get(&op) else { continue };
             let operation = match writes {
-                true => Operation::Write { region, offset, data: &access.buffer[at..at + usize::from(length)] },
-                false => Operation::Read { region, offset, length },
+                true => Operation::Write { region, offset, data: &access.buffer[at..at + length as usize] },
+                false => Operation::Read { region, offset, length: length as u16 },
             };
             let is_added = writer.operation(&operation);
             debug_assert!(is_added, "the batch's length was computed");
@@ -386,7 +483,7 @@ impl Lane {
         // Regions that are not there: the memory has ended.
         let mut unplaced = Vec::new();
         for part in parts {
-            let wanted = if part.writes { 0 } else { usize::from(part.length) };
+            let wanted = if part.writes { 0 } else { part.length as usize };
             match replies.next() {
                 Some(Ok(Reply { status: Status::Done, data })) if data.len() == wanted => {
                     if let Some(access) = self.accesses.get_mut(&part.op) {
@@ -430,12 +527,14 @@ impl Lane {
         }
     }
 
-    /// Returns the tag of a region, which is asked for once. None if the server is lost.
-    fn tag(&mut self, at: usize, region: u32) -> Option<RemoteSegment> {
-        if let Some(&tag) = self.servers[at].tags.get(&region) {
+    /// Returns the tag of a part's region, which is asked for once in each epoch. None if the server is lost.
+    fn tag(&mut self, at: usize, part: &Part) -> Option<RemoteSegment> {
+        let Part { region, target: Target { epoch, .. }, .. } = *part;
+        if let Some(&(of, tag)) = self.servers[at].tags.get(&region)
+            && of == epoch
+        {
             return Some(tag);
         }
-        let epoch = self.table.target(region)?.epoch;
         let Server { connection, tags, place, .. } = &mut self.servers[at];
         let request = Request { memory: self.shared.name().memory, region, epoch, verb: Verb::Tags { moves: false } };
         let bytes = self.table.region_bytes();
@@ -445,7 +544,7 @@ impl Lane {
         });
         match asked {
             Ok(tag) => {
-                tags.insert(region, tag);
+                tags.insert(region, (epoch, tag));
                 Some(tag)
             }
             // The memory has ended, or the server has no key for it: nothing of it is reached by this lane any more.
@@ -468,7 +567,7 @@ impl Lane {
             }
         }
         let server = place.server();
-        ended.into_iter().for_each(|op| self.end_part(op));
+        ended.into_iter().for_each(|part| self.end_part(part.op));
         self.take_replies(at);
         let is_broken = |connection: &Connection| connection.broken().is_some();
         let lost = self.servers[at].connection.as_ref().is_some_and(is_broken).then_some(server);
@@ -486,38 +585,61 @@ impl Lane {
 
     /// Sleeps until a part of the access may have ended.
     fn sleep(&mut self, op: Op) {
-        if self.accesses.get(&op).is_some_and(|access| access.writes) {
+        if !self.waiting.is_empty() || self.accesses.get(&op).is_some_and(|access| access.writes) {
             (0..self.servers.len()).for_each(|at| self.ack(at, true));
         }
         // Of several servers each is waited for in turn: all have to answer.
         let waited = self.servers.iter_mut().find(|server| server.connection.is_some() && server.is_waited_for());
         match waited.and_then(|server| server.connection.as_mut()) {
-            Some(connection) => connection.wait(),
+            Some(connection) if self.waiting.is_empty() => connection.wait(),
+            Some(connection) => connection.wait_for(ROUND),
+            None if !self.waiting.is_empty() => self.shared.wait_for_change(self.routed),
             // Nothing is under way, so nothing of this access can end it.
             None => {
                 let error = self.lost(0);
                 self.fail(op, error);
-                if let Some(access) = self.accesses.get_mut(&op) {
-                    access.parts = 0;
+                while !self.is_over(op) {
+                    self.end_part(op);
                 }
             }
         }
     }
 
-    /// Learns what other lanes found out.
+    /// Learns what other lanes found out, and what moves did.
     fn refresh(&mut self) {
-        if self.shared.change() == self.table.change() {
+        if self.shared.arrivals() != self.servers.len() && self.join_servers().is_err() {
+            // It is tried again. A part that goes there waits, or is lost.
+        }
+        if self.shared.change() == self.table.change() && self.routed == self.table.change() {
             return;
         }
-        self.table = self.shared.table();
-        let is_lost = |server: &Server, table: &Table| {
-            (0..table.len()).all(|region| table.target(region).is_none_or(|at| at.server != server.place.server()))
-        };
+        let (table, gone) = self.shared.now();
+        self.table = table;
+        self.routed = self.table.change();
         for at in 0..self.servers.len() {
-            if self.servers[at].connection.is_some() && is_lost(&self.servers[at], &self.table) {
+            if self.servers[at].connection.is_some() && gone.contains(&self.servers[at].place.server()) {
                 self.abandon(at);
             }
+            // A move may wait for accesses of before.
+            self.send_batch(at);
+            self.ack(at, true);
         }
+        for part in std::mem::take(&mut self.waiting) {
+            match self.route(part.region, part.length, part.writes) {
+                Ok((target, route)) => {
+                    let is_reached =
+                        self.servers.iter().any(|of| of.place.server() == target.server && of.connection.is_some());
+                    let route = if is_reached || !self.table.is_moving(part.region) { route } else { Route::Wait };
+                    self.send(Part { target, ..part }, route);
+                }
+                Err(error) => {
+                    self.fail(part.op, error);
+                    self.end_part(part.op);
+                }
+            }
+        }
+        // They may be waited for already.
+        (0..self.servers.len()).for_each(|at| self.send_batch(at));
     }
 
     fn lose(&mut self, at: usize, server: ServerId) {
@@ -526,25 +648,22 @@ impl Lane {
         self.abandon(at);
     }
 
-    /// Ends the accesses under way at a server that is lost.
+    /// Ends the accesses under way at a server that is lost, except those of a region that moves.
     fn abandon(&mut self, at: usize) {
         // It is flushed when it is dropped: nothing is at the buffers after that.
         self.servers[at].connection = None;
         self.servers[at].tags.clear();
-        let server = self.servers[at].place.server();
-        let error = self.lost_of(server);
-        let batched = self.servers[at].batches.give_up().into_iter().map(|part| part.op);
-        for op in self.servers[at].order.give_up().into_iter().chain(batched) {
-            self.fail(op, error.clone());
-            self.end_part(op);
-        }
+        let Server { order, batches, .. } = &mut self.servers[at];
+        let parts: Vec<Part> = order.give_up().into_iter().chain(batches.give_up()).collect();
+        parts.into_iter().for_each(|part| self.undo(part));
     }
 
     fn lost(&self, region: u32) -> AccessError {
         if self.shared.is_over() {
             return AccessError::Ended;
         }
-        self.table.read(region.min(self.table.len() - 1)).err().unwrap_or(AccessError::OtherLane)
+        // A server that is not lost, and not reached now.
+        self.table.read(region.min(self.table.len() - 1)).err().unwrap_or(AccessError::Busy { region })
     }
 
     fn lost_of(&self, server: ServerId) -> AccessError {
@@ -563,8 +682,15 @@ impl Lane {
     }
 
     fn end_part(&mut self, op: Op) {
-        if let Some(access) = self.accesses.get_mut(&op) {
-            access.parts = access.parts.saturating_sub(1);
+        if let Some(access) = self.accesses.get_mut(&op)
+            && access.parts > 0
+        {
+            access.parts -= 1;
+            if access.parts == 0 {
+                let change = access.change;
+                self.begun.end(change);
+                self.publish();
+            }
         }
     }
 }

@@ -3,8 +3,10 @@
 use super::configuration::Configuration;
 use super::connection::{Connection, Trouble};
 use super::lane::Lane;
+use super::migration::{Recovery, Step};
 use super::runner::Runner;
 use super::shared::{Name, Place, Secret, Shared, failed, over};
+use super::steps::{Events, StepParts, request_step};
 use super::table::{MemoryError, ServerId, Table, Target};
 use super::{Source, SourceServer};
 use crate::Client;
@@ -12,7 +14,8 @@ use crate::address::Fabric;
 use crate::domains::Fabrics;
 use crate::slots::Slots;
 use rdmakv_proto::clock;
-use rdmakv_proto::far::messages::{Answer, Refusal, Request, State, Verb};
+use rdmakv_proto::far::messages::{Answer, Entry, Refusal, Request, Verb};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -54,11 +57,11 @@ impl Default for Options {
 }
 
 /// A server that was asked.
-struct Asked {
-    place: Place,
-    connection: Connection,
-    region_bytes: u64,
-    room: u32,
+pub(super) struct Asked {
+    pub(super) place: Place,
+    pub(super) connection: Connection,
+    pub(super) region_bytes: u64,
+    pub(super) room: u32,
 }
 
 /// A far memory. From [`Memory::create`] or [`Memory::open`].
@@ -66,8 +69,11 @@ struct Asked {
 /// It stays when this is dropped: until its time is over, or [`Memory::delete`].
 pub struct Memory {
     /// One connection a server, which keeps others from opening it.
-    connections: Vec<(Place, Connection)>,
-    shared: Arc<Shared>,
+    pub(super) connections: Vec<(Place, Connection)>,
+    pub(super) shared: Arc<Shared>,
+    /// The name by which it is opened, or nothing.
+    pub(super) label: Vec<u8>,
+    pub(super) events: Events,
 }
 
 impl fmt::Debug for Memory {
@@ -134,12 +140,13 @@ impl Opening {
         let Options { workers, batch, depth, .. } = *options;
         let of = Configuration { workers, lanes: 1, batch, depth };
         let shared = Shared::new((self.fabrics, self.slots, self.source), name, (servers, table, ends), of);
-        Memory { connections, shared: Arc::new(shared) }
+        let label = options.name.clone().unwrap_or_default().into_bytes();
+        Memory { connections, shared: Arc::new(shared), label, events: Events::default() }
     }
 }
 
 /// Asks a server what it offers, over the first of its fabrics that works.
-fn ask(server: &SourceServer, fabrics: &mut Fabrics, source: &Source) -> Result<Asked, MemoryError> {
+pub(super) fn ask(server: &SourceServer, fabrics: &mut Fabrics, source: &Source) -> Result<Asked, MemoryError> {
     let unreachable = |why: String| MemoryError::Unreachable { server: server.name.clone(), why };
     let has_far = |fabric: &&Fabric| matches!(fabric, Fabric::Shm(_) | Fabric::Iwarp(_));
     let mut last = MemoryError::NoFabric { server: server.name.clone() };
@@ -167,7 +174,7 @@ fn ask(server: &SourceServer, fabrics: &mut Fabrics, source: &Source) -> Result<
     Err(last)
 }
 
-fn millis(duration: Duration) -> u64 {
+pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -235,10 +242,10 @@ impl Memory {
         for asked in &mut opening.asked {
             let sent = clock::boot();
             match list(asked, name.as_bytes(), (owner, secret)) {
-                Ok((number, left, regions)) => {
+                Ok((number, left, entries)) => {
                     memory = number;
                     ends = ends.min(over(sent, left));
-                    found.extend(regions.into_iter().map(|region| (region, asked.place.server(), asked.region_bytes)));
+                    found.extend(entries.into_iter().map(|entry| (asked.place.server(), entry, asked.region_bytes)));
                 }
                 Err(MemoryError::Unknown) => {}
                 Err(error) => failure = failure.or(Some(error)),
@@ -247,19 +254,18 @@ impl Memory {
         if let Some(error) = failure {
             return Err(error);
         }
-        let count = found.iter().map(|&(region, ..)| region).max();
-        let (Some(last), Some(&(_, _, region_bytes))) = (count, found.first()) else {
+        let count = found.iter().map(|(_, entry, _)| entry.region).max();
+        let (Some(last), Some(&(.., region_bytes))) = (count, found.first()) else {
             return Err(opening.none(MemoryError::Unknown));
         };
         let capacity = (u64::from(last) + 1).saturating_mul(region_bytes);
         let mut table = Table::new(capacity, region_bytes, Target { server: 0, epoch: EPOCH })?;
-        for (region, server, _) in found {
-            table.place(region, Target { server, epoch: EPOCH });
+        let mut entries: BTreeMap<u32, Vec<(ServerId, Entry)>> = (0..table.len()).map(|at| (at, Vec::new())).collect();
+        for (server, entry, _) in found {
+            entries.entry(entry.region).or_default().push((server, entry));
         }
-        for region in 0..table.len() {
-            if table.target(region).is_some_and(|target| target.server == 0) {
-                table.lose(region, clock::since_1970());
-            }
+        for (region, entries) in entries {
+            recover(&mut table, &mut opening.asked, memory, region, &entries);
         }
         Ok(opening.finish((memory, owner, secret), (table, ends), options))
     }
@@ -277,7 +283,7 @@ impl Memory {
     /// # Errors
     /// As [`Memory::lane`]; and a server has fewer workers.
     pub fn lane_of(&self, of: &Configuration) -> Result<Lane, MemoryError> {
-        for place in self.shared.servers() {
+        for place in &self.shared.servers() {
             if place.workers() < of.workers {
                 let (server, offered) = (place.name().to_owned(), place.workers());
                 return Err(MemoryError::Workers { server, offered });
@@ -341,6 +347,8 @@ impl Memory {
             match left {
                 Ok(left) => ends = ends.min(over(sent, left)),
                 Err(Trouble::Broken(_)) => shared.lose(place.server()),
+                // All regions have moved away, and the server may have forgotten the memory.
+                Err(Trouble::Refused(..)) if !shared.has_regions(place.server()) => {}
                 Err(trouble) => return Err(failed(trouble, place.name(), MemoryError::Ended)),
             }
         }
@@ -352,16 +360,14 @@ impl Memory {
     }
 
     /// Returns the servers that are lost: to this connection, or to a lane's.
-    fn lost_servers(&mut self) -> Vec<ServerId> {
+    pub(super) fn lost_servers(&mut self) -> Vec<ServerId> {
         for (place, connection) in &mut self.connections {
             connection.progress();
-            if connection.broken().is_some() {
+            if connection.broken().is_some() && !self.shared.is_gone(place.server()) {
                 self.shared.lose(place.server());
             }
         }
-        let table = self.shared.table();
-        let has = |server| (0..table.len()).any(|region| table.target(region).is_some_and(|at| at.server == server));
-        self.connections.iter().map(|(place, _)| place.server()).filter(|&server| !has(server)).collect()
+        self.shared.now().1
     }
 
     /// Returns the regions that are lost, and the bytes of a region. It looks whether servers are gone, and does not wait.
@@ -388,6 +394,9 @@ impl Memory {
         let lost = self.lost_servers();
         for (place, connection) in self.connections.iter_mut().filter(|(place, _)| !lost.contains(&place.server())) {
             if let Err(trouble) = end(connection, self.shared.name().memory) {
+                if matches!(trouble, Trouble::Refused(..)) && !self.shared.has_regions(place.server()) {
+                    continue;
+                }
                 outcome = Err(failed(trouble, place.name(), MemoryError::Ended));
             }
         }
@@ -431,26 +440,40 @@ fn take(
 }
 
 /// Attaches the connection to a memory. Returns its number, the milliseconds that are left, and its regions there.
-fn list(asked: &mut Asked, name: &[u8], (owner, secret): (u64, Secret)) -> Result<(u64, u64, Vec<u32>), MemoryError> {
+fn list(asked: &mut Asked, name: &[u8], (owner, secret): (u64, Secret)) -> Result<(u64, u64, Vec<Entry>), MemoryError> {
     let (mut regions, mut first) = (Vec::new(), 0);
     loop {
         let verb = Verb::List { owner, secret: secret.bytes(), name };
         let request = Request { memory: 0, region: first, epoch: 0, verb };
         let listed = asked.connection.ask(&request, |reply| match reply.answer {
             Answer::List { left_millis, more, entries, .. } => {
-                let live = entries.iter().filter(|entry| entry.state == State::Live && entry.epoch == EPOCH);
-                let live: Vec<u32> = live.map(|entry| entry.region).collect();
-                let last = entries.iter().last().map(|entry| entry.region);
-                Some((reply.memory, left_millis, more.then_some(last).flatten(), live))
+                let entries: Vec<Entry> = entries.iter().collect();
+                let last = entries.last().map(|entry| entry.region);
+                Some((reply.memory, left_millis, more.then_some(last).flatten(), entries))
             }
             _ => None,
         });
-        let (memory, left, more, live) =
+        let (memory, left, more, entries) =
             listed.map_err(|trouble| failed(trouble, asked.place.name(), MemoryError::Unknown))?;
-        regions.extend(live);
+        regions.extend(entries);
         match more.and_then(|last| last.checked_add(1)) {
             Some(next) => first = next,
             None => return Ok((memory, left, regions)),
+        }
+    }
+}
+
+/// Makes a region usable after a move that its former owner did not end, by what the servers that answered have of it.
+fn recover(table: &mut Table, asked: &mut [Asked], memory: u64, region: u32, entries: &[(ServerId, Entry)]) {
+    let now = clock::since_1970();
+    let mut recovery = Recovery::new(table, now, region, entries);
+    while let Step::Ask(ask) = recovery.poll() {
+        let of = asked.iter_mut().find(|asked| asked.place.server() == ask.server);
+        let answer = of.map(|asked| request_step(&mut asked.connection, memory, &ask, &StepParts::default()));
+        match answer {
+            Some(Ok(answer)) => recovery.answered(table, now, &ask, Ok(&answer.marks)),
+            Some(Err(Trouble::Refused(why, _))) => recovery.answered(table, now, &ask, Err(why)),
+            Some(Err(Trouble::Broken(_))) | None => recovery.gone(table, now, ask.server),
         }
     }
 }

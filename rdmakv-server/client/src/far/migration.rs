@@ -1,6 +1,6 @@
 //! Moves of regions between servers, and what is left of a memory when it is opened.
 //!
-//! Nothing calls them yet. A driver asks [`Migration::poll`] for the next step: it sends the request, again after a connection broke, and
+//! A driver asks [`Migration::poll`] for the next step: it sends the request, again after a connection broke, and
 //! passes the answer to [`Migration::answered`]. It reports a server that it gives up by [`Migration::gone`]. Requests are idempotent,
 //! so the driver keeps nothing but which one is under way. [`Recovery`] is called in the same way.
 //!
@@ -28,44 +28,12 @@
 
 use super::faults::is_planted;
 use super::table::{ServerId, Table, Target};
+pub use rdmakv_proto::far::marks::Marks;
 use rdmakv_proto::far::messages::{Entry, Refusal, State};
 use std::time::Duration;
 
-/// Bytes of a page that is marked.
-const PAGE: u64 = 4096;
 /// Epochs of a region from one loss to the next.
 const EPOCHS: u32 = 1 << 16;
-
-/// Pages of a region, a bit each, the lowest bit of a byte first.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Marks(Vec<u8>);
-
-impl Marks {
-    /// Returns marks for a region of so many bytes, none of them set.
-    pub fn new(region_bytes: u64) -> Self {
-        Self(vec![0; region_bytes.div_ceil(PAGE).div_ceil(8) as usize])
-    }
-
-    /// Marks the pages of a range. Pages beyond the region are left out.
-    pub fn set(&mut self, offset: u64, length: u64) {
-        let Some(last) = length.checked_sub(1).map(|last| offset.saturating_add(last) / PAGE) else { return };
-        for page in offset / PAGE..=last.min(self.0.len() as u64 * 8) {
-            if let Some(byte) = self.0.get_mut((page / 8) as usize) {
-                *byte |= 1 << (page % 8);
-            }
-        }
-    }
-
-    /// Adds those of a server. Pages beyond the region are left out.
-    pub fn merge(&mut self, others: &[u8]) {
-        self.0.iter_mut().zip(others).for_each(|(ours, theirs)| *ours |= theirs);
-    }
-
-    /// Returns the bytes, as they lie in messages.
-    pub fn bytes(&self) -> &[u8] {
-        &self.0
-    }
-}
 
 /// A request to a server about the region.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -190,6 +158,11 @@ impl Migration {
     /// Returns the region.
     pub fn region(&self) -> u32 {
         self.region
+    }
+
+    /// Returns whether no step is left.
+    pub fn has_ended(&self) -> bool {
+        matches!(self.phase, Phase::Done(_))
     }
 
     /// Returns the next step. `oldest` is the lowest number of the accesses under way, [of all lanes](super::table::Accesses::oldest).

@@ -53,8 +53,10 @@
 //! # Service levels and moves
 //!
 //! [`create_for`] makes a memory with the cheapest configuration that meets a service level: by a model, or by measuring.
-//! `rdmakv far model` measures configurations, and `rdmakv far plan` finds the cheapest that meets a level. Moves of regions are decisions
-//! that nothing carries out yet.
+//! `rdmakv far model` measures configurations, and `rdmakv far plan` finds the cheapest that meets a level.
+//!
+//! [`Memory::migrate`] moves regions to another server of the client while lanes go on. [`Memory::tend`] does so when a server says that it
+//! stops. A server reads regions from those of its `--far-peers`.
 //!
 //! * [`memory`](Memory), [`lane`](Lane): the memory, and a thread's accesses. [`runner`](Runner): its procedures.
 //! * [`mod@bench`]: the speed of one configuration. [`measure`]: that of all that are worth it, for a model.
@@ -65,7 +67,7 @@
 //! * [`search`]: the cheapest configuration of a level. [`picture`] shows a model, a level and the choice.
 //! * [`simulated`]: a fabric of formulas, by which the search is tested.
 //! * [`table`]: which server has each region, and where an access goes.
-//! * [`migration`]: how a region moves to another server, and what an open finds of it.
+//! * [`Moving`]: a move, step by step. [`migration`]: how a region moves to another server, and what an open finds of it.
 
 mod batches;
 pub mod bench;
@@ -79,6 +81,7 @@ pub mod measure;
 mod memory;
 pub mod migration;
 pub mod model;
+mod moves;
 mod order;
 pub mod picture;
 mod run;
@@ -88,15 +91,18 @@ pub mod search;
 mod shared;
 pub mod simulated;
 pub mod slo;
+mod steps;
 pub mod table;
 
 pub use lane::{Buffer, Lane, Ticket};
 pub use level::{LevelError, Terms, create_for};
 pub use memory::{BATCH_MAX, DEPTH_MAX, Memory, NAME_MAX, Options};
+pub use moves::{Moved, Moving, Stepped};
 pub use rdmakv_proto::far::procedures::{Bucket, Cas64, Filter, Procedure, Walk};
 pub use run::{Outcome, RunEnd, RunError};
 pub use runner::{RunTicket, Runner};
 pub use shared::{NoSecret, Secret};
+pub use steps::Event;
 pub use table::{AccessError, MemoryError};
 
 use crate::address::Fabric;
@@ -118,4 +124,11 @@ pub(crate) struct SourceServer {
     /// As the user named it.
     pub(crate) name: String,
     pub(crate) fabrics: Vec<Fabric>,
+}
+
+impl SourceServer {
+    /// Returns whether a user means this server: by its name, or by one of its addresses.
+    fn has_name(&self, name: &str) -> bool {
+        self.name == name || self.fabrics.iter().any(|fabric| fabric.to_string() == name)
+    }
 }

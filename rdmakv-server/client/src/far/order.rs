@@ -2,41 +2,38 @@
 //!
 //! A fabric completes in that order. Over shared memory a completed write is acked. Over `iwarp` it has only left this side by then; a
 //! read that was posted after the write, and has completed, acks it. Where no such read comes by itself, the lane posts one of 8 bytes.
-//! It does so after at most half as many writes as may be under way, and when a write is waited for.
+//! It does so after at most half as many writes as may be under way, and when a write is waited for. `P` is a part of an access.
 
 use std::collections::VecDeque;
 
-/// Names an access of the lane.
-pub(super) type Op = u64;
-
 /// An access, or a read that acks writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(super) enum Kind<P> {
     /// Part of a read.
-    Read(Op),
+    Read(P),
     /// Part of a write.
-    Write(Op),
+    Write(P),
     /// A read that acks writes.
     Ack,
 }
 
 /// See the module.
 #[derive(Clone, Debug)]
-pub(super) struct Order {
+pub(super) struct Order<P> {
     /// Whether the completion of a write acks it.
     acks_by_completion: bool,
     depth: usize,
     /// Posted and not completed.
-    posted: VecDeque<(u64, Kind)>,
+    posted: VecDeque<(u64, Kind<P>)>,
     /// Writes that were completed and are not acked.
-    written: VecDeque<Op>,
+    written: VecDeque<P>,
     /// Writes that no read was posted after.
     unread: usize,
     /// Whether a read that acks writes is under way.
     is_acking: bool,
 }
 
-impl Order {
+impl<P> Order<P> {
     /// Returns an order in which `depth` accesses may be under way.
     pub(super) fn new(depth: usize, acks_by_completion: bool) -> Self {
         Self {
@@ -55,7 +52,7 @@ impl Order {
     }
 
     /// Notes what was posted by this name.
-    pub(super) fn post(&mut self, id: u64, kind: Kind) {
+    pub(super) fn post(&mut self, id: u64, kind: Kind<P>) {
         match kind {
             Kind::Write(_) => self.unread += usize::from(!self.acks_by_completion),
             Kind::Read(_) => self.unread = 0,
@@ -75,19 +72,19 @@ impl Order {
         self.unread >= enough && !self.is_acking
     }
 
-    /// Notes a completion. Adds the accesses to `ended` of which a part ends by it. Returns false if it is of no part that was posted.
-    pub(super) fn complete(&mut self, id: u64, ended: &mut Vec<Op>) -> bool {
+    /// Notes a completion. Adds the parts to `ended` that end by it. Returns false if it is of no part that was posted.
+    pub(super) fn complete(&mut self, id: u64, ended: &mut Vec<P>) -> bool {
         if self.posted.front().is_none_or(|&(first, _)| first != id) {
             return false;
         }
         match self.posted.pop_front() {
-            Some((_, Kind::Write(op))) if self.acks_by_completion => ended.push(op),
-            Some((_, Kind::Write(op))) => self.written.push_back(op),
+            Some((_, Kind::Write(part))) if self.acks_by_completion => ended.push(part),
+            Some((_, Kind::Write(part))) => self.written.push_back(part),
             Some((_, kind)) => {
                 // All that was completed before it was posted before it.
                 ended.extend(self.written.drain(..));
                 match kind {
-                    Kind::Read(op) => ended.push(op),
+                    Kind::Read(part) => ended.push(part),
                     _ => self.is_acking = false,
                 }
             }
@@ -96,10 +93,10 @@ impl Order {
         true
     }
 
-    /// Returns the accesses with parts that have not ended. They never do, because the connection is gone.
-    pub(super) fn give_up(&mut self) -> Vec<Op> {
+    /// Returns the parts that have not ended. They never do, because the connection is gone.
+    pub(super) fn give_up(&mut self) -> Vec<P> {
         let posted = self.posted.drain(..).filter_map(|(_, kind)| match kind {
-            Kind::Read(op) | Kind::Write(op) => Some(op),
+            Kind::Read(part) | Kind::Write(part) => Some(part),
             Kind::Ack => None,
         });
         let ended = posted.chain(self.written.drain(..)).collect();
@@ -138,12 +135,12 @@ mod tests {
                     completed += 1;
                 }
                 let last_read = posted[..completed as usize].iter().rposition(|kind| !matches!(kind, Kind::Write(_)));
-                let expected: Vec<Op> = posted[..last_read.map_or(0, |at| at + 1)].iter().filter_map(|kind| match kind {
+                let expected: Vec<u64> = posted[..last_read.map_or(0, |at| at + 1)].iter().filter_map(|kind| match kind {
                     Kind::Read(op) | Kind::Write(op) => Some(*op),
                     Kind::Ack => None,
                 }).collect();
                 prop_assert_eq!(&acked, &expected);
-                let is_access = |kind: &&Kind| **kind != Kind::Ack;
+                let is_access = |kind: &&Kind<u64>| **kind != Kind::Ack;
                 prop_assert!(posted.iter().filter(is_access).count() - acked.len() <= depth);
             }
             // What is waited for ends.

@@ -3,6 +3,7 @@
 use super::Source;
 use super::configuration::Configuration;
 use super::connection::{Connection, Trouble};
+use super::migration::{Ask, Migration, Step};
 use super::table::{MemoryError, ServerId, Table};
 use crate::address::Fabric;
 use crate::domains::Fabrics;
@@ -11,9 +12,13 @@ use rdmakv_proto::clock;
 use rdmakv_proto::far::messages::{Answer, Refusal, Request, Secret as Bytes, Verb};
 use std::fmt;
 use std::str::FromStr;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
+
+/// How long a lane waits for a change at most, before it looks at its connections.
+pub(super) const ROUND: Duration = Duration::from_millis(20);
 
 /// Opens a memory. It is printed and read as 32 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
@@ -79,14 +84,31 @@ pub(super) struct Shared {
     configuration: Configuration,
     /// Counts the lanes.
     lanes: AtomicU32,
-    servers: Vec<Place>,
-    table: Mutex<Table>,
+    state: Mutex<State>,
+    /// Rung at each change of the table.
+    changed: Condvar,
+    /// The number of the table's last change.
     change: AtomicU64,
+    /// How many servers there are.
+    arrivals: AtomicUsize,
+    /// The oldest access of each lane, by the number of the table's change.
+    oldest: Mutex<Vec<Weak<AtomicU64>>>,
     /// When its time is over, in nanoseconds of the boot clock.
     ends: AtomicU64,
 }
 
-/// A server that has regions.
+/// The part of it that moves change.
+struct State {
+    table: Table,
+    /// Servers are only added.
+    servers: Vec<Place>,
+    /// Servers that are lost.
+    gone: Vec<ServerId>,
+    /// The region that moves.
+    moving: Option<Migration>,
+}
+
+/// A server that has regions, or had some.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     server: ServerId,
@@ -114,6 +136,11 @@ impl Place {
         &self.name
     }
 
+    /// Returns whether a user means this server: by its name, or by the address at which it is reached.
+    pub(super) fn has_name(&self, name: &str) -> bool {
+        self.name == name || self.fabric.to_string() == name
+    }
+
     pub(super) fn fabric(&self) -> &Fabric {
         &self.fabric
     }
@@ -137,9 +164,11 @@ impl Shared {
             name,
             configuration,
             lanes: AtomicU32::new(0),
-            servers,
             change: AtomicU64::new(table.change()),
-            table: Mutex::new(table),
+            arrivals: AtomicUsize::new(servers.len()),
+            state: Mutex::new(State { table, servers, gone: Vec::new(), moving: None }),
+            changed: Condvar::new(),
+            oldest: Mutex::default(),
             ends: AtomicU64::new(ends),
         }
     }
@@ -173,33 +202,168 @@ impl Shared {
         &self.name
     }
 
-    pub(super) fn servers(&self) -> &[Place] {
-        &self.servers
+    pub(super) fn servers(&self) -> Vec<Place> {
+        lock(&self.state).servers.clone()
+    }
+
+    /// Returns how many servers there are.
+    pub(super) fn arrivals(&self) -> usize {
+        self.arrivals.load(Acquire)
+    }
+
+    /// Adds a server, to which lanes connect before a region is there.
+    pub(super) fn add_server(&self, place: &Place) {
+        let mut state = lock(&self.state);
+        if state.servers.iter().all(|known| known.server != place.server) {
+            state.servers.push(place.clone());
+            self.arrivals.store(state.servers.len(), Release);
+        }
+    }
+
+    pub(super) fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// Returns the domains of connections.
+    pub(super) fn fabrics(&self) -> MutexGuard<'_, Fabrics> {
+        lock(&self.fabrics)
     }
 
     pub(super) fn is_over(&self) -> bool {
         clock::boot() >= self.ends.load(Relaxed)
     }
 
-    /// Returns the table's last change.
+    /// Returns the number of the table's last change. A lane that published its oldest access before learns of each change that the driver
+    /// of a move made before it looked at that access.
     pub(super) fn change(&self) -> u64 {
-        self.change.load(Acquire)
+        self.change.load(SeqCst)
     }
 
     pub(super) fn table(&self) -> Table {
-        lock(&self.table).clone()
+        lock(&self.state).table.clone()
     }
 
-    /// Notes that a server is lost, and all regions that it had.
+    /// Returns the table, and the servers that are lost.
+    pub(super) fn now(&self) -> (Table, Vec<ServerId>) {
+        let state = lock(&self.state);
+        (state.table.clone(), state.gone.clone())
+    }
+
+    /// Returns whether a server has a region that is not lost.
+    pub(super) fn has_regions(&self, server: ServerId) -> bool {
+        let table = &lock(&self.state).table;
+        (0..table.len()).any(|region| table.target(region).is_some_and(|at| at.server == server))
+    }
+
+    pub(super) fn is_gone(&self, server: ServerId) -> bool {
+        lock(&self.state).gone.contains(&server)
+    }
+
+    /// Tells lanes of changes of the table.
+    fn publish(&self, state: &State) {
+        self.change.store(state.table.change(), SeqCst);
+        self.changed.notify_all();
+    }
+
+    /// Waits for a change after this one, but not for long.
+    pub(super) fn wait_for_change(&self, after: u64) {
+        let state = lock(&self.state);
+        if state.table.change() == after {
+            drop(self.changed.wait_timeout(state, ROUND));
+        }
+    }
+
+    /// Notes that a server is lost, and all regions that it had. The region that moves may be at the other server.
     pub(super) fn lose(&self, server: ServerId) {
-        let mut table = lock(&self.table);
+        let mut state = lock(&self.state);
+        let State { table, gone, moving, .. } = &mut *state;
+        if !gone.contains(&server) {
+            gone.push(server);
+        }
         let since = clock::since_1970();
-        for region in 0..table.len() {
+        let mut moves = None;
+        if let Some(moving) = moving.as_mut().filter(|moving| !moving.has_ended()) {
+            moving.gone(table, since, server);
+            moves = Some(moving.region()).filter(|_| !moving.has_ended());
+        }
+        for region in (0..table.len()).filter(|&region| Some(region) != moves) {
             if table.target(region).is_some_and(|target| target.server == server) {
                 table.lose(region, since);
             }
         }
-        self.change.store(table.change(), Release);
+        self.publish(&state);
+    }
+
+    /// Returns the number of a lane's oldest access, which the lane sets.
+    pub(super) fn join(&self) -> Arc<AtomicU64> {
+        let own = Arc::new(AtomicU64::new(u64::MAX));
+        lock(&self.oldest).push(Arc::downgrade(&own));
+        own
+    }
+
+    /// Returns the lowest number of an access under way, of all lanes.
+    fn oldest(&self) -> u64 {
+        let mut all = lock(&self.oldest);
+        all.retain(|lane| lane.strong_count() > 0);
+        all.iter().filter_map(Weak::upgrade).map(|lane| lane.load(SeqCst)).min().unwrap_or(u64::MAX)
+    }
+
+    /// Begins to move a region. Returns false if it is lost or there already, or another one moves.
+    pub(super) fn begin_move(&self, region: u32, to: ServerId) -> bool {
+        let mut state = lock(&self.state);
+        let State { table, moving, .. } = &mut *state;
+        if moving.is_some() {
+            return false;
+        }
+        *moving = Migration::new(table, region, to);
+        let is_begun = moving.is_some();
+        self.publish(&state);
+        is_begun
+    }
+
+    /// Returns the next step of the move, if there is one.
+    pub(super) fn next_step(&self) -> Option<Step> {
+        // Before the lock: lanes take both locks in turn.
+        let oldest = self.oldest();
+        lock(&self.state).moving.as_mut().map(|moving| moving.poll(oldest))
+    }
+
+    /// Takes the answer to a request of the move.
+    pub(super) fn answered(&self, ask: &Ask, answer: Result<&[u8], Refusal>) {
+        let mut state = lock(&self.state);
+        let State { table, moving, .. } = &mut *state;
+        if let Some(moving) = moving {
+            moving.answered(table, clock::since_1970(), ask, answer);
+        }
+        self.publish(&state);
+    }
+
+    /// Gives the move up, unless COMMIT was sent. Returns whether it is given up.
+    pub(super) fn give_up(&self) -> bool {
+        let mut state = lock(&self.state);
+        let State { table, moving, .. } = &mut *state;
+        let is_given_up = moving.as_mut().is_some_and(|moving| moving.give_up(table));
+        self.publish(&state);
+        is_given_up
+    }
+
+    /// Ends the move: another one may begin.
+    pub(super) fn end_move(&self) {
+        lock(&self.state).moving = None;
+    }
+
+    /// Marks pages that are about to be written, if the region moves.
+    pub(super) fn mark(&self, region: u32, offset: u64, length: u64) {
+        if let Some(moving) = &mut lock(&self.state).moving
+            && moving.region() == region
+        {
+            moving.mark(offset, length);
+        }
+    }
+
+    /// Returns the pages that were written while the region moved.
+    pub(super) fn marks(&self) -> Vec<u8> {
+        lock(&self.state).moving.as_ref().map_or_else(Vec::new, |moving| moving.marks().bytes().to_vec())
     }
 
     /// Connects to a server, and attaches the connection to the memory.

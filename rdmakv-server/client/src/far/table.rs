@@ -129,6 +129,20 @@ pub enum MemoryError {
         /// Its workers.
         offered: u32,
     },
+    /// A server is none of the client's.
+    #[error("move far memory: {server} is no server of it: name one of the client's servers")]
+    UnknownServer {
+        /// The server, as it was given.
+        server: String,
+    },
+    /// A region stays where it is.
+    #[error("move far memory, region {region}: {why}")]
+    NotMoved {
+        /// The region.
+        region: u32,
+        /// Why, and what to do.
+        why: String,
+    },
     /// This system lacks something.
     #[error("make far memory: {what}: free some memory")]
     System {
@@ -319,6 +333,12 @@ impl Table {
     pub fn target(&self, region: u32) -> Option<Target> {
         let at = self.regions.get(region as usize)?;
         (!matches!(at.writes, Writes::Lost { .. })).then_some(at.target)
+    }
+
+    /// Returns whether a region moves: its writes are marked or paused.
+    pub(super) fn is_moving(&self, region: u32) -> bool {
+        let region = self.regions.get(region as usize);
+        region.is_some_and(|region| matches!(region.writes, Writes::Marked | Writes::Paused { .. }))
     }
 
     /// Puts a region where it is, with its writes unpaused. Returns the change's number. Writes that were queued go there.

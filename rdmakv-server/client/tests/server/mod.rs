@@ -1,8 +1,8 @@
 //! The real server on free ports, in a process of its own that ends with the test: this test program, run once more.
 #![allow(dead_code, reason = "shared by tests")]
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Arguments of the server, a line each, for the process that is to be one.
@@ -21,6 +21,8 @@ fn serve() {
 /// A server that has printed where it listens.
 pub(crate) struct Server {
     process: Child,
+    /// Kept open: the harness writes a line after a minute, and ends where it cannot.
+    _output: BufReader<ChildStdout>,
     pub(crate) lines: Vec<String>,
 }
 
@@ -36,13 +38,25 @@ impl Server {
             .expect("the server starts");
         let mut lines = Vec::new();
         // The line about memory is the last one.
-        for line in BufReader::new(process.stdout.take().unwrap()).lines() {
+        let mut output = BufReader::new(process.stdout.take().unwrap());
+        for line in output.by_ref().lines() {
             lines.push(line.unwrap());
             if lines.last().unwrap().contains("SIGTERM") {
                 break;
             }
         }
-        Self { process, lines }
+        Self { process, _output: output, lines }
+    }
+
+    /// Asks it to stop.
+    pub(crate) fn terminate(&self) {
+        let process = rustix::process::Pid::from_child(&self.process);
+        rustix::process::kill_process(process, rustix::process::Signal::TERM).expect("it is there");
+    }
+
+    /// Waits for its end. Returns whether it ended well.
+    pub(crate) fn wait(&mut self) -> bool {
+        self.process.wait().is_ok_and(|status| status.success())
     }
 
     pub(crate) fn address(&self, kind: &str) -> String {

@@ -1,7 +1,6 @@
 //! The messages of far memory: the bodies of the kinds FAR of a [fabric connection](crate::messages).
 //!
-//! So far a server carries out OFFER, TAKE without a source, TAGS of accesses, BATCH, RENEW, LIST, DROP, RUN and END. It refuses the
-//! others as *unable*. Numbers are little-endian:
+//! So far a server refuses CODE as *unable*. Numbers are little-endian:
 //!
 //! ```text
 //! client 7 FAR
@@ -14,7 +13,8 @@
 //!       1 OFFER  nothing: asks how much there is room for
 //!       2 TAKE   u32 regions, from `region` on, u32 zero, u64 milliseconds, u64 owner, secret, name, source: takes them. With a
 //!                source they are copies, not live yet. The secret is zero where the server draws it
-//!       3 TAGS   u8 1 of a move, which has the server note the pages that procedures write from now on; 0 of the owner's accesses
+//!       3 TAGS   u8 1 of a move, which has the server note the pages that procedures write from now on; 0 of the owner's accesses;
+//!                2 by another server, which reads: then the token. It needs no login
 //!       4 BATCH  a batch of reads and writes. `region` is the number of the lane, by which it has its worker
 //!       5 RENEW  u64 milliseconds
 //!       6 LIST   u64 owner, secret, name: attaches the connection to a memory of that name, or to `memory`, and lists
@@ -49,12 +49,12 @@
 //!                3 copying, 4 frozen, 5 moved
 //!       7 FREEZE u32 bytes of marks, marks: pages that procedures wrote
 //!       8 PULL   u32 CRC32C of the region after the last one, otherwise 0
-//!       9 COMMIT segments to read by, segments to write by
+//!       9 COMMIT segments to read by, segments to write by: none where each connection asks for its own by TAGS
 //!      13 RUN    u64 request, u8 status (0 done  1 hops  2 bytes  3 time  4 full  5 elsewhere  6 failed  7 frozen), 3 bytes zero,
 //!                u32 bytes read, u32 microseconds, both so far, u64 at, u16 length, the arguments by which it goes on, u16
 //!                length, the reply
 //!      14 CODE   u32 procedure
-//!      32 NOTICE u64 milliseconds until the server stops. Not asked for
+//!      32 NOTICE u64 milliseconds until the server stops. Not asked for: its message has number 0, and it is about all memories
 //!      others    nothing
 //!
 //! secret, token 16 bytes; name, address: u8 length, then the bytes
@@ -124,6 +124,7 @@ pub enum Verb<'a> {
     Run(Run<'a>),
     Code { length: u32, at: u32, part: &'a [u8] },
     End,
+    TagsByToken { token: Token },
 }
 
 /// The server that a copy is read from.
@@ -574,6 +575,7 @@ impl<'a> Verb<'a> {
             Self::Run(_) => verb::RUN,
             Self::Code { .. } => verb::CODE,
             Self::End => verb::END,
+            Self::TagsByToken { .. } => verb::TAGS,
         }
     }
 
@@ -586,7 +588,11 @@ impl<'a> Verb<'a> {
                 let (millis, owner, secret) = (fields.u64()?, fields.u64()?, fields.array()?);
                 Self::Take { regions, millis, owner, secret, name: fields.text()?, source: fields.source()? }
             }
-            verb::TAGS => Self::Tags { moves: fields.yes()? },
+            verb::TAGS => match fields.u8()? {
+                of @ (0 | 1) => Self::Tags { moves: of == 1 },
+                2 => Self::TagsByToken { token: fields.array()? },
+                _ => return Err(Malformed("tags of no kind")),
+            },
             verb::BATCH => Self::Batch { batch: fields.rest() },
             verb::RENEW => Self::Renew { millis: fields.u64()? },
             verb::LIST => Self::List { owner: fields.u64()?, secret: fields.array()?, name: fields.text()? },
@@ -627,6 +633,10 @@ impl<'a> Verb<'a> {
                 }
             }
             Self::Tags { moves } => into.push(moves.into()),
+            Self::TagsByToken { token } => {
+                into.push(2);
+                into.extend_from_slice(&token);
+            }
             Self::Batch { batch } => into.extend_from_slice(batch),
             Self::Renew { millis } => put_u64(into, &[millis]),
             Self::List { owner, secret, name } => {

@@ -6,7 +6,9 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crc_fast::{CrcAlgorithm, Digest};
 use frrwp::fabric::shm::{Sharing, ShmArena, ShmDomain, ShmError};
+use mrrc::volatile_copy;
 use rdmakv_proto::far::batch::Status;
 
 /// Makes memory for regions.
@@ -69,6 +71,20 @@ impl Part {
     /// Returns the bytes of a region.
     pub(in crate::fabric) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Returns the CRC32C of the region.
+    #[expect(unsafe_code, reason = "its owner may write there")]
+    pub(super) fn sum(&self) -> u32 {
+        let (mut sum, mut piece) = (Digest::new(CrcAlgorithm::Crc32Iscsi), vec![0; 64 << 10]);
+        for at in (0..self.bytes).step_by(piece.len()) {
+            let length = piece.len().min(self.bytes - at);
+            // SAFETY: `volatile_copy` requires that both ranges are accessible and that no reference to the region is used. It has so many bytes
+            // there, and this process makes no reference to a region's bytes. `piece` is as long.
+            unsafe { volatile_copy(self.address().wrapping_add(at), piece.as_mut_ptr(), length) };
+            sum.update(&piece[..length]);
+        }
+        sum.finalize() as u32
     }
 
     fn range(&self) -> Range<usize> {

@@ -73,6 +73,14 @@ impl<'a> Operations<'a> {
         })
     }
 
+    /// Returns the writes: the region of each, the first byte and the length.
+    pub(super) fn writes(&self) -> impl Iterator<Item = (u32, u64, u64)> {
+        self.list.iter().filter_map(|operation| match *operation {
+            Operation::Write { region, offset, data } => Some((region, offset, data.len() as u64)),
+            Operation::Read { .. } => None,
+        })
+    }
+
     /// Returns how many read, and how many write.
     pub(super) fn counts(&self) -> (u64, u64) {
         let writes = self.accesses().filter(|(_, writes)| *writes).count();

@@ -1,12 +1,13 @@
 //! Far memory: regions of this server's memory that clients own, and read and write by themselves.
 //!
-//! Clients ask for regions by [messages](rdmakv_proto::far::messages). The server carries out OFFER, TAKE, TAGS, BATCH, RENEW, LIST, DROP,
-//! RUN and END. It refuses those of moves, and CODE, as *unable*.
+//! Clients ask for regions by [messages](rdmakv_proto::far::messages), and move them between servers. The server refuses
+//! CODE as *unable*.
 //!
 //! * [`offers`]: which client has which region, until when.
 //! * [`places`]: which parts of the arena are free, in use, or may still be written by a former owner.
 //! * `arena`: the memory of regions.
 //! * `tags`: by which keys connections access regions.
+//! * `moves`: the tokens of regions that move, and the pages that procedures wrote. `pull`: reads regions from other servers.
 //! * `batches`: reads and writes that this server's CPU carries out. `workers`: in whose turn.
 //! * `procedures`: programs that run here. `runs`: over which regions.
 //! * `options`: the flags.
@@ -14,11 +15,13 @@
 
 mod arena;
 mod batches;
+mod moves;
 pub mod offers;
 mod options;
 mod owner;
 pub mod places;
 mod procedures;
+mod pull;
 mod runs;
 mod tags;
 mod workers;

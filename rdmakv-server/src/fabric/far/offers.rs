@@ -412,7 +412,8 @@ impl Offers {
             return Err(Refusal::State.into());
         }
         let place = region.place.take();
-        if to == 0 {
+        // A copy that was given up has never been here, and may come again in the same epoch.
+        if to == 0 || matches!(region.phase, Phase::Copying { .. }) {
             memory.regions.remove(&number);
         } else if !matches!(region.phase, Phase::Moved { .. }) {
             region.phase = Phase::Moved { to, until };
@@ -498,13 +499,36 @@ impl Offers {
     ///
     /// # Errors
     ///
-    /// The connection is not attached to such a memory, or the region is not here, or of another epoch.
+    /// The connection is not attached to such a memory, or the region is not here, a copy, or of another epoch.
     pub fn reach(&mut self, caller: &Caller, memory: u64, region: u32, epoch: u32) -> Result<u32, Refused> {
         let region = self.memory(caller, memory)?.regions.get(&region).ok_or(Refusal::Unknown)?;
         if region.epoch != epoch {
             return Err(Refusal::Stale.into());
         }
-        region.place.ok_or(Refusal::State.into())
+        match region.phase {
+            Phase::Copying { .. } => Err(Refusal::State.into()),
+            _ => region.place.ok_or(Refusal::State.into()),
+        }
+    }
+
+    /// Returns the place of a copy, into which the server reads.
+    ///
+    /// # Errors
+    ///
+    /// The connection is not attached to such a memory, or the region is no copy, or of another epoch.
+    pub fn copying(&mut self, caller: &Caller, memory: u64, region: u32, epoch: u32) -> Result<u32, Refused> {
+        let region = self.memory(caller, memory)?.regions.get(&region).ok_or(Refusal::Unknown)?;
+        match region.phase {
+            _ if region.epoch != epoch => Err(Refusal::Stale.into()),
+            Phase::Copying { .. } => region.place.ok_or(Refusal::State.into()),
+            _ => Err(Refusal::State.into()),
+        }
+    }
+
+    /// Returns whether a region is here in this epoch.
+    pub fn has_epoch(&self, memory: u64, region: u32, epoch: u32) -> bool {
+        let region = self.memories.get(&memory).and_then(|memory| memory.regions.get(&region));
+        region.is_some_and(|region| region.epoch == epoch && region.place.is_some())
     }
 
     /// Returns the places of regions that the caller accesses in a batch, each with whether it is written. A region has none where it is

@@ -34,6 +34,21 @@ pub(in crate::fabric) struct FarFlags {
     /// one-sidedly only
     #[arg(long = "far-threads", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(..=WORKERS))]
     workers: u32,
+    /// Servers from which regions are moved here, by addresses that clients use: shm:@NAME, iwarp:HOST:PORT, or iwarp:HOST for any port.
+    /// Put commas between several (default: none)
+    #[arg(long = "far-peers", value_name = "ADDRESSES", value_delimiter = ',', value_parser = peer)]
+    peers: Vec<String>,
+    /// At SIGTERM, how long clients may take to move their regions to other servers before this one stops: 30s, 10m. A second SIGTERM
+    /// stops it at once (default: it does not wait)
+    #[arg(long = "far-notice", value_name = "TIME", value_parser = time)]
+    notice: Option<Duration>,
+}
+
+fn peer(text: &str) -> Result<String, String> {
+    let is_one = ["shm:", "iwarp:"].iter().any(|start| text.strip_prefix(start).is_some_and(|rest| !rest.is_empty()));
+    is_one
+        .then(|| text.to_owned())
+        .ok_or_else(|| "an address is needed: shm:@NAME, iwarp:HOST:PORT or iwarp:HOST".into())
 }
 
 fn size(text: &str) -> Result<u64, String> {
@@ -82,7 +97,14 @@ impl FarFlags {
         if !is_reachable {
             return Err("--far: clients reach it over shm: or iwarp:, and no --fabric is one".to_owned());
         }
-        Ok(Some(FarPlan { regions, region_bytes: self.region, longest: self.longest, workers: self.workers }))
+        Ok(Some(FarPlan {
+            regions,
+            region_bytes: self.region,
+            longest: self.longest,
+            workers: self.workers,
+            peers: self.peers.clone(),
+            notice: self.notice,
+        }))
     }
 }
 
@@ -107,7 +129,9 @@ mod tests {
     fn sizes_are_whole_regions() {
         assert_eq!(plan("", false), Ok(None));
         let day = Duration::from_secs(24 * 3600);
-        let of = |regions, region_bytes, longest| Ok(Some(FarPlan { regions, region_bytes, longest, workers: 1 }));
+        let of = |regions, region_bytes, longest| {
+            Ok(Some(FarPlan { regions, region_bytes, longest, workers: 1, peers: Vec::new(), notice: None }))
+        };
         assert_eq!(plan("--far 100", true), of(6, 16 << 20, day));
         assert_eq!(plan("--far 1g --far-region 2m --far-longest 30s", true), of(512, 2 << 20, Duration::from_secs(30)));
         assert_eq!(
@@ -115,6 +139,18 @@ mod tests {
             of(1, 2 << 20, Duration::from_secs(600))
         );
         assert_eq!(plan("--far 16m --far-threads 0", true).unwrap().unwrap().workers, 0);
+        let plan = plan("--far 16m --far-peers shm:@other,iwarp:10.0.0.2,iwarp:10.0.0.3:7471", true).unwrap().unwrap();
+        for (address, is_peer) in [
+            ("shm:@other", true),
+            ("shm:@other:1", false),
+            ("iwarp:10.0.0.2:1", true),
+            ("iwarp:10.0.0.21:1", false),
+            ("iwarp:10.0.0.2:x", false),
+            ("iwarp:10.0.0.3:7471", true),
+            ("iwarp:10.0.0.3:7472", false),
+        ] {
+            assert_eq!(plan.has_peer(address), is_peer, "{address}");
+        }
     }
 
     #[test]
@@ -128,6 +164,7 @@ mod tests {
             ("--far 1g --far-longest 3d", "a time is needed"),
             ("--far 1g --far-longest 0s", "a time is needed"),
             ("--far 1g --far-threads 257", "256"),
+            ("--far 1g --far-peers 10.0.0.1", "an address is needed"),
         ] {
             let error = plan(arguments, true).unwrap_err();
             assert!(error.contains(words), "{arguments}: {error}");

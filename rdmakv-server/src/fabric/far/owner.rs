@@ -8,18 +8,20 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use frrwp::fabric::shm::ShmDomain;
 use rdmakv_proto::clock;
 use rdmakv_proto::far::batch::Status;
-use rdmakv_proto::far::messages::{Refusal, Run, Secret};
+use rdmakv_proto::far::messages::{Refusal, Run, Secret, Source, Token};
 
 use super::super::bell::Bell;
 use super::arena::{Arena, Part};
 use super::batches::{NotDone, Operations};
-use super::offers::{Caller, List, Offers, Refused, Settings, Take};
+use super::moves::Moves;
+use super::offers::{Caller, Freeze, List, Offers, Refused, Settings, Take};
 use super::procedures::Miss;
+use super::pull::{Pages, Pullers, Remote};
 use super::runs::{self, Ended, Regions};
 use super::workers::Workers;
 use crate::log;
@@ -27,11 +29,13 @@ use crate::metrics::{FarCounts, FarGauges, FarReported, FarRuns, add, count};
 
 /// How long a region that moved is known.
 const FORWARD: Duration = Duration::from_secs(60);
+/// How long FREEZE waits for procedures that write: each of them is stopped long before.
+const WRITERS: Duration = Duration::from_secs(5);
 /// The interval at which ends are looked for.
 const ROUND: Duration = Duration::from_millis(200);
 
 /// How much the server offers, and for how long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::fabric) struct FarPlan {
     /// Regions.
     pub(in crate::fabric) regions: u32,
@@ -41,12 +45,25 @@ pub(in crate::fabric) struct FarPlan {
     pub(in crate::fabric) longest: Duration,
     /// Batches that are carried out at a time.
     pub(in crate::fabric) workers: u32,
+    /// Addresses of servers that regions are read from. An `iwarp:` address without a port is all of its host.
+    pub(in crate::fabric) peers: Vec<String>,
+    /// How long clients may move their regions elsewhere before the server stops.
+    pub(in crate::fabric) notice: Option<Duration>,
 }
 
 impl FarPlan {
     /// Returns the bytes of all regions.
     pub(in crate::fabric) fn bytes(&self) -> u64 {
         self.region_bytes * u64::from(self.regions)
+    }
+
+    /// Returns whether regions may be read at this address.
+    pub(super) fn has_peer(&self, address: &str) -> bool {
+        let is_of_host = |host: &str| {
+            let port = address.strip_prefix(host).and_then(|rest| rest.strip_prefix(':'));
+            host.starts_with("iwarp:") && port.is_some_and(|port| port.parse::<u16>().is_ok())
+        };
+        self.peers.iter().any(|peer| peer == address || is_of_host(peer))
     }
 }
 
@@ -68,16 +85,20 @@ pub(in crate::fabric) struct Far {
     /// One thread at a time frees what ended.
     freeing: Mutex<()>,
     fabrics: Mutex<Vec<Weak<dyn Closes>>>,
+    pullers: Pullers,
     connections: AtomicU64,
     workers: Workers,
     counts: FarCounts,
     runs: FarRuns,
+    /// When the server stops, in nanoseconds of the boot clock; 0 as long as it does not.
+    stops: AtomicU64,
     bell: Bell,
 }
 
 #[derive(Debug)]
 struct State {
     offers: Offers,
+    moves: Moves,
     /// The memory of places that are in use, or being freed.
     parts: BTreeMap<u32, Part>,
     /// Freed places with tags that may be open.
@@ -113,15 +134,24 @@ impl Far {
         let (parts, logins) = (BTreeMap::new(), Vec::new());
         Self {
             server: rand::random::<u64>().max(1),
-            plan,
             arena: Arena::new(domain, plan.region_bytes),
-            state: Mutex::new(State { offers, parts, revoking: Vec::new(), leaving: Vec::new(), logins }),
+            state: Mutex::new(State {
+                offers,
+                moves: Moves::default(),
+                parts,
+                revoking: Vec::new(),
+                leaving: Vec::new(),
+                logins,
+            }),
             freeing: Mutex::default(),
             fabrics: Mutex::default(),
+            pullers: Pullers::default(),
             connections: AtomicU64::new(1),
             workers: Workers::new(plan.workers),
+            plan,
             counts: FarCounts::default(),
             runs: FarRuns::default(),
+            stops: AtomicU64::new(0),
             bell: Bell::default(),
         }
     }
@@ -165,11 +195,39 @@ impl Far {
 
     /// Returns how many regions a login can take.
     pub(in crate::fabric) fn room(&self, login: u32) -> u32 {
-        self.state().offers.room(login)
+        if self.stops_within().is_some() { 0 } else { self.state().offers.room(login) }
     }
 
-    /// Takes regions, and makes memory for those that are new.
-    pub(in crate::fabric) fn take(&self, caller: &Caller, take: &Take<'_>) -> Result<Secret, Refused> {
+    /// Returns how long clients may still move their regions elsewhere, once the server is to stop.
+    pub(in crate::fabric) fn stops_within(&self) -> Option<Duration> {
+        let stops = self.stops.load(Relaxed);
+        (stops > 0).then(|| Duration::from_nanos(stops.saturating_sub(clock::boot())))
+    }
+
+    /// Takes regions, and makes memory for those that are new. A copy is to be read from the source.
+    pub(in crate::fabric) fn take(
+        &self,
+        caller: &Caller,
+        take: &Take<'_>,
+        source: Option<Source<'_>>,
+    ) -> Result<Secret, Refused> {
+        if source.is_some_and(|source| !std::str::from_utf8(source.address).is_ok_and(|at| self.plan.has_peer(at))) {
+            return Err(Refusal::Unable.into());
+        }
+        if self.stops_within().is_some() {
+            return Err(Refused { why: Refusal::NoRoom, room: 0 });
+        }
+        let secret = self.take_regions(caller, take)?;
+        if let Some(source) = source {
+            let mut state = self.state();
+            for region in take.first..take.first + take.regions {
+                state.moves.come((take.memory, region), take.epoch, &source);
+            }
+        }
+        Ok(secret)
+    }
+
+    fn take_regions(&self, caller: &Caller, take: &Take<'_>) -> Result<Secret, Refused> {
         let mut state = self.state();
         let state = &mut *state;
         let is_known = state.offers.has(take.memory);
@@ -211,6 +269,128 @@ impl Far {
         let place = state.offers.reach(caller, memory, region, epoch)?;
         let part = state.parts.get(&place).cloned().ok_or(Refusal::Unknown)?;
         Ok((place, part))
+    }
+
+    /// Lets another server read a region by the returned token, and has the pages marked that procedures write from now on.
+    pub(in crate::fabric) fn begin_move(
+        &self,
+        caller: &Caller,
+        memory: u64,
+        region: u32,
+        epoch: u32,
+    ) -> Result<Token, Refused> {
+        let mut state = self.state();
+        state.offers.reach(caller, memory, region, epoch)?;
+        Ok(state.moves.begin((memory, region), epoch, self.plan.region_bytes, rand::random()))
+    }
+
+    /// Returns the place and the memory of a region that a server with this token may read.
+    pub(in crate::fabric) fn reach_by_token(
+        &self,
+        (memory, region, epoch): (u64, u32, u32),
+        token: &Token,
+    ) -> Result<(u32, Part), Refused> {
+        let state = self.state();
+        if !state.moves.opens((memory, region), epoch, token) {
+            return Err(Refusal::Unknown.into());
+        }
+        let place = state.offers.place(memory, region).ok_or(Refusal::Unknown)?;
+        let part = state.parts.get(&place).cloned().ok_or(Refusal::Unknown)?;
+        Ok((place, part))
+    }
+
+    /// Ends writes to a region, because `to` takes over. Returns the pages that procedures wrote. It waits for procedures that write.
+    pub(in crate::fabric) fn freeze(
+        &self,
+        caller: &Caller,
+        (memory, region, epoch): (u64, u32, u32),
+        to: u64,
+    ) -> Result<Vec<u8>, Refused> {
+        let begun = Instant::now();
+        loop {
+            let mut state = self.state();
+            if state.offers.freeze(caller, memory, region, epoch, to)? == Freeze::Done {
+                state.moves.freeze((memory, region), epoch, caller.now);
+                return Ok(state.moves.marks((memory, region), epoch));
+            }
+            drop(state);
+            if begun.elapsed() > WRITERS {
+                return Err(Refusal::State.into());
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+
+    /// Reads pages of a copy from its source: all, or for the last time those that are marked. Returns the CRC32C of the region after the last
+    /// time, and otherwise 0.
+    pub(in crate::fabric) fn pull(
+        &self,
+        caller: &Caller,
+        (memory, region, epoch): (u64, u32, u32),
+        is_last: bool,
+        marks: &[u8],
+    ) -> Result<u32, Refused> {
+        let (place, part, from) = {
+            let mut state = self.state();
+            let place = state.offers.copying(caller, memory, region, epoch)?;
+            let part = state.parts.get(&place).cloned().ok_or(Refusal::Unknown)?;
+            (place, part, state.moves.source((memory, region), epoch).ok_or(Refusal::State)?)
+        };
+        let remote = Remote { memory, region, epoch: epoch.wrapping_sub(1), token: from.token };
+        let pages = if is_last { Pages::Marked(marks.to_vec()) } else { Pages::All };
+        let bytes = self.pullers.pull(&from.address, &remote, &part, &pages).map_err(|why| {
+            log::print(format_args!("far memory: reading region {region} of {memory:#x} from another server: {why}"));
+            Refused::from(Refusal::SourceGone)
+        })?;
+        add(&self.counts.moved_bytes, bytes);
+        if !is_last {
+            return Ok(0);
+        }
+        let sum = part.sum();
+        let mut state = self.state();
+        if state.offers.place(memory, region) != Some(place) {
+            return Err(Refusal::Unknown.into());
+        }
+        state.offers.copied(caller, memory, region, epoch)?;
+        Ok(sum)
+    }
+
+    pub(in crate::fabric) fn commit(
+        &self,
+        caller: &Caller,
+        (memory, region, epoch): (u64, u32, u32),
+    ) -> Result<(), Refused> {
+        self.state().offers.commit(caller, memory, region, epoch)
+    }
+
+    pub(in crate::fabric) fn thaw(
+        &self,
+        caller: &Caller,
+        (memory, region, epoch): (u64, u32, u32),
+    ) -> Result<(), Refused> {
+        let mut state = self.state();
+        state.offers.thaw(caller, memory, region, epoch)?;
+        self.count_pause(&mut state, (memory, region), caller.now);
+        Ok(())
+    }
+
+    /// Counts the time for which writes to a region were paused, if they were.
+    fn count_pause(&self, state: &mut State, name: (u64, u32), now: Duration) {
+        if let Some(paused) = state.moves.thaw(name, now) {
+            count(&self.counts.pauses);
+            add(&self.counts.pause_nanos, paused.as_nanos() as u64);
+        }
+    }
+
+    /// Notes that the client's map has regions here.
+    pub(in crate::fabric) fn map(
+        &self,
+        caller: &Caller,
+        memory: u64,
+        regions: impl Iterator<Item = (u32, u32)>,
+    ) -> Result<(), Refused> {
+        let mut state = self.state();
+        regions.into_iter().try_for_each(|(region, epoch)| state.offers.map(caller, memory, region, epoch))
     }
 
     /// Carries out a batch for a lane, and returns the batch of replies.
@@ -265,6 +445,9 @@ impl Far {
     ) -> Result<Vec<Result<Part, Status>>, Refused> {
         let mut state = self.state();
         let places = state.offers.places_of(caller, memory, operations.accesses())?;
+        if !state.moves.is_empty() {
+            operations.writes().for_each(|(region, offset, length)| state.moves.mark((memory, region), offset, length));
+        }
         let part = |place: Result<u32, Refusal>| match place {
             Ok(place) => state.parts.get(&place).cloned().ok_or(Status::Elsewhere),
             Err(Refusal::State) => Err(Status::Frozen),
@@ -305,7 +488,10 @@ impl Far {
         (region, epoch): (u32, u32),
         to: u64,
     ) -> Result<(), Refused> {
-        self.state().offers.drop_region(caller, memory, region, epoch, to)?;
+        let mut state = self.state();
+        state.offers.drop_region(caller, memory, region, epoch, to)?;
+        self.count_pause(&mut state, (memory, region), caller.now);
+        drop(state);
         self.free();
         Ok(())
     }
@@ -333,6 +519,8 @@ impl Far {
         let (places, connections) = {
             let mut state = self.state();
             let over = state.offers.expire(now());
+            let State { offers, moves, .. } = &mut *state;
+            moves.retain(|(memory, region), epoch| offers.has_epoch(memory, region, epoch));
             add(&self.counts.expired, over.len() as u64);
             while let Some(place) = state.offers.places_mut().next_to_revoke() {
                 state.revoking.push(place);
@@ -390,6 +578,7 @@ impl Far {
 
     /// Ends the thread.
     pub(in crate::fabric) fn stop(&self) {
+        self.pullers.end();
         self.bell.end();
     }
 }
@@ -415,10 +604,14 @@ impl Regions for Called<'_> {
         self.part(&mut self.far.state(), region, false).ok()
     }
 
-    fn begin_write(&self, region: u32) -> Result<Part, Miss> {
+    fn begin_write(&self, region: u32, offset: u64) -> Result<Part, Miss> {
         let mut state = self.far.state();
         let part = self.part(&mut state, region, true);
         let begun = part.and_then(|part| state.offers.begin_write(self.memory, region).map(|_| part));
+        if begun.is_ok() {
+            // A move copies the page again.
+            state.moves.mark((self.memory, region), offset, size_of::<u64>() as u64);
+        }
         begun.map_err(|refused| if refused.why == Refusal::State { Miss::Frozen } else { Miss::Elsewhere })
     }
 
@@ -463,5 +656,20 @@ impl FarReported for Far {
 
     fn runs(&self) -> &FarRuns {
         &self.runs
+    }
+
+    fn delays_stop(&self) -> bool {
+        let Some(notice) = self.plan.notice else { return false };
+        let held = self.state().offers.held();
+        if self.stops.load(Relaxed) == 0 && held > 0 {
+            let stops = clock::boot().saturating_add(notice.as_nanos() as u64);
+            self.stops.store(stops.max(1), Relaxed);
+            log::print(format_args!("far memory: {held} regions have to move to other servers within {notice:?}"));
+        }
+        let is_late = self.stops_within().is_some_and(|left| left.is_zero());
+        if is_late && held > 0 {
+            log::print(format_args!("far memory: {held} regions did not move in time, and are lost"));
+        }
+        held > 0 && !is_late
     }
 }

@@ -21,8 +21,8 @@ const STEPS: u32 = 64;
 pub(super) trait Regions {
     /// Returns a region that is here.
     fn readable(&self, region: u32) -> Option<Part>;
-    /// Returns a region that is here, and keeps it from being frozen. [`Regions::end_write`] follows.
-    fn begin_write(&self, region: u32) -> Result<Part, Miss>;
+    /// Returns a region that is here, and keeps it from being frozen. 8 bytes are written there. [`Regions::end_write`] follows.
+    fn begin_write(&self, region: u32, offset: u64) -> Result<Part, Miss>;
     /// Lets the region be frozen again.
     fn end_write(&self, region: u32);
 }
@@ -148,7 +148,7 @@ impl Space for Here<'_> {
     #[expect(unsafe_code, reason = "the owner accesses the region at the same time")]
     fn cas64(&mut self, at: u64, old: u64, new: u64) -> Result<u64, Miss> {
         let (region, offset) = self.place(at).ok_or(Miss::Elsewhere)?;
-        let part = self.regions.begin_write(region)?;
+        let part = self.regions.begin_write(region, offset)?;
         let was = part.at(offset, size_of::<u64>()).map_err(|_| Miss::Elsewhere).map(|place| {
             // SAFETY: `AtomicU64::from_ptr` requires an aligned place that lives as long as the reference. Regions begin at a page, the
             // arguments were checked to have an address that is a multiple of 8, and `part` keeps the memory. Others access it by

@@ -143,20 +143,6 @@ fn regions_without_epochs_or_servers_stay() {
 }
 
 #[test]
-fn marks_are_pages_of_the_region() {
-    let mut marks = Marks::new(10 * PAGE);
-    marks.set(PAGE - 1, 2);
-    marks.set(9 * PAGE, 1);
-    marks.set(5 * PAGE, 0);
-    assert_eq!(marks.bytes(), [0b11, 0b10]);
-    marks.merge(&[0b100, 0, 0xff]);
-    assert_eq!(marks.bytes(), [0b111, 0b10]);
-    marks.set(u64::MAX, u64::MAX);
-    marks.set(0, u64::MAX);
-    assert_eq!(marks.bytes(), [0xff, 0xff], "bits behind the end are never read");
-}
-
-#[test]
 fn an_open_believes_what_cannot_be_older() {
     let entry = |epoch, state, other| Entry { region: 1, epoch, state, other };
     let at = |server, epoch| Found::At { target: Target { server, epoch }, thaw: None, is_unmapped: false };

@@ -45,6 +45,7 @@ fn requests(scratch: &mut [Vec<u8>; 2]) -> Vec<Request<'_>> {
         Verb::Run(run),
         Verb::Code { length: 100, at: 97, part: b"end" },
         Verb::End,
+        Verb::TagsByToken { token: [4; 16] },
     ];
     verbs.into_iter().map(|verb| Request { memory: u64::MAX - 1, region: 12, epoch: 13, verb }).collect()
 }

@@ -1,0 +1,475 @@
+//! Moves of far memory between real servers, while lanes go on and while each side dies.
+//!
+//! ```text
+//! cargo test -p rdmakv-client --test far_moves
+//! FAR_KILLS=200 cargo test --release -p rdmakv-client --test far_moves random_deaths -- --ignored --nocapture
+//! FAR_MIB=1024 cargo test --release -p rdmakv-client --test far_moves figures -- --ignored --nocapture
+//! ```
+
+mod server;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use rdmakv_client::Client;
+use rdmakv_client::far::migration::{Call, Outcome};
+use rdmakv_client::far::{AccessError, Event, Lane, Memory, MemoryError, Options, Secret, Stepped};
+use server::{Server, soon};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+/// Fabrics, each with the workers that carry batches out.
+const WAYS: [(&str, u32); 4] = [("shm", 0), ("iwarp", 0), ("shm", 1), ("iwarp", 1)];
+/// Places that a writer stamps.
+const PLACES: u64 = 64;
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// Servers that read from each other, with regions of this size.
+fn pair(size: &str, region: &str, more: &[&str]) -> [Server; 2] {
+    let number = NEXT.fetch_add(1, Relaxed);
+    let name = |at: usize| format!("shm:@rdmakv-moves-{}-{number}-{at}", std::process::id());
+    let server = |at: usize| {
+        let (own, peers) = (name(at), format!("{},iwarp:127.0.0.1", name(1 - at)));
+        let flags = ["--far", size, "--far-region", region, "--far-peers", &peers, "--fabric", &own];
+        let both = [&flags[..], &["--fabric", "iwarp:127.0.0.1:0", "-m", "32"], more].concat();
+        Server::on_a_free_port(&both)
+    };
+    [server(0), server(1)]
+}
+
+fn address(server: &Server, fabric: &str) -> String {
+    let start = format!("listening on {fabric}:");
+    let found = server.lines.iter().find_map(|line| line.strip_prefix(&start));
+    format!("{fabric}:{}", found.unwrap_or_else(|| panic!("it prints where it listens: {:?}", server.lines)))
+}
+
+/// Makes a memory at the first of these addresses.
+fn create(addresses: &[String; 2], capacity: u64, workers: u32) -> Memory {
+    let options = Options { name: Some("mine".into()), depth: 6, workers, batch: 5, ..Options::default() };
+    let one = Client::new([&addresses[0]]).unwrap();
+    let memory = Memory::create(&one, capacity, &options).unwrap();
+    // Opened again at both: this process is one owner after the other.
+    let secret = memory.secret();
+    drop(memory);
+    open(addresses, secret, &options)
+}
+
+fn open(addresses: &[String; 2], secret: Secret, options: &Options) -> Memory {
+    let client = Client::new(addresses).unwrap();
+    let mut opened = None;
+    soon("the former owner's end", || {
+        opened = Memory::open(&client, "mine", secret, options)
+            .map_err(|error| assert!(matches!(error, MemoryError::Taken | MemoryError::Unreachable { .. }), "{error}"))
+            .ok();
+        opened.is_some()
+    });
+    opened.unwrap()
+}
+
+fn write(lane: &mut Lane, at: u64, bytes: &[u8]) -> Result<(), AccessError> {
+    let mut buffer = lane.buffer(bytes.len())?;
+    buffer.copy_from_slice(bytes);
+    let ticket = lane.write(at, buffer)?;
+    lane.wait(ticket).map(drop)
+}
+
+fn read(lane: &mut Lane, at: u64) -> Result<u64, AccessError> {
+    let buffer = lane.buffer(8)?;
+    let ticket = lane.read(at, buffer)?;
+    lane.wait(ticket).map(|buffer| u64::from_le_bytes(buffer[..].try_into().unwrap()))
+}
+
+/// Writes the stamps 1, 2, 3, … in turn to places all over the memory, and calls `acked` with each that is acked. It reads some back. Ends
+/// at the first loss, or when it is told.
+fn stamp(memory_bytes: u64, lane: &mut Lane, is_over: &AtomicBool, acked: impl Fn(u64)) -> Option<AccessError> {
+    let at = |stamp: u64| stamp % PLACES * (memory_bytes / PLACES);
+    for stamp in 1.. {
+        if is_over.load(Relaxed) {
+            return None;
+        }
+        loop {
+            match write(lane, at(stamp), &stamp.to_le_bytes()) {
+                Ok(()) => break,
+                Err(AccessError::Busy { .. }) => std::thread::yield_now(),
+                Err(error) => return Some(error),
+            }
+        }
+        acked(stamp);
+        let before = stamp.saturating_sub(stamp % 50).max(1);
+        match read(lane, at(before)) {
+            Ok(found) => {
+                assert!(found >= before && found % PLACES == before % PLACES, "{found} where {before} was acked")
+            }
+            Err(error) => return Some(error),
+        }
+    }
+    None
+}
+
+/// Asserts that each stamp up to the last acked one is there, or its region is reported lost. Returns whether something is lost.
+fn check(memory_bytes: u64, lane: &mut Lane, acked: u64, what: &str) -> bool {
+    let mut lost = false;
+    for place in 0..PLACES {
+        let last = acked.saturating_sub((acked + PLACES - place) % PLACES);
+        match read(lane, place * (memory_bytes / PLACES)) {
+            Ok(found) if acked >= PLACES || last > 0 => {
+                assert!(found >= last && found % PLACES == place % PLACES, "{what}: {found} at {place}, acked {last}");
+            }
+            Ok(_) => {}
+            Err(AccessError::Lost { .. }) => lost = true,
+            Err(error) => panic!("{what}: {error}"),
+        }
+    }
+    lost
+}
+
+#[test]
+fn regions_move_while_lanes_go_on() {
+    for (fabric, workers) in WAYS {
+        let servers = pair("32m", "2m", &[]);
+        let addresses = [0, 1].map(|at| address(&servers[at], fabric));
+        let mut memory = create(&addresses, 8 * MIB, workers);
+        let (over, acked) = (AtomicBool::new(false), AtomicU64::new(0));
+        let mut lanes = [memory.lane().unwrap(), memory.lane().unwrap()];
+        std::thread::scope(|threads| {
+            let [writer, reader] = &mut lanes;
+            let writer = threads.spawn(|| stamp(8 * MIB, writer, &over, |stamp| acked.store(stamp, Relaxed)));
+            let reader = threads.spawn(|| {
+                while !over.load(Relaxed) {
+                    check(8 * MIB, reader, acked.load(Relaxed), fabric).then(|| panic!("{fabric}: lost"));
+                }
+            });
+            for (from, to) in [(0, 1), (1, 0), (0, 1)] {
+                let before = acked.load(Relaxed);
+                let moved = memory.migrate(&addresses[from], Some(&addresses[to])).unwrap();
+                assert_eq!((moved.regions, moved.lost, moved.bytes), (4, 0, 8 * MIB), "{fabric}");
+                soon("stamps after the move", || acked.load(Relaxed) > before + 50);
+            }
+            over.store(true, Relaxed);
+            assert_eq!(writer.join().unwrap(), None, "{fabric} {workers}");
+            reader.join().unwrap();
+        });
+        let events = memory.events();
+        assert_eq!(events.iter().filter(|event| matches!(event, Event::Moved { .. })).count(), 12, "{events:?}");
+        assert_eq!(memory.servers(), [(addresses[1].clone(), 4)]);
+        let [first, _second] = servers;
+        drop(first);
+        assert_eq!(memory.lost().0, [], "nothing is at the first one");
+        assert!(!check(8 * MIB, &mut lanes[0], acked.load(Relaxed), fabric));
+        drop(lanes);
+        memory.delete().unwrap();
+    }
+}
+
+/// Moves the only region, with a death of server `victim` after so many requests. Returns whether there were as many.
+fn dies_after(requests: usize, victim: usize, fabric: &str) -> bool {
+    let what = format!("{fabric}: server {victim} dies after {requests} requests");
+    let mut servers = pair("8m", "2m", &[]).map(Some);
+    let addresses = [0, 1].map(|at: usize| address(servers[at].as_ref().unwrap(), fabric));
+    let mut memory = create(&addresses, 2 * MIB, 0);
+    let (over, acked) = (AtomicBool::new(false), AtomicU64::new(0));
+    let mut lane = memory.lane().unwrap();
+    let mut asked = 0;
+    let outcome = std::thread::scope(|threads| {
+        let writer = threads.spawn(|| stamp(2 * MIB, &mut lane, &over, |stamp| acked.store(stamp, Relaxed)));
+        soon("stamps", || acked.load(Relaxed) > 100);
+        let mut moving = memory.begin_move(0, &addresses[1]).unwrap();
+        let outcome = loop {
+            if asked == requests && servers[victim].is_some() {
+                servers[victim] = None;
+            }
+            match moving.step() {
+                Stepped::Waited => {}
+                Stepped::Asked(_) => asked += 1,
+                Stepped::Ended(outcome) => break outcome,
+            }
+        };
+        over.store(true, Relaxed);
+        if let Some(error) = writer.join().unwrap() {
+            assert!(matches!(error, AccessError::Lost { .. }), "{what}: {error}");
+        }
+        outcome
+    });
+    let was_killed = servers[victim].is_none();
+    let lost = check(2 * MIB, &mut lane, acked.load(Relaxed), &what);
+    println!("{what}: {outcome:?}{}", if lost { ", lost" } else { "" });
+    if was_killed {
+        // Before FREEZE the region is the first server's alone; after COMMIT the second one's.
+        let is_committed = requests >= 6;
+        assert_eq!(lost, if is_committed { victim == 1 } else { victim == 0 && requests < 5 }, "{what}: {outcome:?}");
+        assert!(lost || outcome != Outcome::Lost, "{what}: {outcome:?}");
+    }
+    was_killed
+}
+
+#[test]
+fn servers_killed_at_each_step_keep_acked_writes() {
+    for (fabric, victims) in [("shm", [0, 1]), ("iwarp", [0, 1])] {
+        for victim in victims {
+            let tried = (0..20).take_while(|&requests| dies_after(requests, victim, fabric)).count();
+            assert!(tried >= 8, "each step was tried: {tried}");
+        }
+    }
+}
+
+/// The variables by which a test program becomes a client that is to be killed.
+const OWNS: &str = "RDMAKV_TEST_MOVES";
+
+/// Becomes a client that moves its region up to a request, and waits to be killed. Its stamps that are acked are in a file.
+#[test]
+#[ignore = "the process of a client"]
+fn own() {
+    let Ok(owns) = std::env::var(OWNS) else { return };
+    let [requests, file, one, other] = owns.split(' ').collect::<Vec<_>>().try_into().unwrap();
+    let (requests, addresses) = (requests.parse::<usize>().unwrap(), [one.to_owned(), other.to_owned()]);
+    let file = std::fs::File::create(file).unwrap();
+    let mut memory = create(&addresses, 2 * MIB, 0);
+    println!("\nsecret {}", memory.secret());
+    std::io::stdout().flush().unwrap();
+    let (over, acked) = (AtomicBool::new(false), AtomicU64::new(0));
+    let mut lane = memory.lane().unwrap();
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            stamp(2 * MIB, &mut lane, &over, |stamp| {
+                file.write_all_at(&stamp.to_le_bytes(), 0).unwrap();
+                acked.store(stamp, Relaxed);
+            })
+        });
+        soon("stamps", || acked.load(Relaxed) > 100);
+        let (mut moving, mut asked) = (memory.begin_move(0, &addresses[1]).unwrap(), 0);
+        while asked < requests {
+            match moving.step() {
+                Stepped::Waited => {}
+                Stepped::Asked(_) => asked += 1,
+                Stepped::Ended(outcome) => {
+                    println!("ended {outcome:?}");
+                    break;
+                }
+            }
+        }
+        println!("stands after {asked}");
+        std::io::stdout().flush().unwrap();
+        std::thread::sleep(Duration::from_secs(600));
+    });
+}
+
+struct Owner(Child);
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Kills the client after so many requests of its move. Returns whether there were as many.
+fn client_dies_after(requests: usize, fabric: &str) -> bool {
+    let what = format!("{fabric}: the client dies after {requests} requests");
+    let servers = pair("8m", "2m", &[]);
+    let addresses = [0, 1].map(|at: usize| address(&servers[at], fabric));
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let mut process = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "own", "--nocapture", "--include-ignored"])
+        .env(OWNS, format!("{requests} {} {} {}", file.path().display(), addresses[0], addresses[1]))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(process.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let owner = Owner(process);
+    let secret: Secret = lines.find_map(|line| line.strip_prefix("secret ")?.parse().ok()).expect("a secret");
+    let asked: usize = lines.find_map(|line| line.strip_prefix("stands after ")?.parse().ok()).expect("it stands");
+    drop(owner);
+    let acked = u64::from_le_bytes(std::fs::read(file.path()).unwrap()[..8].try_into().unwrap());
+    let mut memory = open(&addresses, secret, &Options::default());
+    assert_eq!(memory.lost().0, [], "{what}: both servers answer");
+    let mut lane = memory.lane().unwrap();
+    assert!(!check(2 * MIB, &mut lane, acked, &what));
+    println!("{what}: {acked} stamps, at {:?}", memory.servers());
+    // It can be written and moved on.
+    let is_there = memory.servers()[0].0 == addresses[1];
+    assert_eq!(is_there, asked >= 6, "{what}");
+    let to = usize::from(!is_there);
+    memory.migrate(&addresses[1 - to], Some(&addresses[to])).unwrap();
+    assert!(!check(2 * MIB, &mut lane, acked, &what));
+    write(&mut lane, 0, &1_u64.to_le_bytes()).unwrap();
+    drop(lane);
+    memory.delete().unwrap();
+    asked == requests
+}
+
+#[test]
+fn clients_killed_at_each_step_keep_acked_writes() {
+    for fabric in ["shm", "iwarp"] {
+        let tried = (0..20).take_while(|&requests| client_dies_after(requests, fabric)).count();
+        assert!(tried >= 8, "each step was tried: {tried}");
+    }
+}
+
+#[test]
+fn copies_of_strangers_regions_are_refused() {
+    let servers = pair("8m", "2m", &[]);
+    let stranger = pair("8m", "2m", &[]);
+    let addresses = [address(&servers[0], "shm"), address(&stranger[1], "shm")];
+    let mut memory = create(&addresses, 2 * MIB, 0);
+    let mut lane = memory.lane().unwrap();
+    write(&mut lane, 8, b"stays   ").unwrap();
+    let error = memory.migrate(&addresses[0], None).unwrap_err();
+    assert!(error.to_string().contains("--far-peers"), "{error}");
+    assert_eq!(read(&mut lane, 8).unwrap().to_le_bytes(), *b"stays   ");
+    write(&mut lane, 8, b"goes on ").unwrap();
+    let unknown = memory.migrate("shm:@nobody", None).unwrap_err();
+    assert!(matches!(unknown, MemoryError::UnknownServer { .. }), "{unknown}");
+    drop(lane);
+    memory.delete().unwrap();
+}
+
+#[test]
+fn paused_writes_wait_and_others_are_refused() {
+    let servers = pair("8m", "2m", &[]);
+    let addresses = [0, 1].map(|at: usize| address(&servers[at], "shm"));
+    let mut memory = create(&addresses, 4 * MIB, 0);
+    let mut lane = memory.lane().unwrap();
+    let mut moving = memory.begin_move(0, &addresses[1]).unwrap();
+    while !matches!(moving.step(), Stepped::Asked(Call::Freeze { .. })) {}
+    assert!(moving.is_paused());
+    let mut tickets = Vec::new();
+    let refused = loop {
+        let mut buffer = lane.buffer(8).unwrap();
+        buffer.copy_from_slice(&(tickets.len() as u64).to_le_bytes());
+        match lane.write(tickets.len() as u64 * 8, buffer) {
+            Ok(ticket) => tickets.push(ticket),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!((refused, tickets.len()), (AccessError::Busy { region: 0 }, 1024));
+    assert!(!lane.test(&tickets[0]), "it waits");
+    assert_eq!(read(&mut lane, 8).unwrap(), 0, "reads go on");
+    write(&mut lane, 2 * MIB, b"another ").unwrap();
+    assert!(matches!(moving.run(), Outcome::At(_)));
+    drop(moving);
+    for ticket in tickets {
+        drop(lane.wait(ticket).unwrap());
+    }
+    assert_eq!(read(&mut lane, 1023 * 8).unwrap(), 1023);
+    drop(lane);
+    memory.delete().unwrap();
+}
+
+#[test]
+fn a_stopping_server_waits_for_its_regions_to_move() {
+    let [mut first, second] = pair("8m", "2m", &["--far-notice", "60s"]);
+    let addresses = [address(&first, "shm"), address(&second, "shm")];
+    let mut memory = create(&addresses, 4 * MIB, 0);
+    let mut lane = memory.lane().unwrap();
+    write(&mut lane, 3 * MIB, b"kept    ").unwrap();
+    assert_eq!(memory.tend().unwrap().regions, 0);
+    first.terminate();
+    let mut moved = 0;
+    soon("the notice", || {
+        moved += memory.tend().unwrap().regions;
+        moved == 2
+    });
+    let events = memory.events();
+    assert!(events.iter().any(|event| matches!(event, Event::Stopping { .. })), "{events:?}");
+    assert!(first.wait(), "it stops by itself");
+    assert_eq!(read(&mut lane, 3 * MIB).unwrap().to_le_bytes(), *b"kept    ");
+    assert_eq!(memory.lost().0, []);
+    write(&mut lane, 3 * MIB, b"goes on ").unwrap();
+    drop(lane);
+    memory.delete().unwrap();
+}
+
+fn variable(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
+}
+
+/// Servers die at random moments of moves.
+#[test]
+#[ignore = "as many as FAR_KILLS says: see docs/testing.md"]
+fn random_deaths_keep_acked_writes() {
+    let mut random = StdRng::seed_from_u64(variable("FAR_SEED", 27));
+    let mut lost = 0;
+    for round in 0..variable("FAR_KILLS", 50) {
+        let fabric = ["shm", "iwarp"][random.random_range(0..2)];
+        let (victim, after) = (random.random_range(0..2), Duration::from_micros(random.random_range(0..30_000)));
+        let what = format!("round {round}, {fabric}: server {victim} dies after {after:?}");
+        let mut servers = pair("16m", "2m", &[]).map(Some);
+        let addresses = [0, 1].map(|at: usize| address(servers[at].as_ref().unwrap(), fabric));
+        let mut memory = create(&addresses, 4 * MIB, random.random_range(0..2));
+        let (over, acked) = (AtomicBool::new(false), AtomicU64::new(0));
+        let mut lane = memory.lane().unwrap();
+        std::thread::scope(|threads| {
+            let writer = threads.spawn(|| stamp(4 * MIB, &mut lane, &over, |stamp| acked.store(stamp, Relaxed)));
+            soon("stamps", || acked.load(Relaxed) > 100);
+            let killed = &mut servers[victim];
+            let killer = threads.spawn(move || {
+                std::thread::sleep(after);
+                *killed = None;
+            });
+            let _ = memory.migrate(&addresses[0], Some(&addresses[1]));
+            killer.join().unwrap();
+            over.store(true, Relaxed);
+            writer.join().unwrap();
+        });
+        lost += u32::from(check(4 * MIB, &mut lane, acked.load(Relaxed), &what));
+        println!("{what}: {} stamps", acked.load(Relaxed));
+    }
+    println!("{lost} rounds lost something, and said so");
+}
+
+/// The speed of accesses while FAR_MIB are moved over shared memory: prints figures, and asserts none but that no access fails.
+#[test]
+#[ignore = "figures, on a machine at rest: see docs/testing.md"]
+fn figures_of_moves() {
+    let mib = variable("FAR_MIB", 256);
+    let size = format!("{}m", 2 * mib + 64);
+    let servers = pair(&size, "16m", &["--registered-memory", &(4 * mib + 256).to_string()]);
+    let addresses = [0, 1].map(|at: usize| address(&servers[at], "shm"));
+    let mut memory = create(&addresses, mib * MIB, 0);
+    let mut lane = memory.lane().unwrap();
+    let over = AtomicBool::new(false);
+    let phase = AtomicU32::new(0);
+    let nanos = std::thread::scope(|threads| {
+        let load = threads.spawn(|| {
+            let mut nanos = [const { Vec::new() }; 2];
+            let mut random = StdRng::seed_from_u64(1);
+            while !over.load(Relaxed) {
+                let at = random.random_range(0..mib * MIB / 64) * 64;
+                let begun = Instant::now();
+                match random.random_range(0..10) {
+                    0 => write(&mut lane, at, &[7; 64]).unwrap(),
+                    _ => drop(read(&mut lane, at).unwrap()),
+                }
+                nanos[phase.load(Relaxed) as usize].push(begun.elapsed().as_nanos() as u64);
+            }
+            nanos
+        });
+        std::thread::sleep(Duration::from_secs(2));
+        phase.store(1, Relaxed);
+        let begun = Instant::now();
+        let moved = memory.migrate(&addresses[0], Some(&addresses[1])).unwrap();
+        let time = begun.elapsed();
+        over.store(true, Relaxed);
+        let speed = moved.bytes as f64 / time.as_secs_f64() / MIB as f64;
+        println!("{} regions, {mib} MiB in {time:?}: {speed:.0} MiB/s", moved.regions);
+        println!("longest pause of writes to a region: {:?}", moved.longest_pause);
+        load.join().unwrap()
+    });
+    for (mut nanos, name) in nanos.into_iter().zip(["before", "moving"]) {
+        nanos.sort_unstable();
+        let at = |share: f64| nanos[((nanos.len() - 1) as f64 * share) as usize] as f64 / 1e3;
+        println!(
+            "{name}: {} accesses, none failed, median {:.2} us, p99 {:.2} us, longest {:.2} us",
+            nanos.len(),
+            at(0.5),
+            at(0.99),
+            at(1.0)
+        );
+    }
+    memory.delete().unwrap();
+}

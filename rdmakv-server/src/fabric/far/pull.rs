@@ -1,0 +1,339 @@
+//! Reads regions from other servers: a thread for each of them, with a connection of its own.
+//!
+//! A thread ends when it has had no work for a while. Its connection lasts from the first read of a region to the last one. Writes are
+//! paused for the last one, which therefore does not connect.
+#![expect(unsafe_code, reason = "regions are lent to the connection by their addresses")]
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::{Mutex, PoisonError};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+use frrwp::engine::{Engine, Event, OpenError};
+use frrwp::fabric::{FabricDomain, FabricEndpoint, connect};
+use frrwp::handshake::{Limits, SendError, Side};
+use frrwp::wire::Segment;
+use mrrc::Cache;
+use mrrc::invalidation::Explicit;
+use rdmakv_proto::far::marks::marked_ranges;
+use rdmakv_proto::far::messages::{Answer, Reply, Request, Token, Verb};
+use rdmakv_proto::messages::{self, Assembly, Kind, RemoteSegment, VERSION};
+
+use super::arena::Part;
+
+/// Bytes of a read at most.
+const READ: u64 = 1 << 20;
+/// Reads that are under way at most.
+const DEPTH: usize = 4;
+/// How long connecting, an answer or a read may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a thread without work stays.
+const IDLE: Duration = Duration::from_secs(10);
+/// Servers that are read from at a time at most.
+const SOURCES: usize = 64;
+/// Regions that wait for one server at most.
+const QUEUE: usize = 64;
+/// Receives that are posted.
+const RECEIVES: u16 = 16;
+/// Bytes of an answer at most.
+const ANSWER: usize = 256 << 10;
+/// The fewest bytes that a source sends in a second; with less the copy is given up.
+const SLOWEST: u64 = 8 << 20;
+
+/// A region at another server.
+#[derive(Clone, Debug)]
+pub(super) struct Remote {
+    pub(super) memory: u64,
+    pub(super) region: u32,
+    /// The epoch there.
+    pub(super) epoch: u32,
+    pub(super) token: Token,
+}
+
+/// The pages that are read.
+#[derive(Clone, Debug)]
+pub(super) enum Pages {
+    All,
+    /// As they lie in messages.
+    Marked(Vec<u8>),
+}
+
+impl Pages {
+    fn ranges(&self, bytes: u64) -> Vec<Range<u64>> {
+        match self {
+            Self::All => (0..bytes.div_ceil(READ)).map(|at| at * READ..((at + 1) * READ).min(bytes)).collect(),
+            Self::Marked(marks) => marked_ranges(marks, bytes, READ).collect(),
+        }
+    }
+}
+
+/// A region to be read.
+struct Job {
+    remote: Remote,
+    part: Part,
+    pages: Pages,
+    done: SyncSender<Result<u64, String>>,
+}
+
+/// A thread that reads from one server.
+#[derive(Debug)]
+struct Puller {
+    jobs: SyncSender<Job>,
+    thread: JoinHandle<()>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Pullers(Mutex<HashMap<String, Puller>>);
+
+impl Pullers {
+    /// Reads pages of a region at the server of this address. Returns how many bytes were read.
+    ///
+    /// # Errors
+    ///
+    /// The source does not answer, or not for this token; there are too many; or there is no thread.
+    pub(super) fn pull(&self, address: &str, remote: &Remote, part: &Part, pages: &Pages) -> Result<u64, String> {
+        let longest = PATIENCE * 3 + Duration::from_secs(part.bytes() as u64 / SLOWEST);
+        let mut last = format!("{address}: its thread has ended");
+        // The connection may have broken while it was idle, and the thread may just have ended: so it is tried once more.
+        for _ in 0..2 {
+            let (done, outcome) = sync_channel(1);
+            let job = Job { remote: remote.clone(), part: part.clone(), pages: pages.clone(), done };
+            match self.jobs(address)?.try_send(job) {
+                Ok(()) => {}
+                Err(TrySendError::Full(_)) => return Err(format!("{QUEUE} regions wait for {address}")),
+                Err(TrySendError::Disconnected(_)) => continue,
+            }
+            match outcome.recv_timeout(longest) {
+                Ok(Ok(bytes)) => return Ok(bytes),
+                Ok(Err(why)) => last = why,
+                Err(RecvTimeoutError::Timeout) => return Err(format!("{address}: not all came within {longest:?}")),
+                Err(RecvTimeoutError::Disconnected) => {}
+            }
+        }
+        Err(last)
+    }
+
+    /// Returns the way to the thread of this address, which is started if there is none.
+    fn jobs(&self, address: &str) -> Result<SyncSender<Job>, String> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, puller| !puller.thread.is_finished());
+        if let Some(puller) = all.get(address) {
+            return Ok(puller.jobs.clone());
+        }
+        if all.len() >= SOURCES {
+            return Err(format!("{SOURCES} other servers are read from"));
+        }
+        let (jobs, received) = sync_channel(QUEUE);
+        let to = address.to_owned();
+        let thread = Builder::new().name("far-pull".to_owned()).spawn(move || run(&to, &received));
+        let thread = thread.map_err(|error| format!("starting a thread: {error}"))?;
+        all.insert(address.to_owned(), Puller { jobs: jobs.clone(), thread });
+        Ok(jobs)
+    }
+
+    /// Lets the threads end once they have no work.
+    pub(super) fn end(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+/// Carries jobs out until there have been none for a while.
+fn run(address: &str, jobs: &Receiver<Job>) {
+    let mut next = jobs.recv_timeout(IDLE).ok();
+    while let Some(job) = next {
+        next = serve(address, job, jobs);
+    }
+}
+
+/// Carries jobs out over one connection. Returns the first one that is for another connection.
+fn serve(address: &str, mut job: Job, jobs: &Receiver<Job>) -> Option<Job> {
+    let connected = connect(address, RECEIVES, PATIENCE).map_err(|error| error.to_string());
+    let built = connected.and_then(|(domain, endpoint)| {
+        // Only regions are registered, which are forgotten before they are unmapped.
+        let cache = Cache::builder(domain).monitor(Explicit).ignore_environment().build();
+        Ok((cache.map_err(|error| error.to_string())?, endpoint))
+    });
+    let (cache, endpoint) = match built {
+        Ok(built) => built,
+        Err(why) => {
+            let _ = job.done.send(Err(why));
+            return jobs.recv_timeout(IDLE).ok();
+        }
+    };
+    let mut link = Link::new(&cache, endpoint);
+    let mut outcome = link.greet();
+    loop {
+        match outcome.and_then(|()| link.carry_out(&job)) {
+            Ok(bytes) => drop(job.done.send(Ok(bytes))),
+            Err(why) => {
+                // First: reads may be under way.
+                drop(link);
+                let _ = job.done.send(Err(format!("{address}: {why}")));
+                return jobs.recv_timeout(IDLE).ok();
+            }
+        }
+        outcome = Ok(());
+        // Its region is not kept while there is nothing to do.
+        drop(job);
+        job = jobs.recv_timeout(IDLE).ok()?;
+    }
+}
+
+/// A connection to another server.
+struct Link<'c> {
+    engine: Engine<'c, FabricEndpoint>,
+    cache: &'c Cache<FabricDomain>,
+    next_id: u32,
+    received: Vec<u8>,
+    assembly: Assembly,
+    completed: usize,
+}
+
+impl<'c> Link<'c> {
+    fn new(cache: &'c Cache<FabricDomain>, endpoint: FabricEndpoint) -> Self {
+        let limits = Limits { receives: RECEIVES, ..Limits::default() };
+        let engine = Engine::new(cache, endpoint, Side::Connecting, limits);
+        Self { engine, cache, next_id: 1, received: Vec::new(), assembly: Assembly::default(), completed: 0 }
+    }
+
+    fn greet(&mut self) -> Result<(), String> {
+        let mut body = Vec::new();
+        let kind = messages::Request::hello(&mut body, false);
+        self.ask(kind, &body, |reply| match reply {
+            messages::Reply::Welcome(welcome) if welcome.version == VERSION => Ok(()),
+            messages::Reply::Refused { text, .. } => Err(text.to_owned()),
+            _ => Err(format!("it does not speak version {VERSION}")),
+        })
+    }
+
+    /// Asks for the tag of a region, and reads its pages. Returns how many bytes were read. After an error this is to be dropped before the
+    /// region is.
+    fn carry_out(&mut self, job: &Job) -> Result<u64, String> {
+        let tag = self.tag(&job.remote)?;
+        let bytes = job.part.bytes() as u64;
+        if tag.length != bytes {
+            return Err(format!("its region has {} bytes, and this server's {bytes}", tag.length));
+        }
+        let ranges = job.pages.ranges(bytes);
+        let (mut posted, mut last, before) = (0, Instant::now(), self.completed);
+        while self.completed - before < ranges.len() {
+            let is_done = self.completed - before;
+            self.progress()?;
+            while posted < ranges.len() && posted - (self.completed - before) < DEPTH {
+                let Range { start, end } = ranges[posted].clone();
+                let from = Segment { address: tag.address + start, length: end - start, key: tag.key };
+                let memory = job.part.address().wrapping_add(start as usize);
+                // SAFETY: `read_remote` requires that the memory has no other user until the read has ended or the engine is dropped. The
+                // region is a copy, to which no client has a tag, and this process makes no reference to its bytes. The job keeps
+                // its memory, and outlives the read or the engine.
+                match unsafe { self.engine.read_remote(memory, (end - start) as usize, from) } {
+                    Ok(_) => posted += 1,
+                    Err(OpenError::Busy { .. }) => break,
+                    Err(error) => return Err(error.to_string()),
+                }
+            }
+            if self.completed - before > is_done {
+                // More may be posted, or it is the end: there may be nothing to wait for.
+                last = Instant::now();
+                continue;
+            }
+            if last.elapsed() > PATIENCE {
+                return Err(format!("no bytes came within {PATIENCE:?}"));
+            }
+            self.engine.wait_at_most(PATIENCE.as_nanos() as u64);
+        }
+        // The cache keeps regions that are in no lease; this one may be unmapped next.
+        if self.cache.invalidate(job.part.address(), job.part.bytes()).is_ok() {
+            let _ = self.cache.reap();
+        }
+        Ok(ranges.iter().map(|range| range.end - range.start).sum())
+    }
+
+    fn tag(&mut self, remote: &Remote) -> Result<RemoteSegment, String> {
+        let Remote { memory, region, epoch, token } = *remote;
+        let mut body = Vec::new();
+        Request { memory, region, epoch, verb: Verb::TagsByToken { token } }.encode(&mut body);
+        self.ask(Kind::Far, &body, |reply| {
+            let messages::Reply::Far(reply) = reply else { return Err("its answer makes no sense".to_owned()) };
+            match Reply::decode(reply).map(|reply| reply.answer) {
+                Ok(Answer::Tags { read, .. }) if read.iter().len() == 1 => {
+                    read.iter().next().ok_or_else(|| "it gives no tag".to_owned())
+                }
+                Ok(Answer::Refused { why, .. }) => Err(format!("it refuses the region: {why:?}")),
+                _ => Err("its answer makes no sense".to_owned()),
+            }
+        })
+    }
+
+    /// Sends a message, and waits for its answer.
+    fn ask<T>(
+        &mut self,
+        kind: Kind,
+        body: &[u8],
+        take: impl FnOnce(messages::Reply<'_>) -> Result<T, String>,
+    ) -> Result<T, String> {
+        let id = self.next_id;
+        self.next_id = self.next_id.wrapping_add(1).max(1);
+        let mut fragment = Vec::new();
+        messages::start(&mut fragment, id, kind, false);
+        fragment.extend_from_slice(body);
+        let until = Instant::now() + PATIENCE;
+        let mut is_sent = false;
+        loop {
+            if !is_sent {
+                is_sent = match self.engine.send_message(&fragment) {
+                    Ok(()) => true,
+                    Err(SendError::Full) => false,
+                    Err(error) => return Err(error.to_string()),
+                };
+            }
+            self.progress()?;
+            while self.engine.recv_message(&mut self.received) {
+                match self.assembly.take(&self.received, ANSWER) {
+                    Ok(Some((of, kind, bytes))) if of == id => {
+                        return take(messages::Reply::decode(kind, bytes).map_err(|malformed| malformed.to_string())?);
+                    }
+                    Ok(_) => {}
+                    Err(malformed) => return Err(malformed.to_string()),
+                }
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(format!("it did not answer within {PATIENCE:?}"));
+            }
+            self.engine.wait_at_most(left.as_nanos() as u64);
+        }
+    }
+
+    fn progress(&mut self) -> Result<(), String> {
+        self.engine.progress();
+        while let Some(event) = self.engine.next_event() {
+            match event {
+                Event::ReadCompleted { succeeded: true, .. } => self.completed += 1,
+                Event::ReadCompleted { .. } => return Err("a read failed".to_owned()),
+                Event::Requested { tag, .. } => drop(self.engine.refuse(tag)),
+                Event::Closed { why: Some(why) } => return Err(format!("the connection was closed: {why}")),
+                Event::Closed { why: None } => return Err("the connection was closed".to_owned()),
+                Event::PeerTooOld { .. } => return Err("it is too old: it takes no messages".to_owned()),
+                Event::Expired(expired) => return Err(expired.to_string()),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_pages_are_read_in_parts() {
+        let ranges = Pages::All.ranges(READ * 2 + 4096);
+        assert_eq!(ranges, [0..READ, READ..READ * 2, READ * 2..READ * 2 + 4096]);
+        assert_eq!(Pages::Marked(vec![0b1_0110]).ranges(READ), [4096..3 * 4096, 4 * 4096..5 * 4096]);
+    }
+}
