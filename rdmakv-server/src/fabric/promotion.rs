@@ -238,6 +238,23 @@ mod tests {
     }
 
     #[test]
+    fn a_client_gets_hot_within_ten_rankings() {
+        for busy in [150, 200, 1000, 100_000] {
+            let (mut promotion, mut now) = (Promotion::new(1, 100, 0), 0);
+            // It had been slow, and the holder of the only slot is slow from now on.
+            pass(&mut promotion, &mut now, 15, &[(1, 40), (2, 120)]);
+            assert!(promotion.claim(2, now));
+            pass(&mut promotion, &mut now, 30, &[(1, 40), (2, 60)]);
+            let rates = [(1, busy), (2, 60)];
+            let demoted = (1..=10).find(|_| pass(&mut promotion, &mut now, 1, &rates) == [Decision::Demote(2)]);
+            promotion.freed(2);
+            let offered = (1..=10).find(|_| pass(&mut promotion, &mut now, 1, &rates) == [Decision::Offer(1)]);
+            let rankings = demoted.zip(offered).map(|(demoted, offered)| demoted + offered);
+            assert!(rankings.is_some_and(|rankings| rankings <= 10), "{busy} a second: {demoted:?}, {offered:?}");
+        }
+    }
+
+    #[test]
     fn twice_the_score_takes_a_slot_after_its_time() {
         let (mut promotion, mut now) = (Promotion::new(1, 100, 0), 0);
         pass(&mut promotion, &mut now, 3, &[(1, 1000)]);
