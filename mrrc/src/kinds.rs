@@ -29,7 +29,7 @@ const MOST: usize = 1024;
 /// For CUDA it takes a few lines: `cuPointerGetAttribute` has the buffer's identity (`CU_POINTER_ATTRIBUTE_BUFFER_ID`), which the process never
 /// sees again, and `cuMemGetAddressRange` its bounds.
 pub trait MemoryKind {
-    /// Its name in messages.
+    /// Its name, in messages. Buffers of kinds with the same name are compared by their identities.
     fn name(&self) -> &'static str;
 
     /// Returns the buffer at this address. Asked for each request, so it has to be quick.
@@ -39,7 +39,8 @@ pub trait MemoryKind {
     fn identify(&self, address: *const u8) -> io::Result<Identity>;
 
     /// Returns a value that keeps the identity from being given to another buffer, as long as it lives. Asked when the cache sees
-    /// the buffer for the first time. Default: nothing, for identities that never come again.
+    /// the buffer for the first time. The identity is asked for once more after it, since it may have been given away just before.
+    /// Default: nothing, for identities that never come again.
     ///
     /// # Errors
     /// The system refuses, or the buffer is gone.
@@ -158,20 +159,41 @@ impl Buffers {
         }
         // In a forked child the lock may be held by a thread that is not there; and nothing is served there.
         if !shared.tables.gate.is_forked() {
-            let (mut table, now) = (self.table(), Instant::now());
-            if !table.is_known(kind.name(), identity, now) {
+            let is_known = self.table().is_known(kind.name(), identity, Instant::now());
+            if !is_known {
                 let keep = kind.keep(&identity).map_err(untold)?;
-                let unused = shared.settings.max_unheld.map(|limit| limit.time);
-                let replaced = table.take_replaced(identity.range, unused, now);
-                hide(shared, identity.range)?;
-                for former in &replaced {
-                    hide(shared, former.identity.range)?;
+                if kind.identify(address as *const u8).map_err(untold)? != identity {
+                    return Err(untold(io::Error::other("another buffer took its place meanwhile: try again")));
                 }
-                let known = Known { kind: kind.name(), identity, used: now, _keep: keep };
-                table.known.insert(identity.range.start(), known);
+                self.learn(shared, kind.name(), identity, keep)?;
             }
         }
         Ok(lease::acquire(shared, address, length, access, Some(identity.range))?)
+    }
+
+    /// Comes to know a buffer, and forgets those that it replaces, with their regions. What keeps these is dropped without the lock: it
+    /// is the kind's code, which may come back here.
+    fn learn<R: Registrar>(
+        &self,
+        shared: &Shared<R>,
+        kind: &'static str,
+        identity: Identity,
+        keep: Box<dyn Send>,
+    ) -> Result<(), Unusable> {
+        let replaced;
+        let (mut table, now) = (self.table(), Instant::now());
+        // Another thread may have been faster.
+        if table.is_known(kind, identity, now) {
+            return Ok(());
+        }
+        let unused = shared.settings.max_unheld.map(|limit| limit.time);
+        replaced = table.take_replaced(identity.range, unused, now);
+        hide(shared, identity.range)?;
+        for former in &replaced {
+            hide(shared, former.identity.range)?;
+        }
+        table.known.insert(identity.range.start(), Known { kind, identity, used: now, _keep: keep });
+        Ok(())
     }
 
     /// Forgets the buffers that have a part of the range, and hides their regions.
@@ -179,12 +201,14 @@ impl Buffers {
         if shared.tables.gate.is_forked() {
             return Ok(());
         }
+        // Dropped without the lock, as in `learn`.
+        let mut forgotten = Vec::new();
         let mut table = self.table();
         let gone: Vec<Identity> =
             table.known.values().map(|known| known.identity).filter(|known| known.range.overlaps(range)).collect();
         for identity in gone {
             hide(shared, identity.range)?;
-            table.known.remove(&identity.range.start());
+            forgotten.extend(table.known.remove(&identity.range.start()));
         }
         Ok(())
     }

@@ -29,6 +29,14 @@ pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<Join
     crate::shim::thread::Builder::new().name(name.to_owned()).spawn(run)
 }
 
+/// Returns the number of CPUs that such threads can run on, at least 1. The CPUs that the calling thread is bound to have no part in it.
+pub(crate) fn cpus() -> usize {
+    #[cfg(target_os = "linux")]
+    return linux::count();
+    #[cfg(not(target_os = "linux"))]
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
 #[cfg(target_os = "linux")]
 mod linux {
     #![expect(unsafe_code, reason = "system calls about threads")]
@@ -145,6 +153,14 @@ mod linux {
         words
     }
 
+    /// The CPUs that threads are given, of those that are there.
+    pub(super) fn count() -> usize {
+        let wanted: u32 = Cpus::wanted().0.iter().map(|word| word.count_ones()).sum();
+        // SAFETY: `sysconf` takes a number and returns one, or -1.
+        let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+        usize::try_from(online).map_or(1, |online| online.min(wanted as usize)).max(1)
+    }
+
     /// Starts a thread of the library's own, whether a checker runs or not.
     ///
     /// # Errors
@@ -219,6 +235,19 @@ mod linux {
             for wrong in ["", "3-1", "a", "1,", "8192", "-1", "1-"] {
                 assert_eq!(Cpus::parse(wrong), None, "{wrong}");
             }
+        }
+
+        #[test]
+        fn bound_caller_counts_all_cpus() {
+            let before = count();
+            let bound = std::thread::spawn(|| {
+                let first = cpus_of(0).iter().position(|&word| word != 0).unwrap();
+                let mut one = Cpus(Box::new([0; WORDS]));
+                one.0[first] = 1 << cpus_of(0)[first].trailing_zeros();
+                one.take().unwrap();
+                (std::thread::available_parallelism().unwrap().get(), count())
+            });
+            assert_eq!(bound.join().unwrap(), (1, before));
         }
 
         #[test]

@@ -11,13 +11,14 @@ use crate::range::PageRange;
 pub(crate) struct Occupancy {
     used: Footprint,
     limit: Footprint,
-    /// The pages at the begin of memory pressure, while there is some: the whole of which it keeps a part.
-    before_pressure: Option<u64>,
+    /// The most pages since memory pressure began, while there is some: the whole of which it keeps a part. A cache that is new then
+    /// has none at the begin, and would keep nothing.
+    under_pressure: u64,
 }
 
 impl Occupancy {
     pub(super) fn new(limit: Footprint) -> Self {
-        Self { used: Footprint::default(), limit, before_pressure: None }
+        Self { used: Footprint::default(), limit, under_pressure: 0 }
     }
 
     pub(crate) fn used(&self) -> Footprint {
@@ -41,14 +42,15 @@ impl Occupancy {
         to_be_free.saturating_sub(self.free_pages())
     }
 
-    /// Returns the pages that are to be free where the cache keeps so many sixteenths of what it had before.
+    /// Returns the pages that are to be free where the cache keeps so many sixteenths of the most that it had under pressure.
     fn freed_by_pressure(&mut self, sixteenths: u64) -> u64 {
         if sixteenths >= WHOLE {
-            self.before_pressure = None;
+            self.under_pressure = 0;
             return 0;
         }
-        let before = *self.before_pressure.get_or_insert(self.used.pages);
-        self.limit.pages.saturating_sub((u128::from(before) * u128::from(sixteenths) / u128::from(WHOLE)) as u64)
+        self.under_pressure = self.under_pressure.max(self.used.pages);
+        let kept = u128::from(self.under_pressure) * u128::from(sixteenths) / u128::from(WHOLE);
+        self.limit.pages.saturating_sub(kept as u64)
     }
 
     #[inline]
@@ -97,5 +99,24 @@ impl Occupancy {
             in_use_pages: self.used.pages,
             in_use_regions: self.used.regions,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cache_that_is_new_under_pressure_keeps_a_part() {
+        let footprint = |pages| Footprint { pages, regions: 1 };
+        let mut occupancy = Occupancy::new(Footprint { pages: 1000, regions: 100 });
+        assert_eq!((occupancy.freed_by_pressure(WHOLE), occupancy.freed_by_pressure(2)), (0, 1000));
+        assert!(occupancy.reserve(footprint(160), &mut Stats::default()));
+        assert_eq!(occupancy.freed_by_pressure(2), 1000 - 160 / 8);
+        // What is evicted is no smaller whole, or little would stay in the end.
+        occupancy.release(footprint(140));
+        assert_eq!((occupancy.freed_by_pressure(2), occupancy.freed_by_pressure(8)), (1000 - 160 / 8, 1000 - 160 / 2));
+        assert_eq!(occupancy.freed_by_pressure(WHOLE), 0);
+        assert_eq!(occupancy.freed_by_pressure(8), 1000 - 10);
     }
 }
