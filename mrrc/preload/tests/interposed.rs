@@ -224,7 +224,8 @@ fn counters_outlive_a_domain_that_was_replaced() {
         let text = std::fs::read_to_string(&file).unwrap();
         metric(&text, "mrrc_evictions_total").unwrap()
     });
-    assert!(once > 40 && again > once + 40, "{once} evictions, and {again} in two domains");
+    // Each of 60 registrations evicts one at most, so one domain has no more.
+    assert!(once > 40 && again > 60, "{once} evictions, and {again} in two domains");
 }
 
 #[test]
