@@ -27,7 +27,7 @@
 //!      12 MAP    u32 number of the map, u32 runs, u32 servers, the runs (u32 first region, u32 regions, u32 epoch, u32 zero, u64
 //!                server), the servers (u64 server, token, address)
 //!      13 RUN    u64 request, u32 procedure, then, so far: u32 hops, u32 bytes read, u32 microseconds, u32 bytes of reply; u16
-//!                length, [arguments](super::procedures). `region` is the number of the lane
+//!                length, arguments. `region` is the number of the lane
 //!      14 CODE   u32 bytes of the module, u32 first byte of this part, then the part
 //!      15 END    nothing: the memory ends
 //!
