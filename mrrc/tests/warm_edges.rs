@@ -168,7 +168,7 @@ fn ends_of_the_address_space_are_warmed() {
     assert_eq!(warm(usize::MAX - 5000, 5001), 2 * PAGE);
     // One byte less than there are.
     assert_eq!(warm(1, usize::MAX), u64::MAX);
-    // SAFETY: no memory is registered, because there is none at the null address.
+    // SAFETY: nothing is at the null address, so no memory is registered there.
     let null = unsafe { cache.warm_with(std::ptr::null(), 1, Access::LOCAL, &Warm::new(), go_on) };
     assert!(matches!(null, Err(WarmError::Acquire(AcquireError::Range(_)))), "{null:?}");
 }

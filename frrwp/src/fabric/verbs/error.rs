@@ -16,7 +16,7 @@ pub enum VerbsError {
         /// The given text.
         text: String,
     },
-    /// The address is none for datagrams.
+    /// Datagrams cannot be sent to the address.
     #[error("`{text}` is no address of datagrams over verbs: write verbs-ud:HOST:PORT, such as verbs-ud:10.0.0.1:7471")]
     DatagramAddress {
         /// The given text.
@@ -44,7 +44,7 @@ pub enum VerbsError {
         /// Threads.
         threads: usize,
     },
-    /// The answer for the place of datagrams is none of ours.
+    /// The answer about where datagrams go is not in our format.
     #[error(
         "{address}: another program listens at this port: see that the server listens on verbs-ud: there, in this version"
     )]

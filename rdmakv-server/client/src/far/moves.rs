@@ -352,7 +352,7 @@ impl Memory {
         targets.into_iter().map(|(_, name)| name).collect()
     }
 
-    /// Returns a server of the client and for how many regions it has room, over a connection that is made if there is none.
+    /// Returns a server of the client and for how many regions it has room, and connects to it first where needed.
     fn reach(&mut self, name: &str) -> Result<(Place, u32), MemoryError> {
         let shared = self.shared.clone();
         let unknown = || MemoryError::UnknownServer { server: name.to_owned() };

@@ -129,7 +129,7 @@ pub enum MemoryError {
         /// Its workers.
         offered: u32,
     },
-    /// A server is none of the client's.
+    /// The client was not given this server.
     #[error("move far memory: {server} is no server of it: name one of the client's servers")]
     UnknownServer {
         /// The server, as it was given.

@@ -116,7 +116,7 @@ impl Pullers {
         Err(last)
     }
 
-    /// Returns the way to the thread of this address, which is started if there is none.
+    /// Returns the way to the thread of this address. Starts the thread if it does not run.
     fn jobs(&self, address: &str) -> Result<SyncSender<Job>, String> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|_, puller| !puller.thread.is_finished());

@@ -185,7 +185,7 @@ impl VerbsUdPort {
         self.address
     }
 
-    /// Returns the handle to a host, which is made if there is none.
+    /// Returns the handle to a host. Makes it where the host has no handle yet.
     fn handle(&mut self, host: [u8; 16]) -> io::Result<Handle> {
         if let Some(handle) = self.handles.get(&host) {
             return Ok(handle);

@@ -37,7 +37,7 @@ fn step(of: &mut Procedure, cx: &mut Cx<'_>) -> Result<Step, Stop> {
     }
 }
 
-/// Takes so many steps of a procedure, and puts its reply behind what is there. None: it has not ended.
+/// Takes so many steps of a procedure, and puts its reply behind what is there. Returns None if it has not ended.
 ///
 /// A step that stops has done nothing. So the procedure goes on with it.
 pub(super) fn take_steps(
