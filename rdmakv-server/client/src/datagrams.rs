@@ -257,12 +257,13 @@ impl End for Datagrams {
     fn refuse(&mut self, _: Tag) {}
 
     fn progress(&mut self) {
+        // First what has come: a client that was not run for a while has no time-outs by that.
         let now = self.port.now();
-        self.client.tick(now);
         while let Some((from, bytes)) = self.port.poll() {
             self.client.receive(now, from, bytes);
             self.heard_at = now;
         }
+        self.client.tick(now);
         self.send();
         if self.port.has_ended() {
             self.lose("the device is going away");
@@ -376,6 +377,37 @@ mod tests {
         assert_eq!(end.client.unanswered(), 0);
         end.silence = SILENCE;
         end.say(&get(9)).unwrap();
+    }
+
+    #[test]
+    fn answers_that_wait_are_no_time_outs() {
+        let mut port = UdpPort::listen("127.0.0.1:0".parse().unwrap(), 1, 1400).unwrap().remove(0);
+        let to = format!("udp:{}", port.local_address().unwrap());
+        let mut server = Server::new(ServerLimits::default(), Secret::new([1; 16]), 1, 0, |_| RequestKind::Read);
+        let mut end = Datagrams::open(&to, Duration::from_secs(9), Duration::from_secs(60)).unwrap();
+        let mut reply = Vec::new();
+        end.say(&get(1)).unwrap();
+        while !end.heard(&mut reply) {
+            serve(&mut port, &mut server);
+            end.progress();
+        }
+        let before = end.client.counters();
+        while end.next_event().is_some() {}
+        end.say(&get(2)).unwrap();
+        end.wait(Duration::ZERO);
+        let executed = server.counters().executed;
+        while server.counters().executed == executed {
+            serve(&mut port, &mut server);
+        }
+        // The answer is in the socket, and the client runs only after its time-out.
+        let due = end.client.timer().unwrap();
+        while end.port.now() < due {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        end.progress();
+        assert!(end.heard(&mut reply));
+        let after = end.client.counters();
+        assert_eq!((after.timeouts, after.probes), (before.timeouts, before.probes));
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! The client's side: calls, their parts and time-outs.
 
+use super::calls::{CallError, ClientCounters, Event, Failure};
 use super::down::{Down, OVERTAKEN, is_before};
 use super::limits::{ClientLimits, MILLISECOND, OPEN, SECOND, UNASKED};
 use super::order::{Call, Order, Scope};
 use super::outbox::Outbox;
 use super::parts::{Bits, parts};
 use super::server::RequestKind;
-use super::window::Window;
+use super::window::{Patience, Window};
 use super::wire::{Body, Cookie, Datagram, LISTED, List, MAX_MESSAGE, Part, Refused, flags};
 use crate::fabric::traits::Peer;
 use std::collections::VecDeque;
@@ -21,78 +22,6 @@ const PINGS: u32 = 8;
 const BUSY_TIME: u64 = 2 * MILLISECOND;
 /// The longest round trip that is believed, in µs.
 const LONGEST_TRIP: u32 = 60_000_000;
-
-/// A call that cannot be taken.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
-pub enum CallError {
-    /// As many calls as the limits allow are unanswered.
-    #[error("call: {calls} calls are unanswered: wait for one of them")]
-    Full {
-        /// Calls.
-        calls: usize,
-    },
-    /// The message is longer than datagrams carry.
-    #[error("call: {length} bytes are more than datagrams carry ({MAX_MESSAGE}): use another transport of the address")]
-    TooLarge {
-        /// Bytes of the message.
-        length: usize,
-    },
-    /// The client was closed.
-    #[error("call: the client was closed: make another one")]
-    Closed,
-}
-
-/// The reason why a call has no reply.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Failure {
-    /// The time was over. It is a read, or it was not executed.
-    TimedOut,
-    /// It is a mutation, and the server may have executed it, once, or may do so still.
-    Unknown,
-    /// The server does not take a message of this length, or send one of the reply's. A mutation with such a reply was executed.
-    TooLarge,
-    /// The client was closed before the call was sent, or it is a read.
-    Closed,
-}
-
-/// The end of a call.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Event {
-    /// Its reply.
-    Reply {
-        /// The call.
-        call: u64,
-        /// The reply's bytes.
-        message: Vec<u8>,
-    },
-    /// It has none.
-    Failed {
-        /// The call.
-        call: u64,
-        /// The reason.
-        why: Failure,
-    },
-}
-
-/// Counts of a client.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
-#[non_exhaustive]
-pub struct ClientCounters {
-    /// Datagrams that were sent.
-    pub sent: u64,
-    /// Time-outs of requests.
-    pub timeouts: u64,
-    /// Datagrams that make no sense, or whose sum is wrong.
-    pub malformed: u64,
-    /// Datagrams about calls that have ended, or of another execution.
-    pub stale: u64,
-    /// Times that the server did not know this client any more.
-    pub resets: u64,
-    /// Requests that the server had no room for.
-    pub busy: u64,
-    /// Times that the server asked to slow down.
-    pub slow_down: u64,
-}
 
 /// A call under way.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -113,6 +42,11 @@ struct Open {
     down: Option<Down>,
     /// When what is on its way is given up.
     due: u64,
+    /// When a tail loss probe is due, and whether one was sent since something last came.
+    probe_due: u64,
+    is_probed: bool,
+    /// The clock of the last probe, and the part of the request that it sent again.
+    probe: Option<(u32, u16)>,
     /// The clock when something was last sent again.
     resent: Option<u32>,
     /// The clock when lost parts were last sent again.
@@ -139,6 +73,9 @@ impl Open {
             is_touched: false,
             down: None,
             due: u64::MAX,
+            probe_due: u64::MAX,
+            is_probed: false,
+            probe: None,
             resent: None,
             recovery: None,
             not_before: 0,
@@ -170,10 +107,48 @@ impl Open {
     fn give_up_flight(&mut self) {
         self.sent = self.acked.clone();
         self.is_waiting = false;
-        self.due = u64::MAX;
+        (self.due, self.probe_due, self.probe) = (u64::MAX, u64::MAX, None);
         if let Some(down) = &mut self.down {
             down.give_up_flight();
         }
+    }
+
+    /// Waits from now on for what is on its way.
+    fn expect(&mut self, now: u64, patience: Patience) {
+        let is_waiting = self.flight() > 0;
+        self.due = if is_waiting { now + patience.timeout } else { u64::MAX };
+        let probe = patience.probe.filter(|_| is_waiting && !self.is_probed);
+        self.probe_due = probe.map_or(u64::MAX, |probe| now + probe);
+    }
+
+    /// The last datagram on its way is to be sent again: the answer tells which of the others were lost.
+    fn probe_tail(&mut self, clock: u32) {
+        (self.is_probed, self.probe_due) = (true, u64::MAX);
+        if let Some(down) = &mut self.down {
+            down.give_up_flight();
+        } else if self.is_waiting {
+            self.is_waiting = false;
+        } else if let Some(last) = (0..self.parts).rev().find(|part| self.sent.has(*part) && !self.acked.has(*part)) {
+            self.sent.remove(last);
+            self.probe = Some((clock, last));
+        }
+    }
+
+    /// Counts the parts that a HAVE shows as lost, and has them sent again. Three later ones have overtaken them, or the HAVE answers a probe
+    /// that was sent after them.
+    fn find_lost(&mut self, highest: u16, echo: u32) -> u16 {
+        let mut end = highest.saturating_sub(OVERTAKEN - 1);
+        if let Some((_, last)) = self.probe.take_if(|(clock, _)| !is_before(echo, *clock)) {
+            end = end.max(last);
+        }
+        let mut lost = 0;
+        for part in self.acked.first_missing()..end {
+            if self.sent.has(part) && !self.acked.has(part) {
+                self.sent.remove(part);
+                lost += 1;
+            }
+        }
+        lost
     }
 }
 
@@ -357,7 +332,9 @@ impl Client {
             Phase::Admitted { .. } => self
                 .open
                 .iter()
-                .map(|open| open.due.min(if open.not_before > 0 { open.not_before } else { u64::MAX }))
+                .map(|open| {
+                    open.due.min(open.probe_due).min(if open.not_before > 0 { open.not_before } else { u64::MAX })
+                })
                 .chain(self.ping)
                 .chain(self.probe)
                 .min()
@@ -388,6 +365,8 @@ impl Client {
                 self.window.timed_out(now);
                 self.open[at].resent = Some(clock(now));
                 self.change(at, Open::give_up_flight);
+            } else if self.open[at].probe_due <= now {
+                self.probe_tail(now, at);
             }
         }
         if let Phase::Admitted { id } = self.phase
@@ -405,6 +384,17 @@ impl Client {
             self.ping(now);
         }
         self.pump(now);
+    }
+
+    /// Sends the last datagram of a silent request once more, if another answer has come since that was last done.
+    fn probe_tail(&mut self, now: u64, at: usize) {
+        if self.window.take_probe() {
+            self.counters.probes += 1;
+            self.open[at].resent = Some(clock(now));
+            self.change(at, |open| open.probe_tail(clock(now)));
+        } else {
+            self.open[at].probe_due = self.window.patience().probe.map_or(u64::MAX, |probe| now + probe);
+        }
     }
 
     /// The time of a call is over.
@@ -532,7 +522,7 @@ impl Client {
         if self.unanswered == 0 || *due > now {
             return;
         }
-        *due = now + (HELLO_TIME << (*tries).min(8)).min(SECOND);
+        *due = now + self.window.hello_time(HELLO_TIME, *tries);
         *tries += 1;
         let (nonce, cookie) = (*nonce, cookie.unwrap_or_default());
         self.send(now, 0, nonce, 0, Body::Hello(cookie));
@@ -541,7 +531,7 @@ impl Client {
     /// Sends parts of a request, or asks for parts of its reply.
     fn send_open(&mut self, now: u64, id: u64, at: usize) {
         let room = self.window.size().saturating_sub(self.flight);
-        let (timeout, floor) = (self.window.timeout(), self.floor());
+        let (patience, floor) = (self.window.patience(), self.floor());
         let open = &mut self.open[at];
         if room == 0 || open.not_before > now {
             return;
@@ -593,7 +583,7 @@ impl Client {
             if !open.is_touched {
                 (open.is_touched, open.told) = (true, floor);
             }
-            open.due = now + timeout;
+            open.expect(now, patience);
         }
         self.flight = self.flight - before + open.flight();
     }
@@ -612,6 +602,7 @@ impl Client {
             (Phase::Hello { nonce, cookie, due, .. }, Body::Retry(new)) if *nonce == datagram.request => {
                 if cookie.replace(new).is_none() {
                     *due = now;
+                    self.measure(now, &datagram);
                 }
             }
             (Phase::Hello { nonce, .. }, Body::Admit { incarnation, idle, window }) if *nonce == datagram.request => {
@@ -642,13 +633,18 @@ impl Client {
     fn answered(&mut self, now: u64, datagram: &Datagram<'_>) {
         self.heard = now;
         self.probe = None;
-        let trip = clock(now).wrapping_sub(datagram.echo);
-        if trip <= LONGEST_TRIP {
-            self.window.answered(now, u64::from(trip) * 1000, u64::from(datagram.clock) * 1000);
-        }
+        self.measure(now, datagram);
         if datagram.flags & flags::SLOW_DOWN != 0 {
             self.counters.slow_down += 1;
             self.window.slow_down(now);
+        }
+    }
+
+    /// Takes the round trip of an answer.
+    fn measure(&mut self, now: u64, datagram: &Datagram<'_>) {
+        let trip = clock(now).wrapping_sub(datagram.echo);
+        if trip <= LONGEST_TRIP {
+            self.window.answered(now, u64::from(trip) * 1000, u64::from(datagram.clock) * 1000);
         }
     }
 
@@ -704,7 +700,7 @@ impl Client {
             self.counters.stale += 1;
             return;
         }
-        let timeout = self.window.timeout();
+        let patience = self.window.patience();
         let (is_new, lost) = self.change(at, |open| {
             if open.down.is_none() || is_other {
                 open.down = Down::of(part);
@@ -712,7 +708,8 @@ impl Client {
             let Some(down) = &mut open.down else { return (false, 0) };
             let is_new = down.place(part);
             let lost = down.find_lost(part.part, echo);
-            open.due = if open.flight() > 0 { now + timeout } else { u64::MAX };
+            open.is_probed &= !is_new;
+            open.expect(now, patience);
             (is_new, lost)
         });
         self.window.arrived(u16::from(is_new));
@@ -724,7 +721,7 @@ impl Client {
     }
 
     fn have(&mut self, now: u64, at: usize, echo: u32, list: &List) {
-        let timeout = self.window.timeout();
+        let patience = self.window.patience();
         let (arrived, lost) = self.change(at, |open| {
             if open.down.is_some() || list.next > open.parts {
                 return (0, 0);
@@ -756,12 +753,7 @@ impl Client {
             }
             let mut lost = 0;
             if open.recovery.is_none_or(|recovery| !is_before(echo, recovery)) {
-                for part in open.acked.first_missing()..highest.saturating_sub(OVERTAKEN - 1) {
-                    if open.sent.has(part) && !open.acked.has(part) {
-                        open.sent.remove(part);
-                        lost += 1;
-                    }
-                }
+                lost = open.find_lost(highest, echo);
                 if lost > 0 {
                     open.recovery = Some(clock(now));
                 }
@@ -771,7 +763,8 @@ impl Client {
                 // The server has no room for more now.
                 open.hold_back(now);
             }
-            open.due = if open.flight() > 0 { now + timeout } else { u64::MAX };
+            open.is_probed = false;
+            open.expect(now, patience);
             (open.acked.count().saturating_sub(before), lost)
         });
         self.window.arrived(arrived);

@@ -50,6 +50,7 @@
 //! All memory is bounded, and hosts have [shares](ServerLimits) of it. A peer on the path can read and forge everything.
 #![deny(unsafe_code)]
 
+mod calls;
 mod client;
 mod cookie;
 mod down;
@@ -65,7 +66,8 @@ mod tests;
 mod window;
 pub mod wire;
 
-pub use client::{CallError, Client, ClientCounters, Event, Failure};
+pub use calls::{CallError, ClientCounters, Event, Failure};
+pub use client::Client;
 pub use cookie::Secret;
 pub use limits::{ClientLimits, Format, ServerLimits};
 pub use order::Scope;

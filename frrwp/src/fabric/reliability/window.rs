@@ -10,6 +10,10 @@
 //!
 //! The time-out is the smoothed round trip and four deviations, and doubles each time, up to 1 s. The second in a row sets
 //! the window to 1. An answer to what was sent before the time-out shows that it was too early, and undoes it.
+//!
+//! Nothing follows the last datagram of a flight, so nothing shows that it was lost. A request that is silent for two round trips is sent
+//! once more (a tail loss probe, RFC 8985). Window and time-outs stay. The next probe needs an answer in between, so a network that gets
+//! slower is sent one datagram more.
 
 use super::limits::{MILLISECOND, SECOND};
 
@@ -23,6 +27,17 @@ const SLACK: u64 = MILLISECOND / 10;
 const LONGEST: u64 = SECOND;
 /// The time-out before the first round trip.
 const FIRST_TIMEOUT: u64 = 50 * MILLISECOND;
+/// The shortest time-out divided by the shortest silence before a tail loss probe.
+const PROBE: u64 = 5;
+
+/// How long to wait for what is on its way.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Patience {
+    /// Before it is given up.
+    pub(super) timeout: u64,
+    /// Before a tail loss probe, if that comes earlier.
+    pub(super) probe: Option<u64>,
+}
 
 /// The window and the round trips of a client.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -44,6 +59,8 @@ pub(super) struct Window {
     same_timeout: u64,
     /// Size and threshold before the time-outs.
     undo: Option<[u32; 2]>,
+    /// Whether an answer has come since the last tail loss probe.
+    may_probe: bool,
 }
 
 impl Window {
@@ -61,6 +78,7 @@ impl Window {
             backoff: 0,
             same_timeout: 0,
             undo: None,
+            may_probe: false,
         }
     }
 
@@ -75,6 +93,24 @@ impl Window {
         (base.max(self.least_timeout) << self.backoff.min(12)).min(LONGEST)
     }
 
+    /// Returns how long to wait for what is on its way.
+    pub(super) fn patience(&self) -> Patience {
+        let (timeout, probe) = (self.timeout(), (2 * self.smoothed).max(self.least_timeout / PROBE));
+        let is_early = self.smoothed > 0 && self.backoff == 0 && probe < timeout;
+        Patience { timeout, probe: is_early.then_some(probe) }
+    }
+
+    /// Returns whether a tail loss probe may be sent now, and counts it as sent.
+    pub(super) fn take_probe(&mut self) -> bool {
+        std::mem::take(&mut self.may_probe)
+    }
+
+    /// Returns how long to wait for the answer to a HELLO, after `tries` others; `first` while no round trip is known.
+    pub(super) fn hello_time(&self, first: u64, tries: u32) -> u64 {
+        let base = if self.smoothed == 0 { first } else { (4 * self.smoothed).clamp(self.least_timeout, first) };
+        (base << tries.min(10)).min(LONGEST)
+    }
+
     /// Returns whether the server is to be asked whether it knows this client: after each second time-out in a row.
     pub(super) fn is_to_probe(&self) -> bool {
         self.backoff > 0 && self.backoff.is_multiple_of(2)
@@ -84,6 +120,7 @@ impl Window {
     pub(super) fn answered(&mut self, now: u64, total: u64, held: u64) {
         self.backoff = 0;
         self.same_timeout = 0;
+        self.may_probe = true;
         if self.smoothed == 0 {
             (self.smoothed, self.deviation) = (total.max(1), total / 2);
         } else {

@@ -516,6 +516,57 @@ fn lost_parts_are_asked_for_before_the_time_out() {
 }
 
 #[test]
+fn lost_tails_are_sent_again_before_the_time_out() {
+    // The last two parts of a request, its only one, the last of a reply, a whole one.
+    for (length, reply_length, is_lost) in [
+        (350, 8, (|part| part.parts == 8 && part.part >= 6) as fn(&Part<'_>) -> bool),
+        (9, 8, |_| true),
+        (9, 250, |part| part.parts > 5 && part.part == part.parts - 1),
+        (9, 250, |part| part.parts > 5),
+    ] {
+        let mut pair = Pair::new(short());
+        // A round trip is known.
+        pair.call(READ, 8, 9);
+        pair.run(|_| true);
+        assert!(pair.client.next_event().is_some());
+        pair.call(READ, reply_length, length);
+        let (mut lost, before) = (0, pair.now);
+        pair.run(|datagram| {
+            let is_lost = matches!(datagram.body, Body::Part(part) if is_lost(&part));
+            lost += u32::from(is_lost);
+            !is_lost
+        });
+        assert!(lost > 0, "{length} {reply_length}");
+        pair.time_out();
+        assert!(pair.now < before + 5 * MILLISECOND, "{length} {reply_length}");
+        pair.run(|_| true);
+        assert!(matches!(pair.client.next_event(), Some(Event::Reply { .. })), "{length} {reply_length}");
+        let counts = pair.client.counters();
+        assert_eq!((counts.probes, counts.timeouts), (1, 0), "{length} {reply_length}");
+    }
+}
+
+#[test]
+fn silence_is_sent_one_probe() {
+    let mut pair = Pair::new(Format::default());
+    pair.call(READ, 8, 9);
+    pair.run(|_| true);
+    assert!(pair.client.next_event().is_some());
+    let limits = ClientLimits::default();
+    for key in 0..8 {
+        pair.client.call(pair.now, READ, Scope::Key(key), request(READ, 1, 8, 9)).unwrap();
+    }
+    take(pair.client.outbox());
+    let until = pair.now + limits.least_timeout;
+    let mut sent = 0;
+    while pair.client.timer().expect("it waits") < until {
+        pair.time_out();
+        sent += take(pair.client.outbox()).len();
+    }
+    assert_eq!((sent, pair.client.counters().probes), (1, 1), "one of eight requests is sent again");
+}
+
+#[test]
 fn resets_repeat_reads_and_leave_mutations_unknown() {
     let mut pair = Pair::new(Format::default());
     pair.call(READ, 8, 9);

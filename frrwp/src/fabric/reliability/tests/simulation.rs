@@ -33,6 +33,8 @@ struct Plan {
     reply: Option<u32>,
     restart_every: Option<u64>,
     call_time: u64,
+    /// The shortest time-out of a datagram.
+    least_timeout: u64,
 }
 
 impl Default for Plan {
@@ -48,6 +50,7 @@ impl Default for Plan {
             reply: None,
             restart_every: None,
             call_time: 5 * SECOND,
+            least_timeout: ClientLimits::default().least_timeout,
         }
     }
 }
@@ -102,7 +105,8 @@ struct Run {
 impl Run {
     fn new(plan: Plan, seed: u64) -> Self {
         let network = DatagramNetwork::new(seed, plan.impairments);
-        let limits = ClientLimits { call_time: plan.call_time, ..ClientLimits::default() };
+        let limits =
+            ClientLimits { call_time: plan.call_time, least_timeout: plan.least_timeout, ..ClientLimits::default() };
         let sides = (0..plan.clients)
             .map(|at| Side {
                 client: Client::new(limits, server_peer(), seed ^ u64::from(at) << 32),
@@ -376,6 +380,42 @@ fn one_percent_loss_leaves_half_of_the_throughput() {
     };
     let (lossless, lossy) = (time(0.0), time(0.01));
     assert!(lossy <= 2 * lossless, "{lossy} ns instead of {lossless}");
+}
+
+#[test]
+fn one_percent_loss_leaves_half_to_one_call_at_a_time() {
+    // With 1 % lost each way, one in 50 calls waits for a datagram that nothing follows.
+    let time = |trip: u64, least_timeout, loss| {
+        let impairments = Impairments { latency: trip / 2, jitter: trip / 20, loss, ..Impairments::default() };
+        let plan = Plan {
+            clients: 1,
+            depth: 1,
+            requests: 20_000,
+            mutations: 0.1,
+            long: 0.0,
+            slow: 0.0,
+            impairments,
+            least_timeout,
+            ..Plan::default()
+        };
+        let mut run = Run::new(plan, trip);
+        run.run(u64::MAX);
+        assert_eq!(run.findings, [""; 0]);
+        (run.last_end as f64, run.sides[0].client.counters())
+    };
+    // Over devices and over sockets.
+    for least_timeout in [MILLISECOND, 5 * MILLISECOND] {
+        for trip in [50, 200, 1000, 5000, 20_000].map(|trip| trip * MILLISECOND / 1000) {
+            let (lossless, _) = time(trip, least_timeout, 0.0);
+            let (lossy, counts) = time(trip, least_timeout, 0.01);
+            let share = lossless / lossy;
+            println!(
+                "round trip {trip} ns, time-out from {least_timeout} ns: {:.0} % of the throughput; {counts:?}",
+                share * 100.0
+            );
+            assert!(share >= 0.5, "round trip {trip} ns, time-out from {least_timeout} ns: {share}");
+        }
+    }
 }
 
 #[test]

@@ -14,9 +14,12 @@ use std::io;
 use std::mem::zeroed;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 /// Questions that the kernel keeps until they are looked at.
 const BACKLOG: i32 = 1024;
+/// The first wait for an answer. It doubles.
+const ASK: Duration = Duration::from_millis(250);
 /// Questions that are answered at a time.
 const ROUND: usize = 64;
 /// Routers that a datagram may pass.
@@ -40,8 +43,25 @@ impl Found {
     }
 }
 
-/// Asks a server for its place.
+/// Asks a server for its place. The kernel repeats a question only after four seconds, so one that is not answered is asked anew before.
 pub(super) fn ask(
+    domain: &VerbsDomain,
+    address: &VerbsUdAddress,
+    found: SocketAddr,
+    attempt: &Attempt,
+) -> Result<Found, VerbsError> {
+    let mut patience = ASK;
+    while patience < attempt.left() {
+        let waits = usize::try_from(attempt.left().as_millis() / patience.as_millis()).unwrap_or(usize::MAX);
+        match ask_once(domain, address, found, &attempt.share(waits)) {
+            Err(VerbsError::TimedOut { .. }) => patience *= 2,
+            other => return other,
+        }
+    }
+    ask_once(domain, address, found, attempt)
+}
+
+fn ask_once(
     domain: &VerbsDomain,
     address: &VerbsUdAddress,
     found: SocketAddr,
