@@ -381,7 +381,8 @@ impl<'f, F: Fabric> Connection<'f, F> {
             return self.refuse_and_end(id, Refusal::NotUnderstood, &text);
         }
         if let Some(hybrid) = self.state.hybrid.as_ref().filter(|_| self.slot.is_none()) {
-            match hybrid.enter(wishes.token, clock::nanos()) {
+            let host = self.engine.endpoint().0.peer().host();
+            match hybrid.enter(wishes.token, host, clock::nanos()) {
                 Ok(slot) => {
                     if slot.was_offered() {
                         count(&self.state.counts.promoted);

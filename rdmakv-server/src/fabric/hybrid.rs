@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::promotion::{Decision, INTERVAL, Promotion};
+use super::promotion::{Decision, Host, INTERVAL, Promotion};
 use crate::metrics::{DatagramCounts, count};
 
 /// Clients at most that are ranked.
@@ -89,10 +89,10 @@ impl Hybrid {
     }
 
     /// Takes the requests of busy clients, and ranks if it is time. Decisions are counted.
-    pub(super) fn rank(&self, busy: impl Iterator<Item = (u64, u64)>, now: u64, counts: &DatagramCounts) {
+    pub(super) fn rank(&self, busy: impl Iterator<Item = (u64, (Host, u64))>, now: u64, counts: &DatagramCounts) {
         let mut state = self.state();
-        for (client, requests) in busy {
-            state.promotion.record(client, requests, now);
+        for (client, (host, requests)) in busy {
+            state.promotion.record(client, host, requests, now);
         }
         if !self.is_due(now) {
             return;
@@ -129,15 +129,15 @@ impl Hybrid {
         }
     }
 
-    /// Lets a client in that connected, with the token that it got if it had one.
+    /// Lets a client of this host in that connected, with the token that it got if it had one.
     ///
     /// # Errors
     /// There is no slot for it.
-    pub(super) fn enter(self: &Arc<Self>, token: Option<u64>, now: u64) -> Result<Slot, NoSlot> {
+    pub(super) fn enter(self: &Arc<Self>, token: Option<u64>, host: Host, now: u64) -> Result<Slot, NoSlot> {
         let mut state = self.state();
         let Some(token) = token else {
-            let is_free = state.promotion.occupy();
-            return if is_free { Ok(Slot::new(self, None, now)) } else { Err(NoSlot::Taken) };
+            let is_free = state.promotion.occupy(host);
+            return if is_free { Ok(Slot::new(self, (host, None), now)) } else { Err(NoSlot::Taken) };
         };
         let client =
             state.tokens.iter().find(|(_, of)| **of == token).map(|(client, _)| *client).ok_or(NoSlot::Over)?;
@@ -149,7 +149,7 @@ impl Hybrid {
         state.holders.insert(client, is_demoted.clone());
         drop(state);
         self.offers.fetch_add(1, Relaxed);
-        Ok(Slot::new(self, Some((client, is_demoted)), now))
+        Ok(Slot::new(self, (host, Some((client, is_demoted))), now))
     }
 }
 
@@ -157,6 +157,7 @@ impl Hybrid {
 #[derive(Debug)]
 pub(super) struct Slot {
     of: Arc<Hybrid>,
+    host: Host,
     /// The client that it was offered to, and whether that was told to leave.
     client: Option<(u64, Arc<AtomicBool>)>,
     /// Requests since the last report, and when that was.
@@ -166,8 +167,8 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    fn new(of: &Arc<Hybrid>, client: Option<(u64, Arc<AtomicBool>)>, now: u64) -> Self {
-        Self { of: of.clone(), client, requests: 0, reads: 0, reported_at: now }
+    fn new(of: &Arc<Hybrid>, (host, client): (Host, Option<(u64, Arc<AtomicBool>)>), now: u64) -> Self {
+        Self { of: of.clone(), host, client, requests: 0, reads: 0, reported_at: now }
     }
 
     /// Returns whether the client had an offer: then it can be told to leave.
@@ -212,7 +213,7 @@ impl Drop for Slot {
                 state.holders.remove(client);
                 state.promotion.freed(*client);
             }
-            None => state.promotion.vacate(),
+            None => state.promotion.vacate(self.host),
         }
     }
 }
@@ -221,10 +222,16 @@ impl Drop for Slot {
 mod tests {
     use super::*;
 
+    const HERE: Host = [1; 16];
+
     fn rank(hybrid: &Hybrid, now: &mut u64, rounds: u32, busy: &[(u64, u64)]) {
         for _ in 0..rounds {
             *now += INTERVAL;
-            hybrid.rank(busy.iter().copied(), *now, &DatagramCounts::default());
+            hybrid.rank(
+                busy.iter().map(|&(client, requests)| (client, (HERE, requests))),
+                *now,
+                &DatagramCounts::default(),
+            );
         }
     }
 
@@ -240,14 +247,14 @@ mod tests {
         let hybrid = Hybrid::new(1, Duration::ZERO, now);
         rank(&hybrid, &mut now, 2, &[(1, 100)]);
         let token = offers(&hybrid)[&1];
-        assert_eq!(hybrid.enter(Some(!token), now).unwrap_err(), NoSlot::Over);
-        assert_eq!(hybrid.enter(None, now).unwrap_err(), NoSlot::Taken, "it is reserved");
-        let slot = hybrid.enter(Some(token), now).unwrap();
-        assert_eq!(hybrid.enter(Some(token), now).unwrap_err(), NoSlot::Over);
+        assert_eq!(hybrid.enter(Some(!token), HERE, now).unwrap_err(), NoSlot::Over);
+        assert_eq!(hybrid.enter(None, HERE, now).unwrap_err(), NoSlot::Taken, "it is reserved");
+        let slot = hybrid.enter(Some(token), HERE, now).unwrap();
+        assert_eq!(hybrid.enter(Some(token), HERE, now).unwrap_err(), NoSlot::Over);
         assert!(offers(&hybrid).is_empty() && slot.was_offered() && !slot.is_demoted());
         drop(slot);
-        assert!(hybrid.enter(None, now).is_ok(), "it is free, and free again");
-        assert!(hybrid.enter(None, now).is_ok());
+        assert!(hybrid.enter(None, HERE, now).is_ok(), "it is free, and free again");
+        assert!(hybrid.enter(None, HERE, now).is_ok());
     }
 
     #[test]
@@ -257,7 +264,7 @@ mod tests {
         rank(&hybrid, &mut now, 2, &[(1, 100)]);
         let token = offers(&hybrid)[&1];
         rank(&hybrid, &mut now, 20, &[(1, 100)]);
-        assert_eq!(hybrid.enter(Some(token), now).unwrap_err(), NoSlot::Over);
+        assert_eq!(hybrid.enter(Some(token), HERE, now).unwrap_err(), NoSlot::Over);
         assert!(offers(&hybrid).is_empty());
     }
 
@@ -267,7 +274,7 @@ mod tests {
         let hybrid = Hybrid::new(2, Duration::ZERO, now);
         rank(&hybrid, &mut now, 2, &[(1, 100), (2, 100)]);
         let of = offers(&hybrid);
-        let [mut reads, mut idle] = [1, 2].map(|client| hybrid.enter(Some(of[&client]), now).unwrap());
+        let [mut reads, mut idle] = [1, 2].map(|client| hybrid.enter(Some(of[&client]), HERE, now).unwrap());
         for round in 1..=50 {
             rank(&hybrid, &mut now, 1, &[]);
             reads.report(now, || round * 50);

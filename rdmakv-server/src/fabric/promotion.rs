@@ -6,9 +6,13 @@
 //! * A *score* is requests and reads a second, averaged with a half-life of 250 ms.
 //! * *Up*: a client whose score is among the highest N gets a slot, if one is free. Else it takes that of a client with at most half of its
 //!   score. Each client keeps its slot for 2 s at least.
+//! * *Hosts*: the N slots are divided by the hosts that are busy, and each has a share of at least one. The busiest clients of a host, up to its
+//!   share, come before all others. They also take slots of other hosts' clients beyond their shares, whatever the scores. So one host
+//!   has all slots only while no other wants one.
 //! * *Down*: a client whose score was below 25 for 2 s loses its slot. It keeps the slot until it has left ([`Promotion::freed`]).
 //! * A reservation that is not used within 2 s ends. Its client gets no other for 60 s: perhaps it cannot connect.
-//! * A client that connects without an offer takes a free slot ([`Promotion::occupy`]), and keeps it until it leaves by itself.
+//! * A client that connects without an offer takes a free slot ([`Promotion::occupy`]), and keeps it until it leaves by itself. One host has
+//!   at most half of the slots in this way.
 
 use std::collections::HashMap;
 
@@ -28,6 +32,9 @@ const PAUSE: u64 = 60 * SECOND;
 /// The score below which a client without a slot is forgotten.
 const FORGOTTEN: f64 = 1.0;
 
+/// The host of clients, as its address says.
+pub type Host = [u8; 16];
+
 /// The state of a client's slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Slot {
@@ -42,6 +49,7 @@ enum Slot {
 
 #[derive(Clone, Debug)]
 struct Client {
+    host: Host,
     score: f64,
     /// Events since the last ranking.
     events: u64,
@@ -52,6 +60,27 @@ struct Client {
     busy_at: u64,
     /// No offer before.
     not_before: u64,
+}
+
+/// A client in the order of the ranking.
+#[derive(Clone, Copy, Debug)]
+struct Ranked {
+    id: u64,
+    host: Host,
+    score: f64,
+    /// Whether it is one of the busiest of its host, up to the share.
+    is_in_share: bool,
+}
+
+impl Ranked {
+    /// Returns whether this client may have the slot of that holder.
+    fn outranks(&self, holder: &Self) -> bool {
+        match (self.is_in_share, holder.is_in_share) {
+            (true, false) if self.host != holder.host => true,
+            (false, true) => false,
+            _ => holder.score * 2.0 <= self.score,
+        }
+    }
 }
 
 /// A change that the caller makes known.
@@ -70,8 +99,8 @@ pub enum Decision {
 pub struct Promotion {
     slots: usize,
     clients: HashMap<u64, Client>,
-    /// Slots of clients that had no offer.
-    occupied: usize,
+    /// Slots of clients that had no offer, by host.
+    occupied: HashMap<Host, usize>,
     /// The most clients that are ranked.
     most: usize,
     ranked_at: u64,
@@ -80,15 +109,16 @@ pub struct Promotion {
 impl Promotion {
     /// Returns a ranking for so many slots. It remembers at most `most` clients.
     pub fn new(slots: usize, most: usize, now: u64) -> Self {
-        Self { slots, clients: HashMap::default(), occupied: 0, most: most.max(slots), ranked_at: now }
+        Self { slots, clients: HashMap::default(), occupied: HashMap::default(), most: most.max(slots), ranked_at: now }
     }
 
     /// Notes so many requests or reads of a client. A wish for a tag counts twice.
-    pub fn record(&mut self, client: u64, events: u64, now: u64) {
+    pub fn record(&mut self, client: u64, host: Host, events: u64, now: u64) {
         if let Some(known) = self.clients.get_mut(&client) {
             known.events += events;
+            known.host = host;
         } else if self.clients.len() < self.most {
-            let new = Client { score: 0.0, events, rate: 0.0, slot: Slot::None, busy_at: now, not_before: 0 };
+            let new = Client { host, score: 0.0, events, rate: 0.0, slot: Slot::None, busy_at: now, not_before: 0 };
             self.clients.insert(client, new);
         }
     }
@@ -101,15 +131,28 @@ impl Promotion {
     }
 
     /// A client has come without an offer. Returns whether there is a slot for it.
-    pub fn occupy(&mut self) -> bool {
-        let is_free = self.taken() < self.slots;
-        self.occupied += usize::from(is_free);
+    pub fn occupy(&mut self, host: Host) -> bool {
+        let own = self.occupied.get(&host).copied().unwrap_or(0);
+        let is_free = self.taken() < self.slots && (own == 0 || 2 * own < self.slots);
+        if is_free {
+            self.occupied.insert(host, own + 1);
+        }
         is_free
     }
 
-    /// A client that came without an offer has gone.
-    pub fn vacate(&mut self) {
-        self.occupied = self.occupied.saturating_sub(1);
+    /// A client of this host that came without an offer has gone.
+    pub fn vacate(&mut self, host: Host) {
+        if let Some(own) = self.occupied.get_mut(&host) {
+            *own -= 1;
+            if *own == 0 {
+                self.occupied.remove(&host);
+            }
+        }
+    }
+
+    /// Returns how many slots clients without an offer have.
+    fn occupied(&self) -> usize {
+        self.occupied.values().sum()
     }
 
     /// A client has come with its token. Returns whether it had a reservation; the slot is its own then.
@@ -134,7 +177,7 @@ impl Promotion {
 
     /// Returns how many slots are reserved or used.
     pub fn taken(&self) -> usize {
-        self.occupied + self.clients.values().filter(|client| client.slot != Slot::None).count()
+        self.occupied() + self.clients.values().filter(|client| client.slot != Slot::None).count()
     }
 
     /// Ranks the clients, if the interval is over.
@@ -175,37 +218,53 @@ impl Promotion {
         }
     }
 
-    /// Offers slots to the clients of the highest scores. Where none is free, holders that are outranked are told to leave: one for each
-    /// client that waits, those of the lowest scores first.
+    /// Returns the clients in the order in which they get slots.
+    fn ranking(&self) -> Vec<Ranked> {
+        let ranked =
+            |(&id, client): (&u64, &Client)| Ranked { id, host: client.host, score: client.score, is_in_share: false };
+        let mut ranking: Vec<Ranked> = self.clients.iter().map(ranked).collect();
+        ranking.sort_unstable_by(|one, other| other.score.total_cmp(&one.score).then(one.id.cmp(&other.id)));
+        let busy = self.clients.values().filter(|client| client.score >= UP || client.slot != Slot::None);
+        let mut hosts: HashMap<Host, usize> = busy.map(|client| (client.host, 0)).collect();
+        let share = (self.slots.saturating_sub(self.occupied()) / hosts.len().max(1)).max(1);
+        for client in &mut ranking {
+            let before = hosts.entry(client.host).or_default();
+            client.is_in_share = *before < share;
+            *before += 1;
+        }
+        ranking.sort_by_key(|client| !client.is_in_share);
+        ranking
+    }
+
+    /// Offers slots to the first clients of the ranking. Where none is free, holders that are outranked are told to leave: one for each client
+    /// that waits, the last of the ranking first.
     fn promote(&mut self, now: u64, decisions: &mut Vec<Decision>) {
-        let mut ranking: Vec<(u64, f64)> = self.clients.iter().map(|(&id, client)| (id, client.score)).collect();
-        ranking.sort_unstable_by(|one, other| other.1.total_cmp(&one.1).then(one.0.cmp(&other.0)));
-        let mut holders: Vec<(u64, f64)> = ranking
+        let ranking = self.ranking();
+        let mut holders: Vec<Ranked> = ranking
             .iter()
-            .filter(|(id, _)| matches!(self.clients[id].slot, Slot::Held(since) if since + HOLD <= now))
+            .filter(|of| matches!(self.clients[&of.id].slot, Slot::Held(since) if since + HOLD <= now))
             .copied()
             .collect();
         let mut free = self.slots.saturating_sub(self.taken());
         // Slots that become free soon wait for the first of those that are outside.
         let mut leaving = self.clients.values().filter(|client| client.slot == Slot::Leaving).count();
-        for (id, score) in
-            ranking.into_iter().take(self.slots.saturating_sub(self.occupied)).filter(|(_, score)| *score >= UP)
-        {
-            let Some(client) = self.clients.get_mut(&id) else { continue };
+        let room = self.slots.saturating_sub(self.occupied());
+        for wishes in ranking.into_iter().take(room).filter(|client| client.score >= UP) {
+            let Some(client) = self.clients.get_mut(&wishes.id) else { continue };
             if client.slot != Slot::None || client.not_before > now {
                 continue;
             }
             if free > 0 {
                 free -= 1;
                 client.slot = Slot::Reserved(now + HOLD);
-                decisions.push(Decision::Offer(id));
+                decisions.push(Decision::Offer(wishes.id));
             } else if leaving > 0 {
                 leaving -= 1;
-            } else if let Some((holder, _)) = holders.pop_if(|(_, lowest)| *lowest * 2.0 <= score)
-                && let Some(holding) = self.clients.get_mut(&holder)
+            } else if let Some(last) = holders.iter().rposition(|holder| wishes.outranks(holder))
+                && let Some(holding) = self.clients.get_mut(&holders[last].id)
             {
                 holding.slot = Slot::Leaving;
-                decisions.push(Decision::Demote(holder));
+                decisions.push(Decision::Demote(holders.remove(last).id));
             }
         }
     }
@@ -216,12 +275,15 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Lets clients have these rates for so many rankings; returns all decisions.
+    const HERE: Host = [1; 16];
+    const THERE: Host = [2; 16];
+
+    /// Lets clients have these rates for so many rankings, those from 100 on of another host; returns all decisions.
     fn pass(promotion: &mut Promotion, now: &mut u64, rankings: u32, rates: &[(u64, u64)]) -> Vec<Decision> {
         let mut all = Vec::new();
         for _ in 0..rankings {
             for &(client, rate) in rates {
-                promotion.record(client, rate / 10, *now);
+                promotion.record(client, if client < 100 { HERE } else { THERE }, rate / 10, *now);
             }
             *now += INTERVAL;
             all.extend(promotion.rank(*now));
@@ -315,14 +377,42 @@ mod tests {
     #[test]
     fn clients_without_an_offer_take_free_slots() {
         let (mut promotion, mut now) = (Promotion::new(2, 100, 0), 0);
-        assert!(promotion.occupy());
+        assert!(promotion.occupy(HERE));
         let rates = [(1, 9000), (2, 8000)];
         assert_eq!(pass(&mut promotion, &mut now, 5, &rates), [Decision::Offer(1)], "one is left");
-        assert!(!promotion.occupy(), "it is reserved");
+        assert!(!promotion.occupy(HERE), "it is reserved");
         assert!(promotion.claim(1, now));
         assert_eq!(pass(&mut promotion, &mut now, 5, &rates), [], "no client is asked to leave that cannot be");
-        promotion.vacate();
+        promotion.vacate(HERE);
         assert_eq!(pass(&mut promotion, &mut now, 1, &rates), [Decision::Offer(2)]);
+    }
+
+    #[test]
+    fn one_host_has_all_slots_only_alone() {
+        let (mut promotion, mut now) = (Promotion::new(4, 100, 0), 0);
+        let mut rates: Vec<(u64, u64)> = (1..=8).map(|client| (client, 9000 + 100 * client)).collect();
+        let offered = pass(&mut promotion, &mut now, 5, &rates);
+        assert_eq!(offered, [8, 7, 6, 5].map(Decision::Offer), "it is alone");
+        assert!((5..=8).all(|client| promotion.claim(client, now)));
+        rates.extend([(100, 150), (101, 140), (102, 130)]);
+        let decisions = pass(&mut promotion, &mut now, 40, &rates);
+        assert_eq!(decisions, [5, 6].map(Decision::Demote), "its last two, for the half of the other host");
+        [5, 6].iter().for_each(|client| promotion.freed(*client));
+        assert_eq!(pass(&mut promotion, &mut now, 1, &rates), [100, 101].map(Decision::Offer));
+        assert!(promotion.claim(100, now) && promotion.claim(101, now));
+        assert_eq!(pass(&mut promotion, &mut now, 100, &rates), [], "no host takes a share back");
+        let alone = &rates[..8];
+        let decisions = pass(&mut promotion, &mut now, 50, alone);
+        assert!([100, 101].iter().all(|idle| decisions.contains(&Decision::Demote(*idle))) && decisions.len() == 2);
+    }
+
+    #[test]
+    fn one_host_takes_half_of_the_slots_unasked() {
+        let mut promotion = Promotion::new(5, 100, 0);
+        assert_eq!((0..9).filter(|_| promotion.occupy(HERE)).count(), 3);
+        assert_eq!((0..9).filter(|_| promotion.occupy(THERE)).count(), 2, "all are taken");
+        promotion.vacate(HERE);
+        assert!(!promotion.occupy([3; 16]) || promotion.taken() == 5);
     }
 
     proptest! {
@@ -340,12 +430,12 @@ mod tests {
                         held.remove(&client);
                         promotion.freed(client);
                     }
-                    2 => others += usize::from(promotion.occupy()),
+                    2 => others += usize::from(promotion.occupy(HERE)),
                     3 if others > 0 => {
                         others -= 1;
-                        promotion.vacate();
+                        promotion.vacate(HERE);
                     }
-                    _ => promotion.record(client, events, now),
+                    _ => promotion.record(client, [client as u8 % 3; 16], events, now),
                 }
                 now += INTERVAL / 2;
                 for decision in promotion.rank(now) {

@@ -122,6 +122,24 @@ fn silent_clients_leave_their_place() {
 }
 
 #[test]
+fn clients_that_stop_half_way_keep_no_place() {
+    // Connections are accepted there, and nothing is answered.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = server("1", &[]);
+    let address = format!("{},iwarp:{}", server.fabric("udp"), silent.local_addr().unwrap());
+    let mut stopped = Counting::at(&address, "a");
+    soon("that the offer is over", || {
+        (0..20).for_each(|_| stopped.count());
+        server.stat("udp_datagram_offers_unused") == 1
+    });
+    assert!(!is_connected(&stopped.client));
+    let mut second = Counting::at(&both(&server), "b");
+    second.count_until_connected(true);
+    stopped.count();
+    assert_eq!(server.stat("incr_hits"), stopped.count + second.count);
+}
+
+#[test]
 fn clients_without_an_offer_take_free_places() {
     let server = server("1", &[]);
     let mut plain = client([server.fabric("iwarp")]);

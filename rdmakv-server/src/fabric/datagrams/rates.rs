@@ -3,7 +3,7 @@
 //! An idle client has nothing here: the count of its requests is in the note of its record. It gets an entry with
 //! [`NOTED`] requests within a ranking's interval, until the next ranking.
 
-use super::super::promotion::INTERVAL;
+use super::super::promotion::{Host, INTERVAL};
 use std::collections::HashMap;
 
 /// Requests within an interval from which on a client is ranked: 50 a second.
@@ -32,20 +32,20 @@ fn count(note: u64, now: u64) -> (u64, u64) {
 
 /// The requests of busy clients since the last ranking.
 #[derive(Debug, Default)]
-pub(super) struct Rates(HashMap<u64, u64>);
+pub(super) struct Rates(HashMap<u64, (Host, u64)>);
 
 impl Rates {
-    /// Counts a request of a client with this note. Returns the next note.
-    pub(super) fn count(&mut self, client: u64, note: u64, now: u64) -> u64 {
+    /// Counts a request of a client of this host, with this note. Returns the next note.
+    pub(super) fn count(&mut self, (client, host): (u64, Host), note: u64, now: u64) -> u64 {
         let (note, noted) = count(note, now);
         if noted > 0 && (self.0.len() < MOST || self.0.contains_key(&client)) {
-            *self.0.entry(client).or_default() += noted;
+            self.0.entry(client).or_insert((host, 0)).1 += noted;
         }
         note
     }
 
     /// Takes what was counted.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = (u64, u64)> + '_ {
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = (u64, (Host, u64))> + '_ {
         self.0.drain()
     }
 }
@@ -54,11 +54,13 @@ impl Rates {
 mod tests {
     use super::*;
 
+    const HERE: Host = [1; 16];
+
     #[test]
     fn slow_clients_have_no_entry() {
         let (mut rates, mut note) = (Rates::default(), 3);
         for number in 0..1000 {
-            note = rates.count(7, note, number * INTERVAL / (NOTED - 1));
+            note = rates.count((7, HERE), note, number * INTERVAL / (NOTED - 1));
         }
         assert!(rates.0.is_empty() && note & FLAGS == 3, "the flags stay");
     }
@@ -67,10 +69,10 @@ mod tests {
     fn busy_clients_have_each_request_counted() {
         let (mut rates, mut note) = (Rates::default(), 0);
         for _ in 0..100_000 {
-            note = rates.count(7, note, 5 * INTERVAL);
+            note = rates.count((7, HERE), note, 5 * INTERVAL);
         }
-        assert_eq!(rates.drain().collect::<Vec<_>>(), [(7, 100_000)]);
-        rates.count(7, note, 6 * INTERVAL);
+        assert_eq!(rates.drain().collect::<Vec<_>>(), [(7, (HERE, 100_000))]);
+        rates.count((7, HERE), note, 6 * INTERVAL);
         assert!(rates.0.is_empty(), "an interval begins at nothing");
     }
 
@@ -78,7 +80,7 @@ mod tests {
     fn entries_are_bounded() {
         let mut rates = Rates::default();
         for client in 0..2 * MOST as u64 {
-            (0..NOTED).fold(0, |note, _| rates.count(client, note, 0));
+            (0..NOTED).fold(0, |note, _| rates.count((client, HERE), note, 0));
         }
         assert_eq!(rates.0.len(), MOST);
     }

@@ -165,7 +165,7 @@ impl<'f> Thread<'f> {
         let mut after = self.executor.execute(&self.message, before, &mut self.reply);
         if self.state.hybrid.is_some() && after & MAY_CONNECT != 0 {
             let client = work.client();
-            after = self.rates.count(client, after, clock::nanos());
+            after = self.rates.count((client, from.host()), after, clock::nanos());
             if let Some(token) = self.offers.get(&client) {
                 append_token(&mut self.reply, *token);
             }

@@ -40,6 +40,16 @@ impl Peer {
             address => address,
         })
     }
+
+    /// Returns the bytes of the host's address, as datagrams have it; those that are no host have numbers that no host has.
+    pub fn host(self) -> [u8; 16] {
+        match self {
+            Self::Host(IpAddr::V4(address)) => address.to_ipv6_mapped().octets(),
+            Self::Host(IpAddr::V6(address)) => address.octets(),
+            Self::User => [0; 16],
+            Self::Other => [0xff; 16],
+        }
+    }
 }
 
 /// A chunk that counts for a peer.
