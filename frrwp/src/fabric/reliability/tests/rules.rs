@@ -87,6 +87,44 @@ fn unknown_senders_cost_no_state_and_few_bytes() {
 }
 
 #[test]
+fn bursts_of_new_clients_leave_bounded_records() {
+    const BURST: u32 = 100_000;
+    const CLIENTS: usize = 4096;
+    let limits = ServerLimits { clients: CLIENTS, ..ServerLimits::default() };
+    let mut server = server(limits, 1);
+    // 391 hosts, each with 256 ports.
+    let from = |number: u32| peer((number >> 8) as u16, number as u16 & 0xff);
+    let hello = |number: u32, cookie| bytes(0, 1 + u64::from(number), 0, Body::Hello(cookie));
+    let mut answers = 0;
+    for number in 0..BURST {
+        assert!(server.receive(0, from(number), &hello(number, Default::default())).is_none());
+        answers += sent(&mut server).len();
+    }
+    assert_eq!((answers, server.clients()), (50_000, 0), "a second's answers, and no state");
+
+    // They come back with their cookies, over ten seconds.
+    let (mut admitted, mut now) = (0, 0);
+    for number in 0..BURST {
+        now += MILLISECOND / 10;
+        server.receive(now, from(number), &hello(number, Default::default()));
+        let Body::Retry(cookie) = Datagram::decode(&only(&mut server), true).unwrap().body else { panic!("a RETRY") };
+        server.receive(now, from(number), &hello(number, cookie));
+        admitted += sent(&mut server).len();
+        assert!(server.clients() <= CLIENTS);
+    }
+    assert_eq!(admitted, server.clients());
+    assert!(admitted > CLIENTS * 9 / 10, "{admitted}");
+    assert_eq!(server.counters().full, u64::from(BURST) - admitted as u64);
+
+    // All of them expire, and others find room.
+    now += limits.idle;
+    server.sweep(now);
+    assert_eq!(server.clients(), 0);
+    let id = admit(&mut server, now, from(BURST), 7);
+    assert!(execute(&mut server, now, from(BURST), &part(id, 1, 0, &request(READ, 1, 8, 9))));
+}
+
+#[test]
 fn repeated_hellos_find_the_same_record() {
     let mut server = server(ServerLimits::default(), 1);
     let cookie = super::super::Secret::new([7; 16]).cookie(peer(1, 1), 0, 5, 0);
