@@ -79,6 +79,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "rdmakv_request", about: "requests over a fabric", run: rdmakv::request },
     Target { name: "rdmakv_reply", about: "replies over a fabric", run: rdmakv::reply },
     Target { name: "rdmakv_fragments", about: "fragments of messages over a fabric", run: rdmakv::fragments },
+    Target { name: "rdmakv_datagrams", about: "requests over datagrams, carried out", run: rdmakv::datagrams },
     Target { name: "rdmakv_far_request", about: "requests for far memory", run: rdmakv::far_request },
     Target { name: "rdmakv_far_reply", about: "answers about far memory", run: rdmakv::far_reply },
     Target { name: "rdmakv_far_batch", about: "batches of far memory", run: rdmakv::far_batch },

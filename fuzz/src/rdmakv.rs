@@ -119,6 +119,18 @@ pub(crate) fn fragments(input: &[u8]) -> bool {
     whole
 }
 
+/// Messages of one client over datagrams, each behind its length in two bytes, are carried out by a server.
+pub(crate) fn datagrams(input: &[u8]) -> bool {
+    let mut left = input;
+    let messages = std::iter::from_fn(|| {
+        let (length, rest) = left.split_first_chunk()?;
+        let (message, rest) = rest.split_at(rest.len().min(u16::from_le_bytes(*length).into()));
+        left = rest;
+        Some(message)
+    });
+    !input.is_empty() && rdmakv_server::fabric::try_messages(messages)
+}
+
 /// An item of the key `key`: what is taken lies within the bytes, and its sum is right.
 pub(crate) fn item(input: &[u8]) -> bool {
     item::check(input, b"key", 7, 1000).is_ok_and(|item| {

@@ -44,3 +44,5 @@ mod reaper;
 mod state;
 pub mod tags;
 mod turns;
+
+pub use datagrams::try_messages;

@@ -8,11 +8,15 @@
 //! |----------|--------------|---------------------------------------------------------------|
 //! | Thread   | `thread.rs`  | a socket and the records of its clients                       |
 //! | Executor | `execute.rs` | the session and counts of the request that is carried out     |
+//! | Trial    | `trial.rs`   | an executor without a network, for fuzzing                    |
 //! | Rates    | `rates.rs`   | the requests of its busy clients since the last ranking       |
 
 mod execute;
 mod rates;
 mod thread;
+mod trial;
+
+pub use trial::try_messages;
 
 use std::io;
 use std::sync::Arc;
