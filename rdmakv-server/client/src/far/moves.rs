@@ -39,15 +39,33 @@ pub struct Moved {
 pub struct Moving<'m> {
     memory: &'m mut Memory,
     region: u32,
+    /// The server that had it, as it was given.
+    from: String,
     to: Place,
     /// Addresses of the source that the other server was not asked to read at yet.
     addresses: VecDeque<String>,
     token: Token,
-    /// When the step that is waited for was first looked at.
-    waits: Option<Instant>,
+    patience: Patience,
     paused: Option<Instant>,
     pause: Duration,
     has_ended: bool,
+}
+
+/// How long the same step has been waited for, or was refused.
+#[derive(Debug, Default)]
+struct Patience(Option<(Step, Instant)>);
+
+impl Patience {
+    /// Returns whether this step has been the next one for [`PATIENCE`].
+    fn is_over(&mut self, step: &Step, now: Instant) -> bool {
+        match &self.0 {
+            Some((same, since)) if same == step => now.saturating_duration_since(*since) >= PATIENCE,
+            _ => {
+                self.0 = Some((step.clone(), now));
+                false
+            }
+        }
+    }
 }
 
 impl fmt::Debug for Moving<'_> {
@@ -70,14 +88,15 @@ pub enum Stepped {
 impl Moving<'_> {
     /// Takes the next step.
     pub fn step(&mut self) -> Stepped {
-        match self.memory.shared.next_step() {
+        let step = self.memory.shared.next_step();
+        let is_over = step.as_ref().is_some_and(|step| self.patience.is_over(step, Instant::now()));
+        match step {
             Some(Step::Wait) => {
-                self.wait();
+                self.wait(is_over);
                 Stepped::Waited
             }
             Some(Step::Ask(ask)) => {
-                self.waits = None;
-                self.ask(&ask);
+                self.ask(&ask, is_over);
                 Stepped::Asked(ask.call)
             }
             Some(Step::Done(outcome)) => {
@@ -112,20 +131,22 @@ impl Moving<'_> {
         self.memory.shared.table().target(self.region).map_or(Outcome::Lost, |target| Outcome::At(target.server))
     }
 
-    fn wait(&mut self) {
-        let since = *self.waits.get_or_insert_with(Instant::now);
-        if since.elapsed() < PATIENCE {
+    /// Waits for accesses of lanes, or for procedures at the source, unless that took too long: then it gives up.
+    fn wait(&mut self, is_over: bool) {
+        if !is_over {
             return std::thread::sleep(LOOK);
         }
-        self.waits = None;
-        // A lane holds an access open. Where the region is at the other server already, the first one keeps its part until its time is over.
+        // Where the region is at the other server already, the first one keeps its part until its time is over.
         if !self.memory.shared.give_up() {
             let outcome = self.outcome();
+            if let Outcome::At(_) = outcome {
+                self.memory.events.push(Event::Left { region: self.region, at: self.from.clone() });
+            }
             self.end(outcome);
         }
     }
 
-    fn ask(&mut self, ask: &Ask) {
+    fn ask(&mut self, ask: &Ask, is_over: bool) {
         let memory = &mut *self.memory;
         let shared = memory.shared.clone();
         let (name, marks) = (*shared.name(), shared.marks());
@@ -158,9 +179,9 @@ impl Moving<'_> {
                 self.addresses.pop_front();
             }
             Some(Err(Trouble::Refused(why, _))) => {
-                let is_asked_again = matches!(ask.call, Call::Drop { .. }) && why == Refusal::State;
-                if is_asked_again {
-                    self.wait();
+                // Procedures write there: it is asked again.
+                if matches!(ask.call, Call::Drop { .. }) && why == Refusal::State {
+                    self.wait(is_over);
                 }
                 shared.answered(ask, Err(why));
             }
@@ -248,10 +269,11 @@ impl Memory {
         let moving = Moving {
             memory: self,
             region,
+            from: from.name().to_owned(),
             to,
             addresses,
             token: Token::default(),
-            waits: None,
+            patience: Patience::default(),
             paused: None,
             pause: Duration::ZERO,
             has_ended: false,
@@ -385,5 +407,22 @@ impl Memory {
         let has_far = |fabric: &&Fabric| matches!(fabric, Fabric::Shm(_) | Fabric::Iwarp(_));
         let of = |server: &SourceServer| server.fabrics.iter().filter(has_far).map(ToString::to_string).collect();
         server.map_or_else(VecDeque::new, of)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_request_ends_the_patience() {
+        let ask = |region| Step::Ask(Ask { server: 1, region, epoch: 7, call: Call::Drop { to: 2 } });
+        let (mut patience, begun) = (Patience::default(), Instant::now());
+        assert!(!patience.is_over(&ask(0), begun));
+        assert!(!patience.is_over(&ask(0), begun + PATIENCE / 2), "asked again");
+        assert!(patience.is_over(&ask(0), begun + PATIENCE), "refused since");
+        assert!(!patience.is_over(&ask(1), begun + PATIENCE), "another one has its own");
+        assert!(!patience.is_over(&Step::Wait, begun + 3 * PATIENCE));
+        assert!(patience.is_over(&Step::Wait, begun + 4 * PATIENCE));
     }
 }

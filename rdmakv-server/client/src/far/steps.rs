@@ -41,6 +41,13 @@ pub enum Event {
         /// How long writes to it were paused.
         paused: Duration,
     },
+    /// A region has moved, and the server that had it keeps its old part until the memory's time is over: accesses there did not end.
+    Left {
+        /// The region.
+        region: u32,
+        /// The server that has the old part.
+        at: String,
+    },
     /// A region stays where it is.
     Stayed {
         /// The region.
