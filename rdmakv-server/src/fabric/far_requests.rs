@@ -192,8 +192,8 @@ impl<F: Fabric> Call<'_, F> {
                 reply(list.memory, Answer::List { server, left_millis, more: list.more, entries });
             }
             Verb::Drop { to } => {
-                far.drop_region(&caller, memory, (region, epoch), to)?;
-                reply(memory, Answer::Drop);
+                let sum = far.drop_region(&caller, memory, (region, epoch), to)?;
+                reply(memory, Answer::Drop { sum });
             }
             Verb::End => {
                 far.end(&caller, memory)?;

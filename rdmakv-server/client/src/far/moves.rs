@@ -45,6 +45,10 @@ pub struct Moving<'m> {
     /// Addresses of the source that the other server was not asked to read at yet.
     addresses: VecDeque<String>,
     token: Token,
+    /// The sum of the copy, once all of it was read.
+    sum: u32,
+    /// Whether the copy has other bytes than its source had.
+    differs: bool,
     patience: Patience,
     paused: Option<Instant>,
     pause: Duration,
@@ -100,6 +104,7 @@ impl Moving<'_> {
                 Stepped::Asked(ask.call)
             }
             Some(Step::Done(outcome)) => {
+                let outcome = if self.differs { Outcome::Lost } else { outcome };
                 self.end(outcome);
                 Stepped::Ended(outcome)
             }
@@ -170,6 +175,7 @@ impl Moving<'_> {
                     shared.add_server(&self.to);
                 }
                 shared.answered(ask, Ok(&answer.marks));
+                self.compare(ask.call, answer.sum);
                 self.time(ask.call);
             }
             // The other server does not read there: perhaps at another address.
@@ -186,6 +192,19 @@ impl Moving<'_> {
                 shared.answered(ask, Err(why));
             }
             Some(Err(Trouble::Broken(_))) | None => shared.lose(ask.server),
+        }
+    }
+
+    /// Compares the sum of the copy with that of its source, which answers DROP. Both are known after the pause. A region that differs is
+    /// lost: its bytes are not believed.
+    fn compare(&mut self, call: Call, sum: u32) {
+        match call {
+            Call::Pull { is_last: true } => self.sum = sum,
+            Call::Drop { to } if to != 0 && sum != 0 && sum != self.sum => {
+                self.differs = true;
+                self.memory.shared.lose_region(self.region);
+            }
+            _ => {}
         }
     }
 
@@ -273,6 +292,8 @@ impl Memory {
             to,
             addresses,
             token: Token::default(),
+            sum: 0,
+            differs: false,
             patience: Patience::default(),
             paused: None,
             pause: Duration::ZERO,

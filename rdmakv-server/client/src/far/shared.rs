@@ -294,6 +294,13 @@ impl Shared {
         self.publish(&state);
     }
 
+    /// Notes that a region is lost.
+    pub(super) fn lose_region(&self, region: u32) {
+        let mut state = lock(&self.state);
+        state.table.lose(region, clock::since_1970());
+        self.publish(&state);
+    }
+
     /// Returns the number of a lane's oldest access, which the lane sets.
     pub(super) fn join(&self) -> Arc<AtomicU64> {
         let own = Arc::new(AtomicU64::new(u64::MAX));

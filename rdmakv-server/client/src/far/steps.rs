@@ -55,7 +55,7 @@ pub enum Event {
         /// Why the move failed.
         why: String,
     },
-    /// A region was lost while it moved.
+    /// A region was lost while it moved: a server is gone, or the bytes that arrived are not those that left.
     Lost {
         /// The region.
         region: u32,
@@ -99,6 +99,8 @@ pub(super) struct StepParts<'a> {
 pub(super) struct StepAnswer {
     pub(super) marks: Vec<u8>,
     pub(super) token: Option<Token>,
+    /// The sum of the region: that of the copy, or of its source. 0 is none.
+    pub(super) sum: u32,
 }
 
 /// Sends the request of a step, and waits for its answer.
@@ -133,8 +135,9 @@ pub(super) fn request_step(
     let number = verb.number();
     let request = Request { memory, region: ask.region, epoch: ask.epoch, verb };
     connection.ask_for_long(&request, more, |reply| match reply.answer {
-        Answer::Freeze { marks } => Some(StepAnswer { marks: marks.to_vec(), token: None }),
-        Answer::Tags { token, .. } => Some(StepAnswer { marks: Vec::new(), token: Some(token) }),
+        Answer::Freeze { marks } => Some(StepAnswer { marks: marks.to_vec(), ..StepAnswer::default() }),
+        Answer::Tags { token, .. } => Some(StepAnswer { token: Some(token), ..StepAnswer::default() }),
+        Answer::Pull { sum } | Answer::Drop { sum } => Some(StepAnswer { sum, ..StepAnswer::default() }),
         ref other => (other.number() == number).then(StepAnswer::default),
     })
 }

@@ -239,7 +239,7 @@ pub enum Answer<'a> {
     Pull { sum: u32 },
     Commit { read: Segments<'a>, write: Segments<'a> },
     Thaw,
-    Drop,
+    Drop { sum: u32 },
     Map,
     Run(Ran<'a>),
     Code { procedure: u32 },
@@ -758,7 +758,7 @@ impl<'a> Answer<'a> {
             Self::Pull { .. } => verb::PULL,
             Self::Commit { .. } => verb::COMMIT,
             Self::Thaw => verb::THAW,
-            Self::Drop => verb::DROP,
+            Self::Drop { .. } => verb::DROP,
             Self::Map => verb::MAP,
             Self::Run(_) => verb::RUN,
             Self::Code { .. } => verb::CODE,
@@ -792,7 +792,7 @@ impl<'a> Answer<'a> {
             verb::PULL => Self::Pull { sum: fields.u32()? },
             verb::COMMIT => Self::Commit { read: fields.far_segments()?, write: fields.far_segments()? },
             verb::THAW => Self::Thaw,
-            verb::DROP => Self::Drop,
+            verb::DROP => Self::Drop { sum: fields.u32()? },
             verb::MAP => Self::Map,
             verb::RUN => Self::Run(Ran::decode(fields)?),
             verb::CODE => Self::Code { procedure: fields.u32()? },
@@ -804,7 +804,7 @@ impl<'a> Answer<'a> {
 
     fn encode(&self, into: &mut Vec<u8>) {
         match *self {
-            Self::Thaw | Self::Drop | Self::Map | Self::End => {}
+            Self::Thaw | Self::Map | Self::End => {}
             Self::Refused { room, .. } => put_u32(into, &[room]),
             Self::Offer { server, region_bytes, longest_millis, regions, workers } => {
                 put_u64(into, &[server, region_bytes, longest_millis]);
@@ -825,7 +825,7 @@ impl<'a> Answer<'a> {
                 into.extend_from_slice(entries.0);
             }
             Self::Freeze { marks } => put_long(into, marks),
-            Self::Pull { sum } => put_u32(into, &[sum]),
+            Self::Pull { sum } | Self::Drop { sum } => put_u32(into, &[sum]),
             Self::Commit { read, write } => {
                 put_segments(into, read);
                 put_segments(into, write);

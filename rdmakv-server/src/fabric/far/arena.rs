@@ -6,10 +6,11 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crc_fast::{CrcAlgorithm, Digest};
 use frrwp::fabric::shm::{Sharing, ShmArena, ShmDomain, ShmError};
 use mrrc::volatile_copy;
 use rdmakv_proto::far::batch::Status;
+
+use super::page_sums::PageSums;
 
 /// Makes memory for regions.
 #[derive(Debug)]
@@ -73,18 +74,16 @@ impl Part {
         self.bytes
     }
 
-    /// Returns the CRC32C of the region.
+    /// Sums the pages of these ranges.
     #[expect(unsafe_code, reason = "its owner may write there")]
-    pub(super) fn sum(&self) -> u32 {
-        let (mut sum, mut piece) = (Digest::new(CrcAlgorithm::Crc32Iscsi), vec![0; 64 << 10]);
-        for at in (0..self.bytes).step_by(piece.len()) {
-            let length = piece.len().min(self.bytes - at);
-            // SAFETY: `volatile_copy` requires that both ranges are accessible and that no reference to the region is used. It has so many bytes
-            // there, and this process makes no reference to a region's bytes. `piece` is as long.
-            unsafe { volatile_copy(self.address().wrapping_add(at), piece.as_mut_ptr(), length) };
-            sum.update(&piece[..length]);
-        }
-        sum.finalize() as u32
+    pub(super) fn sum_pages(&self, ranges: impl IntoIterator<Item = Range<u64>>, sums: &mut PageSums) {
+        sums.sum(ranges, |at, into| {
+            if let Ok(from) = self.at(at, into.len()) {
+                // SAFETY: `volatile_copy` requires that both ranges are accessible and that no reference to the region is used. `at` found that
+                // it has so many bytes there, and this process makes no reference to a region's bytes. `into` is as long.
+                unsafe { volatile_copy(from, into.as_mut_ptr(), into.len()) };
+            }
+        });
     }
 
     fn range(&self) -> Range<usize> {

@@ -8,6 +8,7 @@
 //! * `arena`: the memory of regions.
 //! * `tags`: by which keys connections access regions.
 //! * `moves`: the tokens of regions that move, and the pages that procedures wrote. `pull`: reads regions from other servers.
+//! * `page_sums`: whether a copy has the bytes that its source had.
 //! * `batches`: reads and writes that this server's CPU carries out. `workers`: in whose turn.
 //! * `procedures`: programs that run here. `runs`: over which regions.
 //! * `options`: the flags.
@@ -19,6 +20,7 @@ mod moves;
 pub mod offers;
 mod options;
 mod owner;
+mod page_sums;
 pub mod places;
 mod procedures;
 mod pull;

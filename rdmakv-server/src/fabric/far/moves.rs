@@ -8,6 +8,8 @@ use std::time::Duration;
 use rdmakv_proto::far::marks::Marks;
 use rdmakv_proto::far::messages::{Source, Token};
 
+use super::page_sums::PageSums;
+
 /// A memory and its region.
 type Name = (u64, u32);
 
@@ -28,6 +30,8 @@ pub(super) struct From {
     epoch: u32,
     pub(super) token: Token,
     pub(super) address: String,
+    /// Those of the pages as they were read. None until all were.
+    sums: Option<PageSums>,
 }
 
 /// See the module.
@@ -90,12 +94,24 @@ impl Moves {
     /// Notes where the copy of this epoch is read.
     pub(super) fn come(&mut self, name: Name, epoch: u32, source: &Source<'_>) {
         let address = String::from_utf8_lossy(source.address).into_owned();
-        self.coming.insert(name, From { epoch, token: source.token, address });
+        self.coming.insert(name, From { epoch, token: source.token, address, sums: None });
     }
 
     /// Returns where the copy of this epoch is read.
     pub(super) fn source(&self, name: Name, epoch: u32) -> Option<From> {
         self.coming.get(&name).filter(|from| from.epoch == epoch).cloned()
+    }
+
+    /// Takes the sums of a copy out, before its pages are read again.
+    pub(super) fn take_sums(&mut self, name: Name, epoch: u32) -> Option<PageSums> {
+        self.coming.get_mut(&name).filter(|from| from.epoch == epoch)?.sums.take()
+    }
+
+    /// Keeps the sums of a copy.
+    pub(super) fn keep_sums(&mut self, name: Name, epoch: u32, sums: PageSums) {
+        if let Some(from) = self.coming.get_mut(&name).filter(|from| from.epoch == epoch) {
+            from.sums = Some(sums);
+        }
     }
 
     /// Forgets regions that are not here in this epoch any more.

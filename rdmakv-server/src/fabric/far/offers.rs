@@ -525,6 +525,12 @@ impl Offers {
         }
     }
 
+    /// Returns the place of a region that is frozen in this epoch.
+    pub fn frozen(&self, memory: u64, region: u32, epoch: u32) -> Option<u32> {
+        let region = self.memories.get(&memory)?.regions.get(&region)?;
+        region.place.filter(|_| region.epoch == epoch && matches!(region.phase, Phase::Frozen { .. }))
+    }
+
     /// Returns whether a region is here in this epoch.
     pub fn has_epoch(&self, memory: u64, region: u32, epoch: u32) -> bool {
         let region = self.memories.get(&memory).and_then(|memory| memory.regions.get(&region));

@@ -20,6 +20,7 @@ use super::arena::{Arena, Part};
 use super::batches::{NotDone, Operations};
 use super::moves::Moves;
 use super::offers::{Caller, Freeze, List, Offers, Refused, Settings, Take};
+use super::page_sums::PageSums;
 use super::procedures::Miss;
 use super::pull::{Pages, Pullers, Remote};
 use super::runs::{self, Ended, Regions};
@@ -321,8 +322,12 @@ impl Far {
         }
     }
 
-    /// Reads pages of a copy from its source: all, or for the last time those that are marked. Returns the CRC32C of the region after the last
+    /// Reads pages of a copy from its source: all, or for the last time those that are marked. Returns the sum of the region after the last
     /// time, and otherwise 0.
+    ///
+    /// # Errors
+    ///
+    /// It is no such copy, not all of it was read before the last time, or the source does not answer.
     pub(in crate::fabric) fn pull(
         &self,
         caller: &Caller,
@@ -330,11 +335,15 @@ impl Far {
         is_last: bool,
         marks: &[u8],
     ) -> Result<u32, Refused> {
-        let (place, part, from) = {
+        let name = (memory, region);
+        let (place, part, from, mut sums) = {
             let mut state = self.state();
             let place = state.offers.copying(caller, memory, region, epoch)?;
             let part = state.parts.get(&place).cloned().ok_or(Refusal::Unknown)?;
-            (place, part, state.moves.source((memory, region), epoch).ok_or(Refusal::State)?)
+            let from = state.moves.source(name, epoch).ok_or(Refusal::State)?;
+            let before = state.moves.take_sums(name, epoch);
+            let sums = if is_last { before.ok_or(Refusal::State)? } else { PageSums::new(self.plan.region_bytes) };
+            (place, part, from, sums)
         };
         let remote = Remote { memory, region, epoch: epoch.wrapping_sub(1), token: from.token };
         let pages = if is_last { Pages::Marked(marks.to_vec()) } else { Pages::All };
@@ -343,15 +352,16 @@ impl Far {
             Refused::from(Refusal::SourceGone)
         })?;
         add(&self.counts.moved_bytes, bytes);
-        if !is_last {
-            return Ok(0);
-        }
-        let sum = part.sum();
+        part.sum_pages(pages.ranges(self.plan.region_bytes), &mut sums);
+        let sum = if is_last { sums.whole() } else { 0 };
         let mut state = self.state();
         if state.offers.place(memory, region) != Some(place) {
             return Err(Refusal::Unknown.into());
         }
-        state.offers.copied(caller, memory, region, epoch)?;
+        state.moves.keep_sums(name, epoch, sums);
+        if is_last {
+            state.offers.copied(caller, memory, region, epoch)?;
+        }
         Ok(sum)
     }
 
@@ -480,20 +490,31 @@ impl Far {
         self.state().offers.renew(caller, memory, duration)
     }
 
-    /// Drops a region. Its place is free when this returns, unless a stalled peer holds it.
+    /// Drops a region. Its place is free when this returns, unless a stalled peer holds it. Returns the sum of a region that moved away, as it
+    /// was frozen, and otherwise 0.
     pub(in crate::fabric) fn drop_region(
         &self,
         caller: &Caller,
         memory: u64,
         (region, epoch): (u32, u32),
         to: u64,
-    ) -> Result<(), Refused> {
+    ) -> Result<u32, Refused> {
+        let frozen = {
+            let state = self.state();
+            let place = state.offers.frozen(memory, region, epoch).filter(|_| to > 0);
+            place.and_then(|place| state.parts.get(&place).cloned())
+        };
+        let sum = frozen.map_or(0, |part| {
+            let mut sums = PageSums::new(self.plan.region_bytes);
+            part.sum_pages(std::iter::once(0..self.plan.region_bytes), &mut sums);
+            sums.whole()
+        });
         let mut state = self.state();
         state.offers.drop_region(caller, memory, region, epoch, to)?;
         self.count_pause(&mut state, (memory, region), caller.now);
         drop(state);
         self.free();
-        Ok(())
+        Ok(sum)
     }
 
     /// Ends a memory. Its places are free when this returns, unless a stalled peer holds them.

@@ -61,7 +61,8 @@ pub(super) enum Pages {
 }
 
 impl Pages {
-    fn ranges(&self, bytes: u64) -> Vec<Range<u64>> {
+    /// Returns them as ranges of bytes, each of which is read at a time.
+    pub(super) fn ranges(&self, bytes: u64) -> Vec<Range<u64>> {
         match self {
             Self::All => (0..bytes.div_ceil(READ)).map(|at| at * READ..((at + 1) * READ).min(bytes)).collect(),
             Self::Marked(marks) => marked_ranges(marks, bytes, READ).collect(),

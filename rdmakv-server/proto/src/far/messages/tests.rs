@@ -69,7 +69,7 @@ fn replies(scratch: &mut [Vec<u8>; 2]) -> Vec<Reply<'_>> {
         Answer::Pull { sum: 0xdead_beef },
         Answer::Commit { read, write: read },
         Answer::Thaw,
-        Answer::Drop,
+        Answer::Drop { sum: 7 },
         Answer::Map,
         Answer::Run(Ran {
             request: 1,
