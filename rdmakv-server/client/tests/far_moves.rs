@@ -329,6 +329,43 @@ fn copies_of_strangers_regions_are_refused() {
 }
 
 #[test]
+fn command_moves_memory_to_another_server() {
+    let servers = pair("8m", "2m", &[]);
+    let addresses = [address(&servers[0], "shm"), address(&servers[1], "shm")];
+    let memory = create(&addresses, 4 * MIB, 0);
+    let mut lane = memory.lane().unwrap();
+    write(&mut lane, 3 * MIB, b"comes   ").unwrap();
+    let secret = memory.secret();
+    drop((lane, memory));
+    let run = |arguments: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rdmakv"));
+        command.args(["-s", &addresses[0], "-s", &addresses[1], "far", "migrate", "mine"]);
+        command.args(arguments.split(' ')).env("RDMAKV_FAR_SECRET", secret.to_string()).stdin(Stdio::null());
+        let mut output = None;
+        soon("the former owner's end", || {
+            let said = command.output().unwrap();
+            let is_taken = String::from_utf8_lossy(&said.stderr).contains("another process");
+            output = Some(said);
+            !is_taken
+        });
+        let output = output.unwrap();
+        (output.status.code(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
+    };
+    let (code, said) = run(&format!("--from {}", addresses[0]));
+    assert_eq!(code, Some(0), "{said}");
+    assert!(
+        said.contains("moved   2 regions, 4 MiB") && said.contains(&format!("at      {}: 2", addresses[1])),
+        "{said}"
+    );
+    let (code, said) = run(&format!("--from {} --to shm:@nobody", addresses[1]));
+    assert!(code == Some(1) && said.contains("name one of the client's servers"), "{said}");
+    let memory = open(&addresses, secret, &Options::default());
+    assert_eq!(memory.servers(), [(addresses[1].clone(), 2)]);
+    assert_eq!(read(&mut memory.lane().unwrap(), 3 * MIB).unwrap().to_le_bytes(), *b"comes   ");
+    memory.delete().unwrap();
+}
+
+#[test]
 fn paused_writes_wait_and_others_are_refused() {
     let servers = pair("8m", "2m", &[]);
     let addresses = [0, 1].map(|at: usize| address(&servers[at], "shm"));

@@ -393,12 +393,14 @@ fn far(text: &mut Text, shared: &Shared) {
     text.counters("far_operations_total", "Reads and writes in batches, by operation.", "op", &operations);
     let sum = |of: &[(&str, u64)]| of.iter().map(|(_, value)| value).sum::<u64>();
     let (refused, expired, busy) = (sum(&taken(&["refused"])), sum(&taken(&["expired"])), sum(&taken(&["busy_nanos"])));
-    let moved = sum(&taken(&["moved_bytes"]));
+    let (moved, lost) = (sum(&taken(&["moved_bytes"])), sum(&taken(&["lost"])));
     let (pauses, paused) = (sum(&taken(&["pauses"])), sum(&taken(&["pause_nanos"])));
     text.counters("far_requests_total", "Requests for far memory, by verb.", "verb", &counts);
     text.counter("far_refusals_total", "Requests for far memory that were refused.", refused);
     text.counter("far_expired_total", "Far memories that ended because their time was over.", expired);
     text.counter("far_moved_bytes_total", "Bytes of regions that were read from other servers.", moved);
+    let help = "Regions that are lost: their client gave them up after a move failed, or they did not move before the server stopped.";
+    text.counter("far_lost_regions_total", help, lost);
     let help = "Regions whose writes were paused for a move to another server.";
     text.counter("far_pauses_total", help, pauses);
     let help = "Seconds for which writes to regions were paused for moves to other servers, summed over the regions.";

@@ -44,6 +44,8 @@ counters! {
         others = "other",
         /// Requests that were refused.
         refused = "refused",
+        /// Regions that are lost: their client gave them up, or they did not move before the server stopped.
+        lost = "lost",
         /// Memories that ran out of time.
         expired = "expired",
     }

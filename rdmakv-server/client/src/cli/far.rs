@@ -5,7 +5,7 @@ use super::{Failure, far_model};
 use crate::Client;
 use crate::far::configuration::Configuration;
 use crate::far::{Bucket, Cas64, Filter, Procedure, RunEnd, RunError, Walk, bench, chain};
-use crate::far::{Memory, MemoryError, Options, Secret};
+use crate::far::{Memory, MemoryError, Moved, Options, Secret};
 use std::io::{self, Write};
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ pub(super) fn run(client: &Client, command: &FarCommand) -> Result<(), Failure> 
     match command {
         FarCommand::Create { name, size, seconds, wanted } => create(client, (name, *size, *seconds), *wanted),
         FarCommand::Delete { name } => Ok(open(client, name)?.delete()?),
+        FarCommand::Migrate { name, from, to } => migrate(&mut open(client, name)?, from, to.as_deref()),
         FarCommand::Bench(load @ Load { chain: Some(nodes), .. }) => bench_chain(client, load, *nodes),
         FarCommand::Bench(load) => run_bench(client, load),
         FarCommand::Run { procedure } => {
@@ -61,6 +62,24 @@ fn open(client: &Client, name: &str) -> Result<Memory, Failure> {
     })?;
     let secret: Secret = secret.trim().parse().map_err(|error| Failure::Usage(format!("{SECRET}: {error}")))?;
     Ok(Memory::open(client, name, secret, &Options::default())?)
+}
+
+/// Moves a memory's regions, and prints what was moved and where it is now.
+fn migrate(memory: &mut Memory, from: &str, to: Option<&str>) -> Result<(), Failure> {
+    let Moved { regions, lost, bytes, longest_pause } = memory.migrate(from, to)?;
+    let mut out = io::stdout();
+    let (mib, millis) = (bytes as f64 / f64::from(1 << 20), longest_pause.as_secs_f64() * 1e3);
+    writeln!(
+        out,
+        "moved   {regions} regions, {mib} MiB; writes to a region would have paused for {millis:.2} ms at most"
+    )?;
+    for (server, regions) in memory.servers() {
+        writeln!(out, "at      {server}: {regions} regions")?;
+    }
+    match lost {
+        0 => Ok(()),
+        lost => Err(Failure::No(format!("{lost} regions are lost: fill them again, and look at the servers' logs"))),
+    }
 }
 
 /// Returns the name of a memory and a procedure of the command line.

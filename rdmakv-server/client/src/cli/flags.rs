@@ -144,6 +144,20 @@ pub(super) enum FarCommand {
         /// Its name
         name: String,
     },
+    /// Moves the memory whose secret is in the variable RDMAKV_FAR_SECRET from one server to another, or its part there
+    #[command(
+        after_help = "The servers are among those of -s, and the other one has the first in its --far-peers. A program that has the memory open\nmoves it by itself: with --far-notice, when the server gets SIGTERM.\n\nExamples:\n  export RDMAKV_FAR_SECRET=SECRET\n  rdmakv -s iwarp:10.0.0.1:7471 -s iwarp:10.0.0.2:7471 far migrate scratch --from iwarp:10.0.0.1:7471"
+    )]
+    Migrate {
+        /// Its name
+        name: String,
+        /// The server that has it
+        #[arg(long, value_name = "SERVER")]
+        from: String,
+        /// The server that gets it [default: that with most room, then others]
+        #[arg(long, value_name = "SERVER")]
+        to: Option<String>,
+    },
     /// Makes a memory, reads and writes random records, prints how fast that was, and deletes it
     #[command(
         after_help = "Examples:\n  rdmakv far bench\n  rdmakv far bench --chain 8\n  rdmakv far bench -s iwarp:10.0.0.1:7471 --record 512 --reads 0.5 --lanes 2 --depth 16\n  rdmakv far bench -s iwarp:10.0.0.1:7471 --workers 1 --batch 32"
@@ -508,7 +522,7 @@ pub(super) enum Command {
         #[arg(long)]
         until_input_ends: bool,
     },
-    /// Makes, deletes and measures far memory: memory of servers that one process reads and writes by itself
+    /// Makes, moves, deletes and measures far memory: memory of servers that one process reads and writes by itself
     #[command(
         after_help = "Examples:\n  rdmakv far create scratch --size 1g --for 3600  prints the secret by which programs open it\n  RDMAKV_FAR_SECRET=SECRET rdmakv far delete scratch\n  rdmakv -s iwarp:10.0.0.1:7471 far bench --record 64 --lanes 2 --depth 16\n  rdmakv far model                                minutes; then, by what was measured:\n  rdmakv far plan --latency 40 --throughput 200000 --record 64"
     )]

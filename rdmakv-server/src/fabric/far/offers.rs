@@ -389,7 +389,8 @@ impl Offers {
         }
     }
 
-    /// Forgets a region of this epoch or an earlier one, and frees its place. If `to` has it now, that is known for a while.
+    /// Forgets a region of this epoch or an earlier one, and frees its place. If `to` has it now, that is known for a while. Returns whether
+    /// the region is lost: no other server has it, and it was no copy.
     ///
     /// # Errors
     ///
@@ -401,10 +402,10 @@ impl Offers {
         number: u32,
         epoch: u32,
         to: u64,
-    ) -> Result<(), Refused> {
+    ) -> Result<bool, Refused> {
         let until = caller.now.saturating_add(self.settings.forward);
         let memory = self.memory(caller, memory)?;
-        let Some(region) = memory.regions.get_mut(&number) else { return Ok(()) };
+        let Some(region) = memory.regions.get_mut(&number) else { return Ok(false) };
         if region.epoch > epoch {
             return Err(Refusal::Stale.into());
         }
@@ -412,14 +413,16 @@ impl Offers {
             return Err(Refusal::State.into());
         }
         let place = region.place.take();
+        let is_copy = matches!(region.phase, Phase::Copying { .. });
+        let is_lost = to == 0 && place.is_some() && !is_copy;
         // A copy that was given up has never been here, and may come again in the same epoch.
-        if to == 0 || matches!(region.phase, Phase::Copying { .. }) {
+        if to == 0 || is_copy {
             memory.regions.remove(&number);
         } else if !matches!(region.phase, Phase::Moved { .. }) {
             region.phase = Phase::Moved { to, until };
         }
         place.into_iter().for_each(|place| self.places.free(place));
-        Ok(())
+        Ok(is_lost)
     }
 
     /// Notes that the client's map has a region here, in this epoch. A region of another epoch is left as it is.

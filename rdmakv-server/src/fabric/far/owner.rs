@@ -510,7 +510,9 @@ impl Far {
             sums.whole()
         });
         let mut state = self.state();
-        state.offers.drop_region(caller, memory, region, epoch, to)?;
+        if state.offers.drop_region(caller, memory, region, epoch, to)? {
+            count(&self.counts.lost);
+        }
         self.count_pause(&mut state, (memory, region), caller.now);
         drop(state);
         self.free();
@@ -622,7 +624,8 @@ impl Called<'_> {
 
 impl Regions for Called<'_> {
     fn readable(&self, region: u32) -> Option<Part> {
-        self.part(&mut self.far.state(), region, false).ok()
+        // Frozen it may be written elsewhere already: the client sends the procedure on.
+        self.part(&mut self.far.state(), region, true).ok()
     }
 
     fn begin_write(&self, region: u32, offset: u64) -> Result<Part, Miss> {
@@ -689,6 +692,7 @@ impl FarReported for Far {
         }
         let is_late = self.stops_within().is_some_and(|left| left.is_zero());
         if is_late && held > 0 {
+            add(&self.counts.lost, held.into());
             log::print(format_args!("far memory: {held} regions did not move in time, and are lost"));
         }
         held > 0 && !is_late

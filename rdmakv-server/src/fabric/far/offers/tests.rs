@@ -63,8 +63,8 @@ fn requests_again_have_the_first_outcome() {
     for _ in 0..2 {
         offers.thaw(&caller, 1, 0, 3).unwrap();
     }
-    for _ in 0..2 {
-        offers.drop_region(&caller, 1, 0, 3, 0).unwrap();
+    for is_lost in [true, false] {
+        assert_eq!(offers.drop_region(&caller, 1, 0, 3, 0), Ok(is_lost), "it counts once");
     }
     let copy = Take { source: Some(77), epoch: 4, regions: 1, ..take(1, 1) };
     let copy = Take { secret: FRESH, ..copy };
@@ -105,7 +105,7 @@ fn a_region_passes_through_its_states() {
     assert_eq!(states(&mut b, &caller, 1), [(0, 2, State::Committed)], "that was an older map");
     b.map(&caller, 1, 0, 2).unwrap();
     assert_eq!(states(&mut b, &caller, 1), [(0, 2, State::Live)]);
-    a.drop_region(&caller, 1, 0, 1, 2).unwrap();
+    assert_eq!(a.drop_region(&caller, 1, 0, 1, 2), Ok(false), "it moved");
     assert_eq!(states(&mut a, &caller, 1), [(0, 1, State::Moved)]);
     assert_eq!(a.thaw(&caller, 1, 0, 3), Err(Refusal::State.into()));
     assert_eq!(a.place(1, 0), None);
