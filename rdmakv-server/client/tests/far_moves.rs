@@ -3,6 +3,7 @@
 //! ```text
 //! cargo test -p rdmakv-client --test far_moves
 //! FAR_KILLS=200 cargo test --release -p rdmakv-client --test far_moves random_deaths -- --ignored --nocapture
+//! FAR_WALKS=100000 cargo test --release -p rdmakv-client --test far_moves all_walks -- --ignored --nocapture
 //! FAR_MIB=1024 cargo test --release -p rdmakv-client --test far_moves figures -- --ignored --nocapture
 //! ```
 
@@ -12,8 +13,12 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rdmakv_client::Client;
 use rdmakv_client::far::migration::{Call, Outcome};
-use rdmakv_client::far::{AccessError, Event, Lane, Memory, MemoryError, Options, Secret, Stepped};
+use rdmakv_client::far::{
+    AccessError, Cas64, Event, Lane, Memory, MemoryError, Options, Outcome as RunOutcome, Procedure,
+};
+use rdmakv_client::far::{RunEnd, RunTicket, Runner, Secret, Stepped, Walk};
 use server::{Server, soon};
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
 use std::process::{Child, Command, Stdio};
@@ -162,6 +167,143 @@ fn regions_move_while_lanes_go_on() {
         assert!(!check(8 * MIB, &mut lanes[0], acked.load(Relaxed), fabric));
         drop(lanes);
         memory.delete().unwrap();
+    }
+}
+
+/// Nodes of a chain.
+const NODES: u64 = 12;
+/// The address of the number that procedures count up.
+const NUMBER: u64 = 7 * MIB;
+
+/// Returns the place of a node: they go around all regions.
+fn node(number: u64) -> u64 {
+    number % 4 * 2 * MIB + 4096 + number * 64
+}
+
+/// Waits for a procedure. One that came to the limit of hops goes on.
+fn finish(runner: &mut Runner, ticket: RunTicket) -> RunOutcome {
+    let mut outcome = runner.wait(ticket).unwrap();
+    while let Some(rest) = outcome.rest.take() {
+        assert!(matches!(outcome.end, RunEnd::Hops | RunEnd::Time), "{outcome:?}");
+        outcome = runner.call(rest).unwrap();
+    }
+    outcome
+}
+
+/// Follows a chain so many times. In between it writes new values to nodes: a walk that begins later has to find them.
+fn walk_while_writing(lane: &mut Lane, runner: &mut Runner, walks: u64) {
+    let (mut values, mut under_way) = ([0_u64; NODES as usize], VecDeque::new());
+    for walk in 0..walks + 8 {
+        if let Some((ticket, key, value)) = (walk >= 8).then(|| under_way.pop_front()).flatten() {
+            let RunOutcome { at, reply, .. } = finish(runner, ticket);
+            assert_eq!((at, &reply[8..16]), (node(key), &key.to_le_bytes()[..]));
+            let found = u64::from_le_bytes(reply[16..24].try_into().unwrap());
+            assert!(found >= value, "{found} in node {key} after {value} was acked");
+        }
+        if walk >= walks {
+            continue;
+        }
+        let key = walk * 7 % NODES;
+        if walk % 3 == 0 {
+            values[key as usize] = walk;
+            write(lane, node(key) + 16, &walk.to_le_bytes()).unwrap();
+        }
+        let key_bytes = key.to_le_bytes().to_vec();
+        let of = Walk { at: node(0), next: 0, key_at: 8, nodes: 100, length: 24, key: key_bytes };
+        under_way.push_back((runner.run(Procedure::Walk(of)).unwrap(), key, values[key as usize]));
+    }
+    assert!(under_way.is_empty());
+}
+
+/// Counts a number up so many times, as others do at the same time.
+fn count_up(runner: &mut Runner, times: u64) {
+    let (mut old, mut counted) = (0, 0);
+    while counted < times {
+        let ticket = runner.run(Procedure::Cas64(Cas64 { at: NUMBER, old, new: old + 1 })).unwrap();
+        let was = u64::from_le_bytes(finish(runner, ticket).reply.try_into().unwrap());
+        counted += u64::from(was == old);
+        old = if was == old { old + 1 } else { was };
+    }
+}
+
+/// Runs so many walks, and a tenth as many counts on two threads, while all regions move to and fro.
+fn run_while_regions_move(fabric: &str, walks: u64) {
+    let servers = pair("32m", "2m", &[]);
+    let addresses = [0, 1].map(|at| address(&servers[at], fabric));
+    let mut memory = create(&addresses, 8 * MIB, 0);
+    let mut lane = memory.lane().unwrap();
+    for number in 0..NODES {
+        let next = if number + 1 < NODES { node(number + 1) } else { 0 };
+        write(&mut lane, node(number), &[next.to_le_bytes(), number.to_le_bytes(), [0; 8]].concat()).unwrap();
+    }
+    let [mut walker, mut one, mut other] = [memory.runner(), memory.runner(), memory.runner()];
+    let mut moves = 0;
+    std::thread::scope(|threads| {
+        let walks_all = threads.spawn(|| walk_while_writing(&mut lane, &mut walker, walks));
+        let counts = [&mut one, &mut other].map(|runner| threads.spawn(|| count_up(runner, walks / 10)));
+        while !walks_all.is_finished() || counts.iter().any(|count| !count.is_finished()) {
+            let moved = memory.migrate(&addresses[moves % 2], Some(&addresses[1 - moves % 2])).unwrap();
+            assert_eq!((moved.regions, moved.lost), (4, 0), "{fabric}");
+            moves += 1;
+        }
+        walks_all.join().unwrap();
+        counts.into_iter().for_each(|count| count.join().unwrap());
+    });
+    println!("{fabric}: {walks} walks while regions moved {} times", moves * 4);
+    assert!(moves > 0);
+    assert_eq!(read(&mut lane, NUMBER).unwrap(), walks / 10 * 2, "{fabric}: each count once");
+    assert!(memory.events().iter().all(|event| !matches!(event, Event::Left { .. } | Event::Stayed { .. })));
+    drop((lane, walker, one, other));
+    memory.delete().unwrap();
+}
+
+#[test]
+fn walks_are_right_while_regions_move() {
+    for fabric in ["shm", "iwarp"] {
+        run_while_regions_move(fabric, 1000);
+    }
+}
+
+#[test]
+fn walks_wait_for_frozen_regions_and_find_new_bytes() {
+    for fabric in ["shm", "iwarp"] {
+        let servers = pair("8m", "2m", &[]);
+        let addresses = [0, 1].map(|at: usize| address(&servers[at], fabric));
+        let mut memory = create(&addresses, 4 * MIB, 0);
+        let (mut lane, mut runner, mut counter) = (memory.lane().unwrap(), memory.runner(), memory.runner());
+        // From the region that stays to the one that moves.
+        write(&mut lane, 2 * MIB, &u64::to_le_bytes(4096)).unwrap();
+        write(&mut lane, 4096, &[[0; 8], *b"old byte"].concat()).unwrap();
+        let of = |at| Procedure::Walk(Walk { at, next: 0, key_at: 8, nodes: 2, length: 16, key: Vec::new() });
+        let count = |old| Procedure::Cas64(Cas64 { at: 8192, old, new: old + 1 });
+        let mut moving = memory.begin_move(0, &addresses[1]).unwrap();
+        while !matches!(moving.step(), Stepped::Asked(Call::Take { .. })) {}
+        assert_eq!(counter.call(count(0)).unwrap().reply, [0; 8], "procedures write while a region is copied");
+        while !matches!(moving.step(), Stepped::Asked(Call::Freeze { .. })) {}
+        let frozen = runner.run(of(2 * MIB)).unwrap();
+        let counted = counter.run(count(1)).unwrap();
+        assert!((0..100).all(|_| !runner.test(&frozen) && !counter.test(&counted)), "{fabric}: they wait");
+        while moving.step() != Stepped::Asked(Call::Commit) {}
+        write(&mut lane, 4096 + 8, b"new byte").unwrap();
+        // The first server still has the old bytes.
+        let ticket = runner.run(of(2 * MIB)).unwrap();
+        assert_eq!(finish(&mut runner, ticket).reply[8..], *b"new byte", "{fabric}");
+        assert_eq!(finish(&mut runner, frozen).at, 4096);
+        assert!(!counter.test(&counted), "{fabric}: its map has not come");
+        assert!(matches!(moving.run(), Outcome::At(_)));
+        drop(moving);
+        assert_eq!(finish(&mut counter, counted).reply, 1_u64.to_le_bytes(), "{fabric}");
+        assert_eq!(read(&mut lane, 8192).unwrap(), 2, "{fabric}");
+        drop((lane, runner, counter));
+        memory.delete().unwrap();
+    }
+}
+
+#[test]
+#[ignore = "as many as FAR_WALKS says: see docs/testing.md"]
+fn all_walks_are_right_while_regions_move() {
+    for fabric in ["shm", "iwarp"] {
+        run_while_regions_move(fabric, variable("FAR_WALKS", 100_000));
     }
 }
 
@@ -495,6 +637,15 @@ fn figures_of_moves() {
         let speed = moved.bytes as f64 / time.as_secs_f64() / MIB as f64;
         println!("{} regions, {mib} MiB in {time:?}: {speed:.0} MiB/s", moved.regions);
         println!("longest pause of writes to a region: {:?}", moved.longest_pause);
+        let events = memory.events();
+        let pauses = events.iter().filter_map(|event| match event {
+            Event::Moved { paused, .. } => Some(*paused),
+            _ => None,
+        });
+        let mut pauses: Vec<Duration> = pauses.collect();
+        pauses.sort_unstable();
+        let at = |share: usize| pauses[(pauses.len() - 1) * share / 100];
+        println!("pauses of {} regions: median {:?}, p90 {:?}", pauses.len(), at(50), at(90));
         load.join().unwrap()
     });
     for (mut nanos, name) in nanos.into_iter().zip(["before", "moving"]) {

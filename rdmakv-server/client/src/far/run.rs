@@ -80,6 +80,8 @@ pub enum RunError {
 pub(super) enum Next {
     /// It goes on at the server that has this address.
     At(u64),
+    /// It goes on at the same address once the region there takes writes.
+    Again(u64),
     /// It has ended.
     Over(Result<Outcome, RunError>),
 }
@@ -119,18 +121,14 @@ impl Running {
     }
 
     /// Takes the answer of a server. It is not asked again after the end.
-    pub(super) fn take(&mut self, ran: &Ran<'_>, region_bytes: u64) -> Next {
+    pub(super) fn take(&mut self, ran: &Ran<'_>) -> Next {
         (self.bytes, self.micros) = (ran.bytes, ran.micros);
         self.reply.extend_from_slice(ran.reply);
         let procedure = self.procedure.name();
         let end = match ran.status {
             RunStatus::Done => return self.over(RunEnd::Done, ran.at, None),
             RunStatus::Failed => return Next::Over(Err(RunError::Apart { procedure, at: ran.at })),
-            RunStatus::Frozen => {
-                let region = (ran.at / region_bytes.max(1)) as u32;
-                return Next::Over(Err(AccessError::Busy { region }.into()));
-            }
-            RunStatus::Elsewhere => None,
+            RunStatus::Frozen | RunStatus::Elsewhere => None,
             RunStatus::Hops => Some(RunEnd::Hops),
             RunStatus::Bytes => Some(RunEnd::Bytes),
             RunStatus::Time => Some(RunEnd::Time),
@@ -138,6 +136,10 @@ impl Running {
         };
         match (Procedure::decode(self.procedure.number(), ran.arguments), end) {
             (Ok(rest), Some(end)) => self.over(end, ran.at, Some(rest)),
+            (Ok(rest), None) if ran.status == RunStatus::Frozen => {
+                self.procedure = rest;
+                Next::Again(ran.at)
+            }
             (Ok(rest), None) => {
                 self.procedure = rest;
                 self.hops = self.hops.saturating_add(1);
@@ -181,7 +183,7 @@ mod tests {
             arguments: &rest,
             reply: b"one",
         };
-        assert_eq!(running.take(&elsewhere, 1024), Next::At(5000));
+        assert_eq!(running.take(&elsewhere), Next::At(5000));
         let mut again = Vec::new();
         let request = running.request(7, &mut again);
         assert_eq!((request.hops, request.bytes, request.micros, request.replied), (1, 100, 20, 3));
@@ -198,7 +200,7 @@ mod tests {
         let time = Duration::from_micros(30);
         let outcome =
             Outcome { end: RunEnd::Done, at: 4096, reply: b"onetwo".to_vec(), rest: None, hops: 1, bytes: 150, time };
-        assert_eq!(running.take(&done, 1024), Next::Over(Ok(outcome)));
+        assert_eq!(running.take(&done), Next::Over(Ok(outcome)));
     }
 
     #[test]
@@ -212,9 +214,19 @@ mod tests {
         ] {
             let mut running = Running::new(walk(64)).unwrap();
             let ran = Ran { request: 7, status, bytes: 1, micros: 2, at: 4096, arguments: &rest, reply: b"" };
-            let Next::Over(Ok(outcome)) = running.take(&ran, 1024) else { panic!("it has ended") };
+            let Next::Over(Ok(outcome)) = running.take(&ran) else { panic!("it has ended") };
             assert_eq!((outcome.end, outcome.rest), (end, Some(walk(4096))));
         }
+    }
+
+    #[test]
+    fn frozen_regions_are_no_hop() {
+        let mut running = Running::new(walk(64)).unwrap();
+        let rest = arguments(&walk(4096));
+        let status = RunStatus::Frozen;
+        let ran = Ran { request: 7, status, bytes: 1, micros: 2, at: 4100, arguments: &rest, reply: b"" };
+        assert_eq!(running.take(&ran), Next::Again(4100));
+        assert_eq!((running.hops, running.procedure()), (0, &walk(4096)));
     }
 
     #[test]
@@ -222,11 +234,10 @@ mod tests {
         let of = |status, arguments| {
             let mut running = Running::new(walk(64)).unwrap();
             let ran = Ran { request: 7, status, bytes: 1, micros: 2, at: 4100, arguments, reply: b"" };
-            let Next::Over(Err(error)) = running.take(&ran, 1024) else { panic!("it has ended") };
+            let Next::Over(Err(error)) = running.take(&ran) else { panic!("it has ended") };
             error
         };
         assert_eq!(of(RunStatus::Failed, b""), RunError::Apart { procedure: "walk", at: 4100 });
-        assert_eq!(of(RunStatus::Frozen, b""), AccessError::Busy { region: 4 }.into());
         assert!(matches!(of(RunStatus::Elsewhere, b"short"), RunError::Arguments { .. }));
         let error = Running::new(Procedure::Walk(Walk { at: 0, next: 0, key_at: 0, nodes: 0, length: 0, key: vec![] }));
         assert!(error.unwrap_err().to_string().contains("change its arguments"));

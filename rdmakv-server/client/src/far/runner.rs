@@ -2,20 +2,29 @@
 //!
 //! A procedure begins at the server that has its first address. Where it comes to bytes of another server, the answer says so, and the runner
 //! sends it on: it knows the newest table. So servers need no connections to each other, and each procedure has one outcome.
+//!
+//! While a region moves, procedures go on where it is, and the server marks the pages that they write. A procedure that comes to a region
+//! whose writes are paused waits here, and goes on at the server that has the region then. The server that had it keeps it until
+//! no procedure reads there. So moves need not wait for runners, which look for answers only when their thread asks.
 
 use super::connection::{Connection, Trouble};
 use super::run::{Next, Outcome, RunError, Running};
-use super::shared::{Place, Shared};
-use super::table::{AccessError, MemoryError, ServerId, Table, Target, WriteRoute};
+use super::shared::{Place, ROUND, Shared};
+use super::table::{AccessError, MemoryError, ServerId, Table};
 use rdmakv_proto::far::messages::{Answer, Ran, Refusal, Request, RunStatus, Verb};
 use rdmakv_proto::far::procedures::Procedure;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 /// Procedures that are under way at most.
 const UNDER_WAY: usize = 32;
+/// How long a procedure waits for a region that moves, besides the time of an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long answers are waited for while others wait for a change.
+const MOMENT: Duration = Duration::from_millis(1);
 /// Tickets of a runner, as a power of two. The bits above number the runners of the process.
 const TICKETS: u32 = 47;
 static RUNNERS: AtomicU64 = AtomicU64::new(1);
@@ -36,8 +45,20 @@ struct Link {
     place: Place,
     /// None once it is lost.
     connection: Option<Connection>,
-    /// The procedures under way there: they are answered in this order.
-    sent: VecDeque<u64>,
+    /// The procedures under way there, each with the table's change at which it was sent: they are answered in this order.
+    sent: VecDeque<(u64, u64)>,
+}
+
+/// A procedure that waits for a region that moves.
+struct Waiting {
+    ticket: u64,
+    /// The address at which it goes on.
+    at: u64,
+    /// The table's change at which it had to wait.
+    change: u64,
+    /// When it is tried again without a change, and when it is given up.
+    again: Instant,
+    over: Instant,
 }
 
 /// See the module. From [`Memory::runner`](super::Memory::runner).
@@ -46,6 +67,7 @@ pub struct Runner {
     table: Table,
     links: Vec<Link>,
     runs: HashMap<u64, State>,
+    waiting: Vec<Waiting>,
     next: u64,
     /// By it the runner has its worker at each server.
     number: u32,
@@ -84,7 +106,15 @@ impl Runner {
     pub(super) fn new(shared: &Arc<Shared>) -> Self {
         let next = RUNNERS.fetch_add(1, Relaxed) << TICKETS;
         let number = shared.number_lane(u32::MAX);
-        Self { shared: shared.clone(), table: shared.table(), links: Vec::new(), runs: HashMap::new(), next, number }
+        Self {
+            shared: shared.clone(),
+            table: shared.table(),
+            links: Vec::new(),
+            runs: HashMap::new(),
+            waiting: Vec::new(),
+            next,
+            number,
+        }
     }
 
     /// Begins a procedure. It waits while as many as may be are under way, 32.
@@ -105,7 +135,7 @@ impl Runner {
         self.next += 1;
         let at = running.procedure().at();
         self.runs.insert(ticket, State::UnderWay(running));
-        self.send(ticket, at);
+        self.send(ticket, at, None);
         Ok(RunTicket(ticket))
     }
 
@@ -139,26 +169,31 @@ impl Runner {
     }
 
     fn under_way(&self) -> usize {
-        self.links.iter().map(|link| link.sent.len()).sum()
+        self.links.iter().map(|link| link.sent.len()).sum::<usize>() + self.waiting.len()
     }
 
-    /// Sends a procedure to the server that has this address, or ends it.
-    fn send(&mut self, ticket: u64, at: u64) {
-        if let Err(error) = self.try_to_send(ticket, at) {
+    /// Sends a procedure to the server that has this address, has it wait, or ends it. `over` is when it is given up, if it waited.
+    fn send(&mut self, ticket: u64, at: u64, over: Option<Instant>) {
+        if let Err(error) = self.try_to_send(ticket, at, over) {
             self.end(ticket, Err(error));
         }
     }
 
-    fn try_to_send(&mut self, ticket: u64, at: u64) -> Result<(), RunError> {
+    fn try_to_send(&mut self, ticket: u64, at: u64, over: Option<Instant>) -> Result<(), RunError> {
         if self.shared.is_over() {
             return Err(AccessError::Ended.into());
         }
         if self.shared.change() != self.table.change() {
             self.table = self.shared.table();
         }
+        let change = self.table.change();
         let Some(State::UnderWay(running)) = self.runs.get(&ticket) else { return Ok(()) };
-        let (procedure, writes) = (running.procedure().name(), running.procedure().writes());
-        let target = self.target(at, writes)?;
+        let procedure = running.procedure().name();
+        let Some(piece) = self.table.split(at, 1)?.next() else { return Err(AccessError::Ended.into()) };
+        let target = self.table.read(piece.region)?;
+        if self.table.is_paused(piece.region) {
+            return self.delay(ticket, at, (change, over));
+        }
         let link = self.link(target.server)?;
         if self.links[link].place.workers() == 0 {
             let server = self.links[link].place.name().to_owned();
@@ -170,19 +205,31 @@ impl Runner {
         let (memory, Link { connection, sent, .. }) = (self.shared.name().memory, &mut self.links[link]);
         let Some(connection) = connection else { return Err(self.lost(target.server).into()) };
         connection.post(&Request { memory, region: self.number, epoch: 0, verb: Verb::Run(run) });
-        sent.push_back(ticket);
+        sent.push_back((ticket, change));
         Ok(())
     }
 
-    /// Returns the server that has an address. While a region moves, procedures do not write to it.
-    fn target(&mut self, at: u64, writes: bool) -> Result<Target, AccessError> {
-        let Some(piece) = self.table.split(at, 1)?.next() else { return Err(AccessError::Ended) };
-        if !writes {
-            return self.table.read(piece.region);
+    /// Has a procedure wait until the table is another one than at this change, or for a moment.
+    fn delay(&mut self, ticket: u64, at: u64, (change, over): (u64, Option<Instant>)) -> Result<(), RunError> {
+        let now = Instant::now();
+        let over = over.unwrap_or(now + PATIENCE + self.shared.source().patience);
+        if over <= now {
+            let region = (at / self.table.region_bytes().max(1)) as u32;
+            return Err(AccessError::Busy { region }.into());
         }
-        match self.table.write(piece.region, 8)? {
-            WriteRoute::To(target) => Ok(target),
-            WriteRoute::Marked(_) | WriteRoute::Wait => Err(AccessError::Busy { region: piece.region }),
+        self.waiting.push(Waiting { ticket, at, change, again: now + ROUND, over });
+        Ok(())
+    }
+
+    /// Sends those on that waited for a change which has come, or for a moment.
+    fn send_waiting(&mut self) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        let (change, now) = (self.shared.change(), Instant::now());
+        let due = self.waiting.extract_if(.., |waits| waits.change != change || waits.again <= now);
+        for Waiting { ticket, at, over, .. } in due.collect::<Vec<_>>() {
+            self.send(ticket, at, Some(over));
         }
     }
 
@@ -216,6 +263,7 @@ impl Runner {
 
     fn progress(&mut self) {
         (0..self.links.len()).for_each(|at| self.settle(at));
+        self.send_waiting();
     }
 
     /// Takes the answers of a server.
@@ -225,7 +273,9 @@ impl Runner {
         }
         while let Link { connection: Some(connection), sent, .. } = &mut self.links[at] {
             let answer = connection.next_answer(|reply| match &reply.answer {
-                Answer::Run(ran) if Some(&ran.request) == sent.front() => Some(Answered::of(ran)),
+                Answer::Run(ran) if sent.front().is_some_and(|(ticket, _)| *ticket == ran.request) => {
+                    Some(Answered::of(ran))
+                }
                 _ => None,
             });
             match answer {
@@ -233,20 +283,24 @@ impl Runner {
                 None => return,
                 Some(Err(Trouble::Broken(_))) => return self.lose(at),
                 Some(answer) => {
-                    let Some(ticket) = sent.pop_front() else { return };
-                    self.take(at, ticket, answer);
+                    let Some((ticket, change)) = sent.pop_front() else { return };
+                    self.take(at, (ticket, change), answer);
                 }
             }
         }
     }
 
-    fn take(&mut self, at: usize, ticket: u64, answer: Result<Answered, Trouble>) {
-        let region_bytes = self.table.region_bytes();
+    fn take(&mut self, at: usize, (ticket, change): (u64, u64), answer: Result<Answered, Trouble>) {
         let Some(State::UnderWay(running)) = self.runs.get_mut(&ticket) else { return };
         let procedure = running.procedure().name();
         match answer {
-            Ok(answered) => match running.take(&answered.ran(), region_bytes) {
-                Next::At(address) => self.send(ticket, address),
+            Ok(answered) => match running.take(&answered.ran()) {
+                // By the table it is at this very server: the region is frozen there, or its map has not come.
+                Next::At(address) if self.shared.change() == change && self.is_at(address, at) => {
+                    self.wait_at(ticket, address, change);
+                }
+                Next::At(address) => self.send(ticket, address, None),
+                Next::Again(address) => self.wait_at(ticket, address, change),
                 Next::Over(outcome) => self.end(ticket, outcome),
             },
             Err(Trouble::Refused(Refusal::Unable, _)) => {
@@ -258,6 +312,19 @@ impl Runner {
         }
     }
 
+    /// Returns whether an address is at the server of a link, by the table.
+    fn is_at(&self, address: u64, link: usize) -> bool {
+        let region = address / self.table.region_bytes().max(1);
+        let target = u32::try_from(region).ok().and_then(|region| self.table.target(region));
+        target.is_some_and(|target| target.server == self.links[link].place.server())
+    }
+
+    fn wait_at(&mut self, ticket: u64, address: u64, change: u64) {
+        if let Err(error) = self.delay(ticket, address, (change, None)) {
+            self.end(ticket, Err(error));
+        }
+    }
+
     /// Ends the procedures under way at a server that is lost.
     fn lose(&mut self, at: usize) {
         let server = self.links[at].place.server();
@@ -265,7 +332,7 @@ impl Runner {
         self.shared.lose(server);
         self.table = self.shared.table();
         let error = self.lost(server);
-        for ticket in std::mem::take(&mut self.links[at].sent) {
+        for (ticket, _) in std::mem::take(&mut self.links[at].sent) {
             self.end(ticket, Err(error.clone().into()));
         }
     }
@@ -280,8 +347,11 @@ impl Runner {
     /// Sleeps until an answer may have come. Of several servers one is waited for: all have to answer.
     fn sleep(&mut self) {
         let waited = self.links.iter_mut().find(|link| !link.sent.is_empty());
-        if let Some(connection) = waited.and_then(|link| link.connection.as_mut()) {
-            connection.wait();
+        match waited.and_then(|link| link.connection.as_mut()) {
+            Some(connection) if self.waiting.is_empty() => connection.wait(),
+            Some(connection) => connection.wait_for(MOMENT),
+            None if !self.waiting.is_empty() => self.shared.wait_for_change(self.table.change()),
+            None => {}
         }
     }
 }

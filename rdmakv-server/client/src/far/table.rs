@@ -341,6 +341,11 @@ impl Table {
         region.is_some_and(|region| matches!(region.writes, Writes::Marked | Writes::Paused { .. }))
     }
 
+    /// Returns whether writes to a region are paused.
+    pub(super) fn is_paused(&self, region: u32) -> bool {
+        self.regions.get(region as usize).is_some_and(|region| matches!(region.writes, Writes::Paused { .. }))
+    }
+
     /// Puts a region where it is, with its writes unpaused. Returns the change's number. Writes that were queued go there.
     pub fn place(&mut self, region: u32, target: Target) -> u64 {
         self.set(region, |at| *at = Region { target, writes: Writes::Flow })

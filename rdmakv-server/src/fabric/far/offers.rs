@@ -128,6 +128,8 @@ struct Region {
     place: Option<u32>,
     /// Procedures that write to it now.
     writers: u32,
+    /// Procedures that read it now.
+    readers: u32,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -262,7 +264,7 @@ impl Offers {
                 Some(source) => Phase::Copying { source, is_whole: false },
                 None => Phase::Live { is_mapped: true, other: 0 },
             };
-            let region = Region { epoch: take.epoch, phase, place: self.places.take(), writers: 0 };
+            let region = Region { epoch: take.epoch, phase, place: self.places.take(), writers: 0, readers: 0 };
             memory.regions.insert(number, region);
         }
         Ok(memory.secret)
@@ -394,7 +396,7 @@ impl Offers {
     ///
     /// # Errors
     ///
-    /// The connection is not attached to such a memory, the region is of a later epoch, or procedures write to it.
+    /// The connection is not attached to such a memory, the region is of a later epoch, or procedures access it.
     pub fn drop_region(
         &mut self,
         caller: &Caller,
@@ -409,7 +411,7 @@ impl Offers {
         if region.epoch > epoch {
             return Err(Refusal::Stale.into());
         }
-        if region.writers > 0 {
+        if region.writers > 0 || region.readers > 0 {
             return Err(Refusal::State.into());
         }
         let place = region.place.take();
@@ -457,6 +459,29 @@ impl Offers {
     pub fn detach(&mut self, connection: u64) {
         for memory in self.memories.values_mut() {
             memory.attached.remove(&connection);
+        }
+    }
+
+    /// Begins a read of a procedure, and returns the place. [`Offers::end_read`] follows: until then the region is not dropped.
+    ///
+    /// # Errors
+    ///
+    /// The connection is not attached to such a memory, or the region is not live here. Once it is frozen, it may be newer elsewhere.
+    pub fn begin_read(&mut self, caller: &Caller, memory: u64, region: u32) -> Result<u32, Refused> {
+        let region = self.memory(caller, memory)?.regions.get_mut(&region).ok_or(Refusal::Unknown)?;
+        match (&region.phase, region.place) {
+            (Phase::Live { .. }, Some(place)) => {
+                region.readers += 1;
+                Ok(place)
+            }
+            _ => Err(Refusal::State.into()),
+        }
+    }
+
+    /// Ends a read of a procedure.
+    pub fn end_read(&mut self, memory: u64, region: u32) {
+        if let Some(region) = self.memories.get_mut(&memory).and_then(|memory| memory.regions.get_mut(&region)) {
+            region.readers = region.readers.saturating_sub(1);
         }
     }
 
@@ -528,10 +553,11 @@ impl Offers {
         }
     }
 
-    /// Returns the place of a region that is frozen in this epoch.
+    /// Returns the place of a region that is frozen in this epoch, and that no procedure accesses.
     pub fn frozen(&self, memory: u64, region: u32, epoch: u32) -> Option<u32> {
         let region = self.memories.get(&memory)?.regions.get(&region)?;
-        region.place.filter(|_| region.epoch == epoch && matches!(region.phase, Phase::Frozen { .. }))
+        let is_frozen = region.epoch == epoch && matches!(region.phase, Phase::Frozen { .. });
+        region.place.filter(|_| is_frozen && region.writers == 0 && region.readers == 0)
     }
 
     /// Returns whether a region is here in this epoch.

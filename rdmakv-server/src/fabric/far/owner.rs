@@ -623,9 +623,22 @@ impl Called<'_> {
 }
 
 impl Regions for Called<'_> {
-    fn readable(&self, region: u32) -> Option<Part> {
-        // Frozen it may be written elsewhere already: the client sends the procedure on.
-        self.part(&mut self.far.state(), region, true).ok()
+    fn begin_read(&self, region: u32, ended: Option<u32>) -> Option<Part> {
+        let mut state = self.far.state();
+        let state = &mut *state;
+        if let Some(ended) = ended {
+            state.offers.end_read(self.memory, ended);
+        }
+        let place = state.offers.begin_read(self.caller, self.memory, region).ok()?;
+        let part = state.parts.get(&place).cloned();
+        if part.is_none() {
+            state.offers.end_read(self.memory, region);
+        }
+        part
+    }
+
+    fn end_read(&self, region: u32) {
+        self.far.state().offers.end_read(self.memory, region);
     }
 
     fn begin_write(&self, region: u32, offset: u64) -> Result<Part, Miss> {

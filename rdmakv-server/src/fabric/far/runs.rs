@@ -19,8 +19,10 @@ const STEPS: u32 = 64;
 
 /// The regions of a memory.
 pub(super) trait Regions {
-    /// Returns a region that is here.
-    fn readable(&self, region: u32) -> Option<Part>;
+    /// Returns a region that is here, and keeps it from being dropped. [`Regions::end_read`] follows. Before, the read of `ended` ends.
+    fn begin_read(&self, region: u32, ended: Option<u32>) -> Option<Part>;
+    /// Lets the region be dropped again.
+    fn end_read(&self, region: u32);
     /// Returns a region that is here, and keeps it from being frozen. 8 bytes are written there. [`Regions::end_write`] follows.
     fn begin_write(&self, region: u32, offset: u64) -> Result<Part, Miss>;
     /// Lets the region be frozen again.
@@ -77,6 +79,8 @@ pub(super) fn carry_out(
         // Regions may end or move between turns.
         let mut here = Here { regions, region_bytes, kept: None };
         let end = take_steps(&mut procedure, &mut here, (&mut spent, &LIMITS), &mut reply, STEPS);
+        // Not in others' turns.
+        drop(here);
         nanos = nanos.saturating_add(begun.elapsed().as_nanos() as u64);
         match end {
             Some(end) => break end,
@@ -96,7 +100,7 @@ pub(super) fn carry_out(
 struct Here<'r> {
     regions: &'r dyn Regions,
     region_bytes: u64,
-    /// The region that was read last.
+    /// The region that was read last. It is not dropped meanwhile.
     kept: Option<(u32, Part)>,
 }
 
@@ -111,10 +115,19 @@ impl Here<'_> {
     fn piece(&mut self, at: u64, length: usize) -> Option<(*mut u8, usize)> {
         let (region, offset) = self.place(at)?;
         if self.kept.as_ref().is_none_or(|(kept, _)| *kept != region) {
-            self.kept = Some((region, self.regions.readable(region)?));
+            let ended = self.kept.take().map(|(ended, _)| ended);
+            self.kept = Some((region, self.regions.begin_read(region, ended)?));
         }
         let length = length.min(usize::try_from(self.region_bytes - offset).unwrap_or(usize::MAX));
         Some((self.kept.as_ref()?.1.at(offset, length).ok()?, length))
+    }
+}
+
+impl Drop for Here<'_> {
+    fn drop(&mut self) {
+        if let Some((region, _)) = self.kept.take() {
+            self.regions.end_read(region);
+        }
     }
 }
 

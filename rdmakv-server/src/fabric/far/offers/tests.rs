@@ -193,6 +193,21 @@ fn freezing_waits_for_procedures() {
 }
 
 #[test]
+fn frozen_regions_are_not_read_or_dropped() {
+    let (mut offers, caller) = (offers(4), at(0, 1, 1));
+    offers.take(&caller, &take(1, 1), FRESH).unwrap();
+    assert_eq!(offers.begin_read(&caller, 1, 0), Ok(0));
+    assert_eq!(offers.begin_read(&at(0, 1, 2), 1, 0), Err(Refusal::Unknown.into()), "another's");
+    assert_eq!(offers.freeze(&caller, 1, 0, 1, 2), Ok(Freeze::Done), "reads go on");
+    assert_eq!(offers.begin_read(&caller, 1, 0), Err(Refusal::State.into()), "it may be newer at the other server");
+    assert_eq!(offers.drop_region(&caller, 1, 0, 1, 2), Err(Refusal::State.into()));
+    assert_eq!(offers.frozen(1, 0, 1), None);
+    offers.end_read(1, 0);
+    assert_eq!(offers.frozen(1, 0, 1), Some(0));
+    assert_eq!(offers.drop_region(&caller, 1, 0, 1, 2), Ok(false));
+}
+
+#[test]
 fn long_lists_come_in_parts() {
     let mut offers = offers(3 * ENTRIES_MAX as u32);
     let (caller, regions) = (at(0, 1, 1), ENTRIES_MAX as u32 + 1);
