@@ -301,6 +301,27 @@ typedef struct {
     uint64_t rkey;
 } mrrc_segment_t;
 
+/** How mrrc_warm_with registers a large range. Set all to zero, then `size` to sizeof(mrrc_warm_t), then the rest. */
+typedef struct {
+    /** sizeof(mrrc_warm_t) of the header that the program was compiled with. */
+    size_t size;
+    /** Threads, 64 at most; 0: the CPUs of the process, at most 4. */
+    size_t threads;
+    /** Bytes that are registered by one call; 0: 1 GiB. More where a lease has fewer segments. */
+    uint64_t chunk;
+    /** 1: pages are not made present first. */
+    int32_t no_prefault;
+    /** 1: the system is given the hint to use huge pages there. The hint stays with the memory. */
+    int32_t huge;
+    /**
+     * Called by the calling thread after each step, with the bytes done and their sum. Anything but 0 stops the work. NULL: not called.
+     * Memory that is made present first is counted twice: then, and when it is registered.
+     */
+    int (*progress)(void *user, uint64_t done, uint64_t total);
+    /** The first argument of `progress`. */
+    void *user;
+} mrrc_warm_t;
+
 /** Everything counted since a cache was made; exact when no thread is inside a call. Fields may be added at the end. */
 typedef struct {
     /** Requests: hits and misses. */
@@ -551,6 +572,19 @@ mrrc_status_t mrrc_warm(const mrrc_cache_t *cache,
                         size_t length,
                         mrrc_access_t access,
                         mrrc_error_t *error);
+
+/**
+ * Registers a large range ahead of its use, by several threads of the library: pages are made present first, and then chunks are
+ * registered. `how` may be NULL. The bytes that were registered are written to `registered`, which may be NULL: fewer than all where
+ * progress stopped it, which is no error. What was registered before an error stays cached. MRRC_ERROR_SYSTEM: a page could not be made present.
+ */
+mrrc_status_t mrrc_warm_with(const mrrc_cache_t *cache,
+                             const void *address,
+                             size_t length,
+                             mrrc_access_t access,
+                             const mrrc_warm_t *how,
+                             uint64_t *registered,
+                             mrrc_error_t *error);
 
 /**
  * Begins to acquire memory: what is registered already can be used before mrrc_finish registers the rest. Freed by

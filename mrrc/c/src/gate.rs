@@ -3,7 +3,7 @@
 
 use crate::status::mrrc_error_t;
 use crate::status::mrrc_status_t::{self, *};
-use mrrc::cache::{ChangeError, OutsideArena, Unusable};
+use mrrc::cache::{ChangeError, OutsideArena, Unusable, WarmError};
 use mrrc::{AcquireError, ArenaError, BuildError};
 use std::any::Any;
 use std::ffi::{CStr, c_char};
@@ -178,6 +178,18 @@ impl Boundary for str {
             return self.len();
         }
         (0..=most).rev().find(|&at| self.is_char_boundary(at)).unwrap_or(0)
+    }
+}
+
+impl From<WarmError> for Box<Failure> {
+    #[cold]
+    fn from(error: WarmError) -> Self {
+        let message = error.to_string();
+        match error {
+            WarmError::Acquire(error) => Self::from(error),
+            WarmError::Page { source, .. } => Failure::by(MRRC_ERROR_SYSTEM, &source, message),
+            _ => Failure::new(MRRC_ERROR_SYSTEM, message),
+        }
     }
 }
 

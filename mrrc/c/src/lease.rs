@@ -12,8 +12,10 @@ use crate::gate::{Failure, given, guarded, null, quietly};
 use crate::status::mrrc_status_t::{MRRC_ERROR_HELD, MRRC_ERROR_LEASE};
 use crate::status::{mrrc_error_t, mrrc_status_t};
 use libc::iovec;
+use mrrc::cache::Warm;
 use mrrc::{Access, Lease};
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
+use std::ops::ControlFlow;
 use std::ptr;
 
 /// Memory that stays registered until it is released. Its content is the library's.
@@ -345,4 +347,89 @@ pub(crate) unsafe fn show(
         }
     }
     count
+}
+
+/// How mrrc_warm_with registers a large range. Set all to zero, then `size` to sizeof(mrrc_warm_t), then the rest.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct mrrc_warm_t {
+    /// sizeof(mrrc_warm_t) of the header that the program was compiled with.
+    pub size: usize,
+    /// Threads, 64 at most; 0: the CPUs of the process, at most 4.
+    pub threads: usize,
+    /// Bytes that are registered by one call; 0: 1 GiB. More where a lease has fewer segments.
+    pub chunk: u64,
+    /// 1: pages are not made present first.
+    pub no_prefault: i32,
+    /// 1: the system is given the hint to use huge pages there. The hint stays with the memory.
+    pub huge: i32,
+    /// Called by the calling thread after each step, with the bytes done and their sum. Anything but 0 stops the work. NULL: not called.
+    /// Memory that is made present first is counted twice: then, and when it is registered.
+    pub progress: Option<unsafe extern "C-unwind" fn(user: *mut c_void, done: u64, total: u64) -> c_int>,
+    /// The first argument of `progress`.
+    pub user: *mut c_void,
+}
+
+/// Registers a large range ahead of its use, by several threads of the library: pages are made present first, and then chunks are
+/// registered. `how` may be NULL. The bytes that were registered are written to `registered`, which may be NULL: fewer than all where
+/// progress stopped it, which is no error. What was registered before an error stays cached. MRRC_ERROR_SYSTEM: a page could not be made present.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn mrrc_warm_with(
+    cache: *const mrrc_cache_t,
+    address: *const c_void,
+    length: usize,
+    access: mrrc_access_t,
+    how: *const mrrc_warm_t,
+    registered: *mut u64,
+    error: *mut mrrc_error_t,
+) -> mrrc_status_t {
+    let warm = || {
+        let access: Access = rights(access, "access")?;
+        // SAFETY: the header requires that `how` is NULL or leads to a table that begins with its size.
+        let how = unsafe { warm_of(how) }?;
+        let progress = |done, total| match how.progress {
+            // SAFETY: the header requires a function that takes `user` and two numbers.
+            Some(progress) if unsafe { progress(how.user, done, total) } != 0 => ControlFlow::Break(()),
+            _ => ControlFlow::Continue(()),
+        };
+        let chunk = if how.chunk == 0 { 1 << 30 } else { how.chunk };
+        let options = Warm::new().threads(how.threads).chunk(chunk).prefault(how.no_prefault == 0).huge(how.huge != 0);
+        // SAFETY: the caller makes the promises of mrrc_acquire, which are those of `warm_with`.
+        let bytes =
+            unsafe { given(cache, "cache")?.cache.warm_with(address.cast(), length, access, &options, progress)? };
+        if !registered.is_null() {
+            // SAFETY: the header requires that `registered` is NULL or can be written.
+            unsafe { registered.write(bytes) };
+        }
+        Ok(())
+    };
+    // SAFETY: the header requires that `error` is NULL or can be written, as `guarded` does.
+    unsafe { guarded(error, warm) }
+}
+
+/// Returns the table, or that of the defaults.
+///
+/// # Safety
+/// It is null, or its first field can be read, and as many bytes as that says.
+unsafe fn warm_of(how: *const mrrc_warm_t) -> Result<mrrc_warm_t, Box<Failure>> {
+    const SIZE: usize = size_of::<mrrc_warm_t>();
+    let none = mrrc_warm_t {
+        size: SIZE,
+        threads: 0,
+        chunk: 0,
+        no_prefault: 0,
+        huge: 0,
+        progress: None,
+        user: ptr::null_mut(),
+    };
+    if how.is_null() {
+        return Ok(none);
+    }
+    // SAFETY: the caller promises that the first field can be read.
+    let size = unsafe { (&raw const (*how).size).read() };
+    if size != SIZE {
+        return Err(Failure::argument(format!("how.size is {size}: set it to sizeof(mrrc_warm_t), {SIZE}")));
+    }
+    // SAFETY: the caller promises that as many bytes as the size says can be read.
+    Ok(unsafe { how.read() })
 }

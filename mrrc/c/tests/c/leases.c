@@ -53,6 +53,48 @@ static void segments_are_written_as_far_as_there_is_room(void)
     free(memory);
 }
 
+struct steps {
+    uint64_t done, total;
+    int calls, stop_at;
+};
+
+static int step(void *user, uint64_t done, uint64_t total)
+{
+    struct steps *steps = user;
+    CHECK(done > steps->done && done <= total);
+    steps->done = done;
+    steps->total = total;
+    return ++steps->calls == steps->stop_at;
+}
+
+static void large_ranges_are_warmed_in_chunks(void)
+{
+    struct card card = { 0 };
+    mrrc_cache_t *cache = card_cache(&card, "policy=mrrc");
+    char *memory = pages(16);
+    struct steps steps = { 0 };
+    mrrc_warm_t how = { .size = sizeof how, .threads = 2, .chunk = 4 * PAGE, .progress = step, .user = &steps };
+    uint64_t registered = 0;
+    DONE(mrrc_warm_with(cache, memory, 16 * PAGE, MRRC_LOCAL, &how, &registered, &error));
+    CHECK(registered == 16 * PAGE && card.calls == 4 && steps.calls == 5 && steps.done == 32 * PAGE);
+    /* The defaults, and no pages made present. */
+    DONE(mrrc_warm_with(cache, memory, 16 * PAGE, MRRC_LOCAL, NULL, NULL, NULL));
+    CHECK(card.calls == 4);
+    mrrc_cache_free(cache);
+
+    /* Stopped at the first step. */
+    cache = card_cache(&card, "policy=mrrc");
+    steps = (struct steps) { .stop_at = 1 };
+    how.threads = 1;
+    how.no_prefault = 1;
+    DONE(mrrc_warm_with(cache, memory, 16 * PAGE, MRRC_LOCAL, &how, &registered, &error));
+    CHECK(steps.calls == 1 && steps.total == 16 * PAGE && registered >= 4 * PAGE && registered <= 16 * PAGE);
+    how.size = 8;
+    FAILS(mrrc_warm_with(cache, memory, PAGE, MRRC_LOCAL, &how, NULL, &error), MRRC_ERROR_ARGUMENT, "sizeof(mrrc_warm_t)");
+    mrrc_cache_free(cache);
+    free(memory);
+}
+
 static void one_key_where_one_is_needed(void)
 {
     struct card card = { 0 };
@@ -283,6 +325,7 @@ int main(void)
 {
     a_lease_has_the_memory_by_its_keys();
     segments_are_written_as_far_as_there_is_room();
+    large_ranges_are_warmed_in_chunks();
     one_key_where_one_is_needed();
     a_card_with_larger_pages_registers_those();
     a_list_is_had_whole_or_not_at_all();
