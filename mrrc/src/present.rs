@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 #[derive(Debug)]
 pub(crate) struct PageMap(File);
 
-/// Pages looked at, at most, on each side of a range.
+/// Pages looked at in one system call, on each side of a range.
 const MOST: u64 = 128;
 /// Bytes of an entry, and the bits of a page that is in memory and mapped by this process alone.
 const ENTRY: usize = size_of::<u64>();
@@ -31,11 +31,10 @@ impl PageMap {
         Ok(Self(File::open("/proc/self/pagemap")?))
     }
 
-    /// Returns the range with the process's own pages next to it that are in memory now, within the bounds. One system call, or two where the
-    /// range is long.
+    /// Returns the range with the process's own pages next to it that are in memory now, within the bounds. One system call where these are
+    /// close, and otherwise one for each 128 pages that are.
     pub(crate) fn around(&self, range: PageRange, within: PageRange) -> PageRange {
         let (first, last) = (within.start().min(range.start()), within.end().max(range.end()));
-        let (first, last) = (first.max(range.start().saturating_sub(MOST)), last.min(range.end().saturating_add(MOST)));
         let mut entries = [0_u8; 2 * MOST as usize * ENTRY];
         let (before, after) = if last - first <= 2 * MOST {
             let found = self.read(first, last, &mut entries);
@@ -43,8 +42,15 @@ impl PageMap {
             let behind = rest.get(range.pages() as usize * ENTRY..).unwrap_or_default();
             (run(before.rchunks_exact(ENTRY)), run(behind.chunks_exact(ENTRY)))
         } else {
-            let before = run(self.read(first, range.start(), &mut entries).rchunks_exact(ENTRY));
-            (before, run(self.read(range.end(), last, &mut entries).chunks_exact(ENTRY)))
+            let before = in_parts(range.start() - first, |done, part| {
+                let end = range.start() - done;
+                run(self.read(end - part, end, &mut entries).rchunks_exact(ENTRY))
+            });
+            let after = in_parts(last - range.end(), |done, part| {
+                let start = range.end() + done;
+                run(self.read(start, start + part, &mut entries).chunks_exact(ENTRY))
+            });
+            (before, after)
         };
         PageRange::between(range.start() - before, range.end() + after)
     }
@@ -57,6 +63,20 @@ impl PageMap {
             Err(_) => &[],
         }
     }
+}
+
+/// Adds up what is found of so many pages, part by part, until less than a whole part is.
+fn in_parts(pages: u64, mut found: impl FnMut(u64, u64) -> u64) -> u64 {
+    let mut done = 0;
+    while done < pages {
+        let part = (pages - done).min(MOST);
+        let more = found(done, part);
+        done += more;
+        if more < part {
+            break;
+        }
+    }
+    done
 }
 
 /// Returns how many of the entries, up to the first that is not, are of pages that are in memory and this process's own.
@@ -108,11 +128,13 @@ mod tests {
             assert_eq!(map.around(asked, at(33, 600)), at(33.min(start), 63));
             assert_eq!(map.around(asked, asked), asked);
         }
-        // A long range, whose ends are looked at alone; and never more than the bound.
+        // A long range, whose ends are looked at alone; and far beyond one look.
         let whole = filled(1000, 100..900);
         let at = |start: u64, end: u64| PageRange::between(whole.start() + start, whole.start() + end);
         assert_eq!(map.around(at(101, 800), whole), at(100, 900));
-        assert_eq!(map.around(at(300, 310), whole), at(300 - MOST, 310 + MOST));
+        assert_eq!(map.around(at(300, 310), whole), at(100, 900));
+        assert_eq!(map.around(at(300, 310), at(0, 500)), at(100, 500));
+        assert_eq!(map.around(at(500, 510), at(500 - 3 * MOST, 1000)), at(500 - 3 * MOST, 900));
     }
 
     #[test]

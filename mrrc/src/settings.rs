@@ -53,6 +53,7 @@ pub struct Settings {
     pub(crate) resort: Option<f64>,
     pub(crate) evict: Option<f64>,
     pub(crate) widen: Option<bool>,
+    pub(crate) widen_for_peers: bool,
     pub(crate) costs: Option<Linear>,
     pub(crate) monitor: Option<MonitorKind>,
     pub(crate) shared: Option<SharedMemory>,
@@ -82,6 +83,7 @@ impl Default for Settings {
             resort: None,
             evict: None,
             widen: None,
+            widen_for_peers: false,
             costs: None,
             monitor: None,
             shared: None,
@@ -219,6 +221,7 @@ impl Settings {
         config.resort = self.resort.unwrap_or(config.resort);
         config.evict = self.evict.unwrap_or(config.evict);
         config.widen = self.widen.or(config.widen);
+        config.widen_for_peers |= self.widen_for_peers;
         config.cost = self.costs.unwrap_or(config.cost);
         if !(0.0..=1.0).contains(&self.headroom) {
             return Err(ConfigError::Fraction { name: "headroom", value: self.headroom }.into());

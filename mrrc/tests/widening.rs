@@ -491,15 +491,55 @@ fn held_room_keeps_it_exact() {
 }
 
 #[test]
-fn one_key_is_widened_where_nothing_overlaps() {
+fn one_key_grows_with_each_miss_nearby() {
     let device = device();
     let seen = Seen::of(&device);
-    let cache = taught(builder(&device, CAPACITY).max_segments(1));
-    let room = Room::filled(0, 512);
-    assert_eq!(room.registered(&cache, &seen, 100, 2), [(64, 128)]);
-    assert_eq!(room.registered(&cache, &seen, 120, 16).len(), 1);
+    let cache = builder(&device, 1 << 14).max_segments(1).widen(true).build().unwrap();
+    let room = Room::filled(0, 1024);
+    let pages: Vec<u64> = [500, 400, 700, 200, 900]
+        .iter()
+        .map(|&page| room.registered(&cache, &seen, page, 4).iter().map(|(start, end)| end - start).sum())
+        .collect();
+    assert_eq!(pages, [4, 8, 16, 32, 64]);
+    (0..1000).for_each(|page| drop(room.acquire(&cache, page, 3).unwrap()));
+    assert!(cache.counters().attempts <= 20, "{}", cache.counters());
     for page in 64..136 {
         assert_eq!(room.acquire(&cache, page, 1).unwrap().segments().count(), 1);
+    }
+}
+
+#[test]
+fn growth_leaves_sparse_memory_sparse() {
+    let device = device();
+    let seen = Seen::of(&device);
+    let cache = builder(&device, 1 << 14).max_segments(1).widen(true).build().unwrap();
+    let room = Room::new();
+    room.map(0, 1024, RW, ANONYMOUS);
+    room.fill(300, 700);
+    for page in [400, 500, 600, 310, 350, 650, 450] {
+        let made = room.registered(&cache, &seen, page, 4);
+        assert!(made.iter().all(|&(start, end)| start >= 300 && end <= 700), "{made:?}");
+    }
+    assert!(cache.counters().widened_pages > 100);
+    // Pages that are not in memory are registered alone.
+    assert_eq!(room.registered(&cache, &seen, 900, 4), [(900, 904)]);
+    assert_eq!(room.resident(), 400);
+}
+
+#[test]
+fn peers_reach_neighbours_only_where_that_is_set() {
+    for is_set in [false, true] {
+        let device = device();
+        let seen = Seen::of(&device);
+        let builder = builder(&device, 1 << 14).max_segments(1).widen(true).widen_for_peers(is_set);
+        let cache = builder.build().unwrap();
+        let room = Room::filled(0, 512);
+        for page in [100, 200, 300, 400] {
+            let access = Access::LOCAL | Access::REMOTE_WRITE;
+            drop(acquire_at(&cache, room.at(page), 4 * PAGE as usize, access).unwrap());
+        }
+        let pages: Vec<u64> = seen.take().iter().map(|range| range.pages()).collect();
+        assert_eq!(pages, if is_set { [4, 8, 16, 32] } else { [4; 4] });
     }
 }
 

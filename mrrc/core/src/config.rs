@@ -46,6 +46,8 @@ pub struct Config {
     /// Whether a miss may register more than was requested, within [`Request::mapping`](crate::core::Request::mapping), where that
     /// was seen to pay: what the policy's scheme says, by default no. Regions have to split at overlaps and match by containment.
     pub widen: Option<bool>,
+    /// Whether requests that give rights to peers are widened as well, where others are: peers can reach the neighbours then. No.
+    pub widen_for_peers: bool,
 }
 
 impl Config {
@@ -69,6 +71,7 @@ impl Config {
             group_extra: 0.25,
             lru_k,
             widen: None,
+            widen_for_peers: false,
         }
     }
 

@@ -173,6 +173,8 @@ impl Settings {
         if self.preset && is_watched && self.variable("MRRC_WIDEN").is_none() {
             builder = builder.widen(true);
         }
+        // Both classes have caches of their own. This one's regions can be reached by peers in any case.
+        builder = builder.widen_for_peers(for_peers);
         if self.preset {
             builder = builder.shared_memory(SharedMemory::Trusted);
         }

@@ -144,6 +144,7 @@ fn defaults_are_those_of_the_table() {
             resort: None,
             evict: None,
             widen: None,
+            widen_for_peers: false,
             costs: None,
             monitor: set.monitor.filter(|&monitor| monitor != MonitorKind::DEFAULT),
             shared: set.shared.filter(|&shared| shared != SharedMemory::default()),

@@ -118,7 +118,13 @@ impl<P: Policy> Core<P> {
             // A bucket is registered whole, so it is no larger than a region can be.
             *pages = capacity.region_pages().min(*pages);
         }
-        let widener = scheme.widens.then(|| Widener::new(config.capacity, &config.cost));
+        let widener = scheme.widens.then(|| {
+            let mut widener = Widener::new(config.capacity, &config.cost);
+            if config.widen_for_peers {
+                widener.include_peers();
+            }
+            widener
+        });
         Ok(Self {
             contents: Contents::new(policy, &scheme, capacity),
             planner: Planner::new(scheme, widener),
@@ -479,6 +485,7 @@ impl<P: Policy> Core<P> {
         self.limit_hard();
         if self.planner.allows_one_key() {
             self.contents.allow_overlaps();
+            self.planner.begin_growth();
         }
     }
 

@@ -22,6 +22,9 @@
 //! **Exact for a while.** After a widened registration failed, its context is exact for 64 misses. Each time these are twice as many,
 //! up to 1,024. After refusals that may soon be over they are few: `pauses.rs`.
 //!
+//! **Growth.** Where each request is answered by one region, misses close to each other register ever more than their block:
+//! `growth.rs`. The bounds of the mapping have to be known.
+//!
 //! **Bounds.** A block takes no page outside of what the caller allows: the mapping, and between the neighbouring regions. It has at
 //! most an eighth of the capacity.
 //!
@@ -31,11 +34,15 @@
 //! sample is asked for in a long time, the shadows begin anew with all. All tables have a fixed size, at most 0.6 MB together. A request
 //! allocates nothing.
 
+mod growth;
 mod pauses;
 mod shadow;
 
+use crate::access::Access;
 use crate::cost::Linear;
 use crate::range::PageRange;
+use growth::Growth;
+pub(crate) use growth::Overlap;
 use pauses::Pauses;
 use shadow::{MOST_RANK, Shadow, rank_of};
 
@@ -89,6 +96,10 @@ pub(crate) struct Widener {
     all: Sums,
     contexts: Box<[Context]>,
     pauses: Pauses,
+    /// Only where each request is answered by one region.
+    growth: Option<Box<Growth>>,
+    /// Whether requests that give rights to peers are widened as well.
+    is_for_peers: bool,
 }
 
 /// The cost of each width, decayed.
@@ -138,7 +149,25 @@ impl Widener {
             all: Sums::default(),
             contexts: vec![Context::default(); contexts].into(),
             pauses: Pauses::new(contexts / 8),
+            growth: None,
+            is_for_peers: false,
         }
+    }
+
+    /// Has misses that are close to each other grow.
+    pub(crate) fn begin_growth(&mut self) {
+        self.growth = Some(Box::new(Growth::new(self.capacity)));
+    }
+
+    /// Has requests that give rights to peers widened as well: peers can reach the neighbours then.
+    pub(crate) fn include_peers(&mut self) {
+        self.is_for_peers = true;
+    }
+
+    /// Returns whether requests for these rights may be widened.
+    #[inline]
+    pub(crate) fn allows(&self, access: Access) -> bool {
+        self.is_for_peers || access.class() == 0
     }
 
     /// Sets the costs of registrations from now on.
@@ -156,6 +185,9 @@ impl Widener {
     pub(crate) fn observe(&mut self, range: PageRange) {
         let hash = hash_of(range.start());
         self.pauses.pass(hash);
+        if let Some(growth) = &mut self.growth {
+            growth.observe(range);
+        }
         let (at, tag) = self.place_of(hash);
         if !self.is_played(hash) {
             // What was learned before it left the sample is not so for ever.
@@ -205,6 +237,9 @@ impl Widener {
     /// Learns that memory changed: what was registered there is of no use. Of a long range only the ends are played: all
     /// widths lose what is between.
     pub(crate) fn forget(&mut self, range: PageRange) {
+        if let Some(growth) = &mut self.growth {
+            growth.forget(range);
+        }
         let (start, last) = (range.start(), range.end() - 1);
         for (shadow, width) in self.shadows.iter_mut().zip(WIDTHS) {
             if range.pages() <= PLAYED {
@@ -271,15 +306,38 @@ impl Widener {
         if allowed.contains(gap) && allowed.pages() <= self.most { allowed } else { gap }
     }
 
+    /// Returns the range to register for a gap whose mapping is known: the gap, or more around it that lies in `within`.
+    pub(crate) fn grow(&self, gap: PageRange, within: PageRange) -> PageRange {
+        let is_exact = self.pauses.is_exact(hash_of(gap.start())) || !within.contains(gap);
+        self.growth.as_ref().filter(|_| !is_exact).map_or(gap, |growth| growth.grow(gap, within))
+    }
+
+    /// Returns what a grown region may share with its neighbours.
+    pub(crate) fn overlap(&self, gap: PageRange) -> Overlap {
+        self.growth.as_ref().map_or(Overlap::default(), |growth| growth.overlap(gap))
+    }
+
+    /// Learns by how much a gap was widened.
+    pub(crate) fn widened(&mut self, gap: PageRange, wide: PageRange) {
+        if let Some(growth) = &mut self.growth {
+            growth.registered(gap, wide);
+        }
+    }
+
     /// Returns the pages around a gap that a widened registration can take at most.
     pub(crate) fn reach(&self, gap: PageRange) -> PageRange {
-        gap.rounded_out(self.width_of(gap))
+        let block = gap.rounded_out(self.width_of(gap));
+        match &self.growth {
+            Some(growth) if !self.pauses.is_exact(hash_of(gap.start())) => block.hull(growth.reach(gap)),
+            _ => block,
+        }
     }
 
     /// Returns the bytes allocated. They do not change.
     pub(crate) fn memory(&self) -> usize {
         let shadows: usize = self.shadows.iter().map(Shadow::memory).sum();
-        size_of::<Self>() + shadows + size_of_val(&*self.contexts) + self.pauses.memory()
+        let growth = self.growth.as_deref().map_or(0, size_of_val);
+        size_of::<Self>() + shadows + size_of_val(&*self.contexts) + self.pauses.memory() + growth
     }
 
     fn width_of(&self, gap: PageRange) -> u64 {

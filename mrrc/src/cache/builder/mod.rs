@@ -213,9 +213,10 @@ impl<R: Registrar> Builder<R> {
     /// policy or the [`Config`] says so.
     ///
     /// It is learned from misses: neighbours that are asked for soon after, or many small requests in one mapping. A miss
-    /// then registers the aligned block of 2, 4, 16 or 64 pages around it, at most an eighth of the capacity. The block ends at the
+    /// then registers the aligned block of 2, 4, 16 or 64 pages around it, at most an eighth of the capacity. Where each lease has one
+    /// segment ([`Builder::max_segments`]), misses close to each other double what they register, up to 64 MiB, and take free room only. Both end at the
     /// end of the mapping, at pages that are not in memory, and at other regions. Where that fails, the request is
-    /// registered as it is, and its surroundings stay so for a while. Only requests for local rights are widened, and only in
+    /// registered as it is, and its surroundings stay so for a while. Only requests for local rights are widened (see [`Builder::widen_for_peers`]), and only in
     /// private anonymous memory. [`Cache::begin`] and the groups of [`Cache::acquire_list`] are not. A lease shows what was asked for.
     /// A request for a bad address is tried twice where there is room: with its surroundings, and alone. Regions are evicted for it only where
     /// the registrar finds nothing wrong with all of these.
@@ -233,6 +234,13 @@ impl<R: Registrar> Builder<R> {
     /// are the cache's own.
     pub fn widen(mut self, on: bool) -> Self {
         self.settings.widen = Some(on);
+        self
+    }
+
+    /// Sets whether requests that give rights to peers are widened as well, where others are. Default: no. Peers can read or write the
+    /// neighbours of what was acquired for them then: for peers that are trusted with all memory of the program.
+    pub fn widen_for_peers(mut self, on: bool) -> Self {
+        self.settings.widen_for_peers = on;
         self
     }
 

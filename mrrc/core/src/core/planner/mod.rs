@@ -195,9 +195,16 @@ impl Planner {
         }
     }
 
+    /// Has misses that are close to each other grow, where it widens.
+    pub(super) fn begin_growth(&mut self) {
+        if let Some(widener) = &mut self.widener {
+            widener.begin_growth();
+        }
+    }
+
     /// Returns the pages around a request that widening may take. None where the request is registered as it is.
     pub(super) fn reach(&self, request: &Request) -> Option<PageRange> {
-        let widener = self.widener.as_ref().filter(|_| widening::may_widen(request))?;
+        let widener = self.widener.as_ref().filter(|widener| widening::may_widen(widener, request))?;
         Some(widener.reach(request.range)).filter(|&reach| reach != request.range)
     }
 
@@ -220,7 +227,7 @@ impl Planner {
 
     /// Widens the pieces at the ends of the plan, where that was seen to pay and all still fits.
     pub(super) fn widen(&mut self, view: View<'_>, request: &Request) {
-        if let Some(widener) = &self.widener {
+        if let Some(widener) = &mut self.widener {
             widening::widen(widener, view, request, &mut self.plan);
         }
     }
@@ -336,6 +343,7 @@ impl Planner {
         if self.widener.is_none() || request.mapping == request.range {
             return wanted.pages();
         }
+        // A block may make room. Growth takes free room only.
         let within = request.mapping.intersection(wanted.rounded_out(WIDEST));
         within.map_or(wanted.pages(), |within| wanted.hull(within).pages())
     }

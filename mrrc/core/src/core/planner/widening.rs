@@ -1,23 +1,25 @@
 //! Widening of a plan: its first and its last piece grow into free pages of the mapping.
 
-use super::{Found, Plan, Request, Sharing, View};
+use super::{Found, Piece, Plan, Request, Sharing, View};
 use crate::range::PageRange;
-use crate::widen::Widener;
+use crate::widen::{Overlap, Widener};
 
-/// Returns whether a request may be widened at all: only for local rights.
-pub(super) fn may_widen(request: &Request) -> bool {
-    request.sharing != Sharing::Nothing && request.access.class() == 0
+/// Returns whether a request may be widened at all.
+pub(super) fn may_widen(widener: &Widener, request: &Request) -> bool {
+    request.sharing != Sharing::Nothing && widener.allows(request.access)
 }
 
-/// Widens the ends of a plan where that was seen to pay, if all of it still fits. Only a plan that registers its gaps; where each
-/// request is answered by one region, only one that overlaps nothing.
-pub(super) fn widen(widener: &Widener, view: View<'_>, request: &Request, plan: &mut Plan) {
-    let is_plain = if view.has_one_key() {
-        plan.found == Found::Miss && matches!(plan.pieces[..], [piece] if piece.range == request.range)
-    } else {
-        !plan.whole && plan.gaps.len() == plan.pieces.len()
-    };
-    if !is_plain || !plan.replaced.is_empty() || plan.aside || !may_widen(request) {
+/// Widens the ends of a plan where that was seen to pay, if all of it still fits. Only a plan that registers its gaps, or one where
+/// each request is answered by one region.
+pub(super) fn widen(widener: &mut Widener, view: View<'_>, request: &Request, plan: &mut Plan) {
+    if plan.aside || request.mapping == request.range || !may_widen(widener, request) {
+        return;
+    }
+    if view.has_one_key() {
+        widen_one(widener, view, request, plan);
+        return;
+    }
+    if plan.whole || plan.gaps.len() != plan.pieces.len() || !plan.replaced.is_empty() {
         return;
     }
     // Gaps between regions of the request have no free neighbours.
@@ -28,15 +30,51 @@ pub(super) fn widen(widener: &Widener, view: View<'_>, request: &Request, plan: 
         if !within.contains(exact) || within == exact {
             continue;
         }
-        let wide = widener.widen(exact, free_around(exact, within, view, plan, at));
-        let more = wide.pages() - exact.pages();
-        plan.piece_total.pages += more;
-        if more > 0 && wide.pages() <= view.capacity.region_pages() && view.capacity.allows(plan.total()) {
-            plan.pieces[at].range = wide;
-            plan.widened += more;
-        } else {
-            plan.piece_total.pages -= more;
-        }
+        let wide = widener.widen(exact, free_around(exact, within, view, plan, at, Overlap::default()));
+        set_range(view, plan, at, wide);
+    }
+}
+
+/// Widens the one region of a plan. As a block only a request that overlaps nothing.
+fn widen_one(widener: &mut Widener, view: View<'_>, request: &Request, plan: &mut Plan) {
+    let [Piece { range: exact, .. }] = plan.pieces[..] else { return };
+    let Some(within) = request.mapping.intersection(widener.reach(exact)) else { return };
+    if !within.contains(exact) || within == exact {
+        return;
+    }
+    let overlaps_nothing = plan.found == Found::Miss && exact == request.range;
+    // A trace does not tell where mappings end.
+    let is_known = request.mapping != PageRange::EVERYTHING;
+    let wide = if overlaps_nothing {
+        widener.widen(exact, free_around(exact, within, view, plan, 0, Overlap::default()))
+    } else {
+        exact
+    };
+    let grown = if is_known {
+        widener.grow(exact, free_around(exact, within, view, plan, 0, widener.overlap(exact)))
+    } else {
+        exact
+    };
+    let wide = if grown.pages() > wide.pages() && has_half(view, grown) { grown } else { wide };
+    set_range(view, plan, 0, wide);
+    widener.widened(exact, plan.pieces[0].range);
+}
+
+/// Returns whether half of the capacity has room for it beside all that is registered.
+fn has_half(view: View<'_>, range: PageRange) -> bool {
+    view.capacity.used().pages.saturating_add(range.pages()) <= view.capacity.limit().pages / 2
+}
+
+/// Sets the range of a piece, if that and all else still fits.
+fn set_range(view: View<'_>, plan: &mut Plan, at: usize, wide: PageRange) {
+    let exact = plan.pieces[at].range;
+    let more = wide.pages() - exact.pages();
+    plan.piece_total.pages += more;
+    if more > 0 && wide.pages() <= view.capacity.region_pages() && view.capacity.allows(plan.total()) {
+        plan.pieces[at].range = wide;
+        plan.widened += more;
+    } else {
+        plan.piece_total.pages -= more;
     }
 }
 
@@ -49,17 +87,28 @@ pub(super) fn narrow(plan: &mut Plan) {
     plan.piece_total.pages -= std::mem::take(&mut plan.widened);
 }
 
-/// Returns the pages around a piece that neither a region nor another piece has, within a range.
-fn free_around(piece: PageRange, within: PageRange, view: View<'_>, plan: &Plan, at: usize) -> PageRange {
+/// Returns the pages around a piece that neither a region nor another piece has, within a range, and those that it may share.
+fn free_around(
+    piece: PageRange,
+    within: PageRange,
+    view: View<'_>,
+    plan: &Plan,
+    at: usize,
+    overlap: Overlap,
+) -> PageRange {
+    let Overlap { shared, smaller_than } = overlap;
     let (mut start, mut end) = (within.start(), within.end());
     view.lookup.for_each_overlap(within, view.regions, |id| {
         let region = view.regions.get(id).range();
+        if region.pages() < smaller_than {
+            return;
+        }
         if region.start() < piece.start() {
             // One of the other class can share pages with it.
-            start = start.max(region.end().min(piece.start()));
+            start = start.max(region.end().min(piece.start()).saturating_sub(shared));
         }
         if region.end() > piece.end() {
-            end = end.min(region.start().max(piece.end()));
+            end = end.min(region.start().max(piece.end()).saturating_add(shared));
         }
     });
     if let Some(before) = at.checked_sub(1) {
@@ -159,10 +208,13 @@ mod tests {
             (gaps, widened)
         };
         assert_eq!(ask(70, 71), (vec![range(64, 120)], 55));
-        // A request that overlaps a region is answered as without widening.
-        assert_eq!(ask(60, 70), (vec![range(60, 70)], 0));
-        assert_eq!(ask(20, 21), (vec![range(0, 60)], 59));
+        // A request that overlaps a region grows by what was registered nearby.
+        assert_eq!(ask(60, 70), (vec![range(4, 70)], 56));
+        assert_eq!(ask(20, 21), (vec![], 0));
         assert_eq!(ask(90, 91), (vec![], 0));
+        // None does where the mapping is not known.
+        let unknown = Request { mapping: PageRange::EVERYTHING, ..Request::new(range(115, 125)) };
+        assert_eq!(registered(&mut core, &unknown), [range(115, 125)]);
     }
 
     #[test]

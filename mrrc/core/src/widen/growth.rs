@@ -1,0 +1,349 @@
+//! Growth: misses close to each other register ever more around them.
+//!
+//! A program that asks for views of one tensor, or slides a window over a buffer, misses close to where it missed before. The misses of
+//! such an area add up. The next one may register as many more pages as all of them together. So each miss doubles what is registered
+//! there, and n misses become O(log n).
+//!
+//! **Areas.** A miss belongs to an area if it is no further from it than [`NEAR`] times the pages that were registered there. Misses that are
+//! scattered are areas of their own, and exact. The 32 areas that were used last are known.
+//!
+//! **Direction.** A miss that follows the one before grows away from it; others grow to both sides.
+//!
+//! **Bounds.** It takes no page outside of the mapping, [`LARGEST`] pages and an eighth of the capacity at most. It takes free room only,
+//! up to half of the capacity: no region leaves for it.
+//!
+//! **Changes.** Where memory changes that an area registered beyond its requests, all of that counts as wasted, and the area begins anew.
+//! Nothing grows while more is wasted than the [`PAYBACK`]th part of the pages that were asked for, and [`ALLOWANCE`].
+
+use crate::range::PageRange;
+use std::cmp::Reverse;
+
+/// The areas that are known.
+const AREAS: usize = 32;
+/// How far from an area a miss may be, in parts of what was registered there.
+const NEAR: u64 = 256;
+/// The most pages of a region that has grown: 64 MiB.
+pub(super) const LARGEST: u64 = 1 << 14;
+/// One wasted page is allowed for so many that were asked for.
+const PAYBACK: u64 = 96;
+/// Pages that may be wasted before that counts.
+const ALLOWANCE: u64 = 1 << 10;
+/// Bounds of huge pages, in pages. Longer growth ends there.
+const HUGE: u64 = 512;
+
+/// The areas of misses. Decides alike for alike sequences of calls, and allocates nothing.
+#[derive(Debug)]
+pub(super) struct Growth {
+    areas: [Area; AREAS],
+    /// The most pages of a region.
+    most: u64,
+    /// Misses so far.
+    clock: u64,
+    /// Pages of all misses, and pages that were registered beyond them in vain.
+    asked: u64,
+    wasted: u64,
+}
+
+/// The pages that a grown region may share with its neighbours, where regions can overlap.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Overlap {
+    /// So many of each: requests over the common bound are served by it.
+    pub(crate) shared: u64,
+    /// All pages of neighbours that have fewer than this.
+    pub(crate) smaller_than: u64,
+}
+
+/// Pages in which misses are close to each other. None where nothing was spent.
+#[derive(Clone, Copy, Debug, Default)]
+struct Area {
+    start: u64,
+    end: u64,
+    /// Pages registered there.
+    spent: u64,
+    /// The same before its last miss.
+    before: u64,
+    /// Of these, pages that were not asked for, and the bounds of the regions that have them.
+    grown: u64,
+    within: (u64, u64),
+    /// Pages of the longest request.
+    longest: u64,
+    /// The last miss, and the direction from the one before.
+    last: (u64, u64),
+    towards: Towards,
+    /// When it was missed last.
+    used: u64,
+}
+
+/// The direction of misses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Towards {
+    #[default]
+    Both,
+    End,
+    Start,
+}
+
+impl Area {
+    /// Returns how far the range is from it, where that is near.
+    fn distance(&self, range: PageRange) -> Option<u64> {
+        let gap = range.start().saturating_sub(self.end).max(self.start.saturating_sub(range.end()));
+        (self.spent > 0 && gap <= self.spent.saturating_mul(NEAR)).then_some(gap)
+    }
+
+    /// Returns the direction of a miss after the last one. One that touches the last, or begins within twice its length behind it, follows it.
+    fn direction(&self, range: PageRange) -> Towards {
+        let (start, end) = self.last;
+        let step = 2 * (end - start).max(range.pages());
+        if range.start() > start && range.start() <= self.end && range.end() + step > self.end && range.end() > end {
+            Towards::End
+        } else if range.end() < end && range.end() >= self.start && range.start() < self.start + step {
+            Towards::Start
+        } else {
+            Towards::Both
+        }
+    }
+}
+
+impl Growth {
+    /// Returns one that has seen nothing, for a cache of so many pages.
+    pub(super) fn new(capacity: u64) -> Self {
+        Self { areas: [Area::default(); AREAS], most: (capacity / 8).min(LARGEST), clock: 0, asked: 0, wasted: 0 }
+    }
+
+    /// Returns the place of the nearest area of a range, and of several the one where most was spent.
+    fn area_of(&self, range: PageRange) -> Option<usize> {
+        let near = self.areas.iter().enumerate();
+        let near = near.filter_map(|(at, area)| Some((area.distance(range)?, Reverse(area.spent), at)));
+        near.min().map(|(_, _, at)| at)
+    }
+
+    /// Learns from a miss, before it is widened.
+    pub(super) fn observe(&mut self, range: PageRange) {
+        self.clock += 1;
+        self.asked = self.asked.saturating_add(range.pages());
+        let at = self.area_of(range);
+        let oldest = || (0..AREAS).min_by_key(|&at| self.areas[at].used).unwrap_or(0);
+        let place = at.unwrap_or_else(oldest);
+        let area = &mut self.areas[place];
+        if at.is_none() {
+            *area = Area { start: range.start(), end: range.start(), ..Area::default() };
+        } else {
+            area.towards = area.direction(range);
+        }
+        area.before = area.spent;
+        area.longest = area.longest.max(range.pages());
+        area.last = (range.start(), range.end());
+        area.used = self.clock;
+        area.add(range, range.pages());
+    }
+
+    /// Returns the pages around a miss that it may take at most: before or after it was [learned](Growth::observe).
+    pub(super) fn reach(&self, range: PageRange) -> PageRange {
+        let more = self.budget(range, |area| area.spent);
+        let end = (range.end() + more).min(PageRange::EVERYTHING.end());
+        PageRange::between(range.start().saturating_sub(more), end)
+    }
+
+    /// Returns what a region may share with its neighbours, for a miss that was learned.
+    pub(super) fn overlap(&self, range: PageRange) -> Overlap {
+        let shared = self.area_of(range).map_or(0, |at| self.areas[at].longest);
+        Overlap { shared, smaller_than: self.budget(range, |area| area.before) / 4 }
+    }
+
+    /// Returns the range to register for a miss that was learned: it, or more around it within bounds.
+    pub(super) fn grow(&self, range: PageRange, within: PageRange) -> PageRange {
+        let more = self.budget(range, |area| area.before);
+        let Some(area) = self.area_of(range).map(|at| &self.areas[at]).filter(|_| more > 0) else { return range };
+        let (before, after) = (range.start().saturating_sub(within.start()), within.end().saturating_sub(range.end()));
+        let (to_start, to_end) = match area.towards {
+            Towards::End => (0, more.min(after)),
+            Towards::Start => (more.min(before), 0),
+            Towards::Both => {
+                let to_start = (more / 2).min(before);
+                let to_end = (more - to_start).min(after);
+                ((more - to_end).min(before), to_end)
+            }
+        };
+        let mut start = range.start() - to_start;
+        let mut end = range.end() + to_end;
+        if to_start > HUGE && start > within.start() {
+            start = start.next_multiple_of(HUGE);
+        }
+        if to_end > HUGE && end < within.end() {
+            end = end / HUGE * HUGE;
+        }
+        PageRange::between(start, end)
+    }
+
+    /// Learns that so much is registered for a miss that was learned.
+    pub(super) fn registered(&mut self, range: PageRange, wide: PageRange) {
+        if let Some(at) = self.area_of(range) {
+            let more = wide.pages() - range.pages();
+            let area = &mut self.areas[at];
+            let (start, end) = if area.grown > 0 { area.within } else { (wide.start(), wide.end()) };
+            area.within = (start.min(wide.start()), end.max(wide.end()));
+            area.grown += more;
+            area.add(wide, more);
+        }
+    }
+
+    /// Learns that memory changed: what was registered beyond the requests there is wasted.
+    pub(super) fn forget(&mut self, range: PageRange) {
+        for area in &mut self.areas {
+            let (start, end) = area.within;
+            if area.grown > 0 && start < range.end() && range.start() < end {
+                self.wasted = self.wasted.saturating_add(area.grown);
+                *area = Area::default();
+            }
+        }
+    }
+
+    /// Returns how many pages more a miss may register.
+    fn budget(&self, range: PageRange, spent: impl Fn(&Area) -> u64) -> u64 {
+        if self.wasted > ALLOWANCE + self.asked / PAYBACK {
+            return 0;
+        }
+        let spent = self.area_of(range).map_or(0, |at| spent(&self.areas[at]));
+        spent.min(self.most.saturating_sub(range.pages()))
+    }
+}
+
+impl Area {
+    fn add(&mut self, range: PageRange, pages: u64) {
+        self.start = self.start.min(range.start());
+        self.end = self.end.max(range.end());
+        self.spent = self.spent.saturating_add(pages).min(PageRange::EVERYTHING.pages());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MAPPING: PageRange = PageRange::EVERYTHING;
+
+    fn range(start: u64, pages: u64) -> PageRange {
+        PageRange::new(start, pages).unwrap()
+    }
+
+    /// A miss: learned, widened and registered.
+    fn miss(growth: &mut Growth, asked: PageRange, within: PageRange) -> PageRange {
+        growth.observe(asked);
+        let wide = growth.grow(asked, within);
+        growth.registered(asked, wide);
+        wide
+    }
+
+    #[test]
+    fn first_miss_is_exact_and_later_ones_double() {
+        let mut growth = Growth::new(1 << 20);
+        let mapping = range(1 << 20, 1 << 20);
+        let pages: Vec<u64> = (0..5)
+            .map(|nth| miss(&mut growth, range((1 << 20) + 1000 + nth * 37 % 5 * 100, 10), mapping).pages())
+            .collect();
+        assert_eq!(pages, [10, 20, 40, 80, 160]);
+    }
+
+    #[test]
+    fn slides_grow_ahead_of_them() {
+        for forward in [true, false] {
+            let mut growth = Growth::new(1 << 20);
+            let mapping = range(1 << 20, 1 << 20);
+            let (mut at, mut ahead) = (3 << 19, (0, 0));
+            for nth in 0..8 {
+                let asked = range(at, 64);
+                let wide = miss(&mut growth, asked, mapping);
+                if nth > 1 {
+                    ahead = (wide.end() - asked.end(), asked.start() - wide.start());
+                    assert_eq!(if forward { ahead.1 } else { ahead.0 }, 0, "{nth}: {wide:?}");
+                }
+                at = if forward { wide.end() - 48 } else { wide.start() - 16 };
+            }
+            assert!(ahead.0.max(ahead.1) > 64 << 4, "{ahead:?}");
+        }
+    }
+
+    #[test]
+    fn scattered_misses_stay_exact() {
+        let mut growth = Growth::new(1 << 30);
+        for nth in 0..10_000 {
+            let asked = range((nth * 7919 % 1_000_003) << 12, 1);
+            assert_eq!(miss(&mut growth, asked, MAPPING).pages(), 1, "{nth}");
+        }
+    }
+
+    #[test]
+    fn wasted_pages_have_to_be_paid_back() {
+        let mut growth = Growth::new(1 << 20);
+        // Each miss is close to those before, and all of it is unmapped before it is of use.
+        let (mut asked, mut registered) = (0, 0);
+        for nth in 0..200_000_u64 {
+            let request = range((1 << 30) + nth * 7919 % 1009 * 16, 8);
+            let wide = miss(&mut growth, request, range(1 << 30, 1 << 15));
+            asked += request.pages();
+            registered += wide.pages();
+            if nth % 16 == 15 {
+                growth.forget(range(1 << 30, 1 << 15));
+            }
+        }
+        assert!(registered <= asked + asked / 32 + 3 * ALLOWANCE, "{registered} of {asked}");
+        assert!(registered > asked);
+    }
+
+    #[test]
+    fn changes_elsewhere_waste_nothing() {
+        let mut growth = Growth::new(1 << 20);
+        let mapping = range(1 << 20, 1 << 20);
+        (0..6).for_each(|nth| _ = miss(&mut growth, range((1 << 20) + nth * 100, 10), mapping));
+        growth.forget(range(1 << 19, 64));
+        growth.forget(range(1 << 22, 64));
+        assert_eq!(growth.wasted, 0);
+        growth.forget(range((1 << 20) + 300, 1));
+        assert!(growth.wasted > 100);
+        assert_eq!(miss(&mut growth, range((1 << 20) + 100, 10), mapping).pages(), 10);
+    }
+
+    #[test]
+    fn longer_growth_ends_at_bounds_of_huge_pages() {
+        let mut growth = Growth::new(1 << 20);
+        let mapping = range((1 << 20) + 3, 1 << 20);
+        for nth in 0..12 {
+            let wide = miss(&mut growth, range((3 << 19) + nth * 77, 16), mapping);
+            if wide.pages() > 4 * HUGE {
+                assert_eq!((wide.start() % HUGE, wide.end() % HUGE), (0, 0), "{wide:?}");
+            }
+        }
+        // The end of the mapping is taken as it is.
+        let wide = miss(&mut growth, range((1 << 20) + 16, 16), range((1 << 20) + 3, 60));
+        assert_eq!(wide, range((1 << 20) + 3, 60));
+    }
+
+    proptest! {
+        #[test]
+        fn grows_within_bounds_and_by_what_was_spent(
+            capacity in 8_u64..1 << 22,
+            misses in prop::collection::vec((0_u64..1 << 20, 1_u64..300, 0_u64..3000, 0_u64..3000, prop::bool::weighted(0.05)), 1..120),
+        ) {
+            let mut growth = Growth::new(capacity);
+            let mut spent = 0;
+            for (start, pages, before, after, changes) in misses {
+                let asked = range(start, pages);
+                // A cache looks at no more than the reach.
+                let reach = growth.reach(asked);
+                let within = PageRange::between(start.saturating_sub(before), asked.end() + after);
+                let within = within.intersection(reach).unwrap();
+                growth.observe(asked);
+                let wide = growth.grow(asked, within);
+                prop_assert!(wide.contains(asked) && within.contains(wide) && reach.contains(wide));
+                prop_assert!(wide == asked || wide.pages() <= (capacity / 8).min(LARGEST));
+                prop_assert!(wide.pages() - asked.pages() <= spent, "no more than all before");
+                growth.registered(asked, wide);
+                spent += wide.pages();
+                if changes {
+                    growth.forget(asked);
+                }
+            }
+        }
+    }
+}
