@@ -337,8 +337,11 @@ impl<T> CacheState<T> {
         why: Gone,
         mut hidden: impl FnMut(&mut ChangeLog, RegionId),
     ) {
-        let Self { core, in_flight, changes, .. } = self;
+        let Self { core, in_flight, changes, reclaimer, .. } = self;
         changes.count();
+        if why == Gone::Memory && reclaimer.note_change(range) {
+            reclaimer.stir(tables.notifier());
+        }
         let hide = |id: RegionId| {
             let Some(entry) = in_flight.set_changed(id, why) else { return };
             if entry.is_registered() {

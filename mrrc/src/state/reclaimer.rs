@@ -30,6 +30,8 @@ pub(crate) struct Reclaimer<T> {
     /// The regions that the registrar refused to deregister.
     refused: Vec<Leaver<T>>,
     dead: DeadPins,
+    /// Regions that are pending or refused, and whose memory did not change.
+    live: usize,
     /// The registrar's last refusal.
     refusal: Cow<'static, str>,
     in_progress: Footprint,
@@ -162,6 +164,7 @@ impl<T> Reclaimer<T> {
             pending: VecDeque::new(),
             refused: Vec::new(),
             dead: DeadPins::default(),
+            live: 0,
             refusal: Cow::Borrowed(""),
             in_progress: Footprint::default(),
             batches: Vec::new(),
@@ -185,8 +188,27 @@ impl<T> Reclaimer<T> {
         }
         if dead_since.is_some() {
             self.dead.add(registered.range);
+        } else {
+            self.live += 1;
         }
         self.pending.push_back(Leaver { registered, dead_since });
+    }
+
+    /// Notes that memory changed: the pins of regions there that left before are dead from now on. Returns whether there are any.
+    /// Allocates nothing. Looks at nothing where all that is pending is dead already, as in a storm of unmappings.
+    pub(crate) fn note_change(&mut self, range: PageRange) -> bool {
+        let before = self.live;
+        if before > 0 {
+            let now = Instant::now();
+            for Leaver { registered, dead_since } in self.pending.iter_mut().chain(&mut self.refused) {
+                if dead_since.is_none() && registered.range.overlaps(range) {
+                    *dead_since = Some(now);
+                    self.dead.add(registered.range);
+                    self.live -= 1;
+                }
+            }
+        }
+        self.live < before
     }
 
     /// Takes the next batch, which is in progress from now on: what left first, no more than the pace allows.
@@ -198,7 +220,9 @@ impl<T> Reclaimer<T> {
             _ => self.pace.choose(self.pending.iter().map(|leaver| leaver.registered.range.pages())),
         };
         let mut dead = Vec::new();
+        let live = &mut self.live;
         let mut take = |Leaver { registered, dead_since }: Leaver<T>| {
+            *live -= usize::from(dead_since.is_none());
             dead.extend(dead_since.map(|since| (registered.range, since)));
             regions.push(registered);
         };
@@ -241,6 +265,7 @@ impl<T> Reclaimer<T> {
                 // Of two regions of the same range the pins of both are dead.
                 let place = dead.iter().position(|&(range, _)| range == registered.range);
                 let dead_since = place.map(|place| dead.swap_remove(place).1);
+                self.live += usize::from(dead_since.is_none());
                 self.refused.push(Leaver { registered, dead_since });
             }
         }
@@ -466,6 +491,36 @@ mod tests {
         }
         assert_eq!((reclaimer.dead_pages(), reclaimer.worst_dead().0), (0, 12));
         assert!(age(&reclaimer), "the longest time stays");
+        background.give_up();
+    }
+
+    #[test]
+    fn changes_of_evicted_memory_leave_dead_pins() {
+        let background = Notifier::claim();
+        let mut reclaimer = Reclaimer::<()>::new();
+        let leaver = |start, pages| Registered {
+            range: PageRange::new(start, pages).unwrap(),
+            access: Access::LOCAL,
+            registration: (),
+        };
+        let range = |start, pages| PageRange::new(start, pages).unwrap();
+        for start in [100, 110, 200] {
+            reclaimer.push(leaver(start, 10), true, None);
+        }
+        assert_eq!((reclaimer.dead_pages(), reclaimer.live), (0, 3));
+        assert!(!reclaimer.note_change(range(120, 80)) && reclaimer.note_change(range(109, 2)));
+        assert_eq!((reclaimer.dead_pages(), reclaimer.live), (20, 1));
+        // Each counts once.
+        assert!(!reclaimer.note_change(range(100, 20)));
+        assert_eq!((reclaimer.dead_pages(), reclaimer.live), (20, 1));
+        // What is refused is pinned on, and can die later.
+        while reclaimer.has_pending() {
+            let batch = reclaimer.take_batch(0);
+            reclaimer.finish_batch(batch, background);
+        }
+        assert_eq!((reclaimer.dead_pages(), reclaimer.live), (20, 1));
+        assert!(reclaimer.note_change(range(0, 1000)));
+        assert_eq!((reclaimer.dead_pages(), reclaimer.live), (30, 0));
         background.give_up();
     }
 }
