@@ -38,6 +38,12 @@ pub trait MemoryKind {
     /// No buffer is at the address, or the system does not say which.
     fn identify(&self, address: *const u8) -> io::Result<Identity>;
 
+    /// Returns whether the range of an identity may be a part of the buffer, another one for each request. The parts of a buffer share its
+    /// regions then. Default: no, it is all of the buffer, and one with another range is another buffer.
+    fn tells_parts(&self) -> bool {
+        false
+    }
+
     /// Returns a value that keeps the identity from being given to another buffer, as long as it lives. Asked when the cache sees
     /// the buffer for the first time. The identity is asked for once more after it, since it may have been given away just before.
     /// Default: nothing, for identities that never come again.
@@ -113,11 +119,23 @@ struct Known {
     _keep: Box<dyn Send>,
 }
 
+impl Known {
+    /// Returns whether it is of the same buffer, whatever its range.
+    fn is_of(&self, kind: &'static str, identity: Identity) -> bool {
+        let Identity { buffer, generation, .. } = self.identity;
+        self.kind == kind && (buffer, generation) == (identity.buffer, identity.generation)
+    }
+}
+
 impl Table {
-    /// Returns whether the buffer is known, and marks it as used.
-    fn is_known(&mut self, kind: &'static str, identity: Identity, now: Instant) -> bool {
-        let known = self.known.get_mut(&identity.range.start());
-        known.filter(|known| known.kind == kind && known.identity == identity).map(|known| known.used = now).is_some()
+    /// Returns whether the buffer is known, and marks it as used. `in_parts`: the part of it.
+    fn is_known(&mut self, kind: &'static str, identity: Identity, in_parts: bool, now: Instant) -> bool {
+        let before = self.known.range_mut(..=identity.range.start()).next_back();
+        let is_it = |known: &Known| {
+            let has = known.identity.range;
+            known.is_of(kind, identity) && if in_parts { has.contains(identity.range) } else { has == identity.range }
+        };
+        before.filter(|(_, known)| is_it(known)).map(|(_, known)| known.used = now).is_some()
     }
 
     /// Takes out the buffers that this one replaces, those that were not used for so long, and one where there is no room.
@@ -159,13 +177,13 @@ impl Buffers {
         }
         // In a forked child the lock may be held by a thread that is not there; and nothing is served there.
         if !shared.tables.gate.is_forked() {
-            let is_known = self.table().is_known(kind.name(), identity, Instant::now());
+            let is_known = self.table().is_known(kind.name(), identity, kind.tells_parts(), Instant::now());
             if !is_known {
                 let keep = kind.keep(&identity).map_err(untold)?;
                 if kind.identify(address as *const u8).map_err(untold)? != identity {
                     return Err(untold(io::Error::other("another buffer took its place meanwhile: try again")));
                 }
-                self.learn(shared, kind.name(), identity, keep)?;
+                self.learn(shared, kind, identity, keep)?;
             }
         }
         Ok(lease::acquire(shared, address, length, access, Some(identity.range))?)
@@ -176,23 +194,32 @@ impl Buffers {
     fn learn<R: Registrar>(
         &self,
         shared: &Shared<R>,
-        kind: &'static str,
+        kind: &dyn MemoryKind,
         identity: Identity,
         keep: Box<dyn Send>,
     ) -> Result<(), Unusable> {
+        let (kind, in_parts) = (kind.name(), kind.tells_parts());
         let replaced;
         let (mut table, now) = (self.table(), Instant::now());
         // Another thread may have been faster.
-        if table.is_known(kind, identity, now) {
+        if table.is_known(kind, identity, in_parts, now) {
             return Ok(());
         }
         let unused = shared.settings.max_unheld.map(|limit| limit.time);
         replaced = table.take_replaced(identity.range, unused, now);
-        hide(shared, identity.range)?;
-        for former in &replaced {
+        let is_part = |former: &&Known| {
+            in_parts && former.is_of(kind, identity) && former.identity.range.overlaps(identity.range)
+        };
+        let parts: Vec<PageRange> = replaced.iter().filter(is_part).map(|former| former.identity.range).collect();
+        for range in gaps(identity.range, &parts) {
+            hide(shared, range)?;
+        }
+        for former in replaced.iter().filter(|former| !is_part(former)) {
             hide(shared, former.identity.range)?;
         }
-        table.known.insert(identity.range.start(), Known { kind, identity, used: now, _keep: keep });
+        let range = parts.iter().fold(identity.range, |whole, &part| whole.hull(part));
+        let identity = Identity { range, ..identity };
+        table.known.insert(range.start(), Known { kind, identity, used: now, _keep: keep });
         Ok(())
     }
 
@@ -212,6 +239,22 @@ impl Buffers {
         }
         Ok(())
     }
+}
+
+/// Returns the pages of a range that no part has. The parts are in order, and do not overlap.
+fn gaps(range: PageRange, parts: &[PageRange]) -> Vec<PageRange> {
+    let mut gaps = Vec::new();
+    let mut at = range.start();
+    for part in parts {
+        if at < part.start() {
+            gaps.push(PageRange::between(at, part.start()));
+        }
+        at = at.max(part.end());
+    }
+    if at < range.end() {
+        gaps.push(PageRange::between(at, range.end()));
+    }
+    gaps
 }
 
 /// No request that begins from now on is served by a region there.
@@ -264,16 +307,24 @@ mod tests {
         let (mut table, keeps, now) = (Table::default(), Arc::default(), Instant::now());
         insert(&mut table, &keeps, 100, 10, 7, now);
         let same = Identity { buffer: 7, generation: 0, range: PageRange::new(100, 10).unwrap() };
-        assert!(table.is_known("test", same, now));
-        assert!(!table.is_known("other", same, now));
+        assert!(table.is_known("test", same, false, now));
+        assert!(!table.is_known("other", same, false, now));
         for other in [
             Identity { buffer: 8, ..same },
             Identity { generation: 1, ..same },
             Identity { range: PageRange::new(100, 11).unwrap(), ..same },
             Identity { range: PageRange::new(101, 9).unwrap(), ..same },
         ] {
-            assert!(!table.is_known("test", other, now), "{other:?}");
+            assert!(!table.is_known("test", other, false, now), "{other:?}");
         }
+    }
+
+    #[test]
+    fn gaps_are_what_no_part_has() {
+        let range = |start, pages| PageRange::new(start, pages).unwrap();
+        assert_eq!(gaps(range(10, 10), &[]), [range(10, 10)]);
+        assert_eq!(gaps(range(10, 10), &[range(0, 12), range(14, 2), range(18, 9)]), [range(12, 2), range(16, 2)]);
+        assert_eq!(gaps(range(10, 10), &[range(5, 30)]), []);
     }
 
     #[test]

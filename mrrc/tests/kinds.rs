@@ -225,3 +225,52 @@ fn requests_beyond_a_buffer_are_errors() {
     assert_eq!(buffer.kept.load(Ordering::SeqCst), 0);
     assert!(acquire(&cache, &buffer, 7, 1).is_ok());
 }
+
+/// Parts of buffers.
+struct Part(Buffer);
+
+impl MemoryKind for Part {
+    fn name(&self) -> &'static str {
+        "parts"
+    }
+
+    fn identify(&self, address: *const u8) -> io::Result<Identity> {
+        self.0.identify(address)
+    }
+
+    fn tells_parts(&self) -> bool {
+        true
+    }
+
+    fn keep(&self, identity: &Identity) -> io::Result<Box<dyn Send>> {
+        self.0.keep(identity)
+    }
+}
+
+#[test]
+fn parts_of_one_buffer_keep_their_regions() {
+    let device = device();
+    let cache = cache(&device, 1000);
+    let kept = Arc::<AtomicUsize>::default();
+    let attempts = |number, start, pages| {
+        let before = cache.counters().attempts;
+        let part = Part(Buffer { kept: kept.clone(), ..Buffer::new(number, start, pages) });
+        drop(acquire(&cache, &part, start, pages).unwrap());
+        cache.counters().attempts - before
+    };
+    // Registered by the program itself, before any buffer was known there.
+    drop(take(&cache, 30, 2));
+    assert_eq!((attempts(1, 8, 8), attempts(1, 0, 4), attempts(1, 4, 8)), (1, 1, 1));
+    for _ in 0..3 {
+        let all = [(8, 8), (0, 4), (4, 8), (0, 16), (9, 2)].map(|(start, pages)| attempts(1, start, pages));
+        assert_eq!(all, [0; 5]);
+    }
+    // Its pages that no part had are registered anew, those of the program among them.
+    let pages = device.counts().reg_pages;
+    assert_eq!((attempts(1, 12, 20), device.counts().reg_pages - pages), (1, 16));
+    assert_eq!(attempts(1, 0, 32), 0);
+    // Another buffer at a part of it hides all of the former.
+    assert_eq!((attempts(2, 10, 2), attempts(2, 10, 2), attempts(1, 0, 4)), (1, 0, 1));
+    cache.forget_kind(address(0), 64 * PAGE as usize).unwrap();
+    assert_eq!(kept.load(Ordering::SeqCst), 0);
+}

@@ -13,7 +13,9 @@ const MAGIC: u64 = 0x444d_4142;
 /// A dma-buf at an address: its identity is the inode of its file descriptor.
 ///
 /// Make one for each request, of the descriptor that the program has then. A descriptor that was closed and is another buffer's now has another
-/// inode. A duplicate of it keeps the buffer, and so the inode, as long as the cache knows it.
+/// inode. A duplicate of it keeps the buffer, and so the inode, as long as the cache knows it. It may be of a part of the buffer. One that is
+/// mapped at the same address with another offset is not told apart: give it up first
+/// ([`Cache::forget_kind`](crate::Cache::forget_kind)).
 #[derive(Clone, Copy, Debug)]
 pub struct DmaBuf<'fd> {
     fd: BorrowedFd<'fd>,
@@ -51,6 +53,11 @@ impl MemoryKind for DmaBuf<'_> {
             data
         };
         Ok(Identity { buffer: data.st_ino, generation: data.st_dev, range: self.range })
+    }
+
+    /// A program may name the part of a buffer that it is about to use.
+    fn tells_parts(&self) -> bool {
+        true
     }
 
     fn keep(&self, identity: &Identity) -> io::Result<Box<dyn Send>> {
