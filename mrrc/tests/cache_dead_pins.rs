@@ -66,6 +66,23 @@ fn pins_of_unchanged_memory_are_not_dead() {
 }
 
 #[test]
+fn evicted_memory_that_changes_leaves_dead_pins() {
+    let device = device();
+    let cache = cache(&device, 64);
+    fill(&cache, 4, 16);
+    // Evicted, and pinned on.
+    device.fail_deregister(Fault::always(libc::EBUSY));
+    assert_eq!(cache.flush().unwrap().regions, 0);
+    assert_eq!((cache.usage().dead_pages, device.counts().regions), (0, 4));
+    invalidate(&cache, 15, 2);
+    assert_eq!(cache.usage().dead_pages, 32, "the pages of two regions");
+    device.heal();
+    cache.reap().unwrap();
+    cache.reap().unwrap();
+    assert_eq!((cache.usage().dead_pages, device.counts().regions), (0, 0));
+}
+
+#[test]
 fn refused_pins_stay_dead() {
     let device = device();
     let cache = cache(&device, 64);

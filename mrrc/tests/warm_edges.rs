@@ -172,3 +172,31 @@ fn ends_of_the_address_space_are_warmed() {
     let null = unsafe { cache.warm_with(std::ptr::null(), 1, Access::LOCAL, &Warm::new(), go_on) };
     assert!(matches!(null, Err(WarmError::Acquire(AcquireError::Range(_)))), "{null:?}");
 }
+
+#[test]
+fn child_that_progress_forks_gets_an_error() {
+    let device = device();
+    let cache = cache(&device, 100);
+    let mut child = None;
+    let progress = |_, _| {
+        // SAFETY: the child goes on to the end of the call, and ends without its parent's destructors. The C library makes allocators fit
+        // for that.
+        child.get_or_insert_with(|| unsafe { libc::fork() });
+        if child == Some(0) {
+            // SAFETY: a number. One that waits for threads that are not there dies of it.
+            unsafe { libc::alarm(20) };
+        }
+        ControlFlow::Continue(())
+    };
+    let result = warm(&cache, 50, progress);
+    if child == Some(0) {
+        let is_told = matches!(result, Err(WarmError::Acquire(AcquireError::Unusable(_))));
+        // SAFETY: a number; nothing of the parent's is run.
+        unsafe { libc::_exit(i32::from(!is_told)) };
+    }
+    assert_eq!(result.unwrap(), 50 * PAGE);
+    let (child, mut status) = (child.unwrap(), 0);
+    // SAFETY: the child is this test's own, and `waitpid` writes the status.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0, "the child waited, or was served");
+}
