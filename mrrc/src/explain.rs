@@ -53,6 +53,14 @@ pub enum Finding {
         /// The pages.
         part: PageRange,
     },
+    /// The cache follows memory pressure, and keeps such a part of the most that it had since then.
+    #[error("memory pressure, of which {by} tells: the cache keeps {sixteenths} sixteenths of what it has")]
+    Pressure {
+        /// How it hears of pressure.
+        by: &'static str,
+        /// The sixteenths that it keeps.
+        sixteenths: u64,
+    },
     /// A region has these pages, with too few rights: they are registered anew.
     #[error("{part} is registered as part of {region} without {lacking}, and is registered anew for that")]
     Lacking {
@@ -255,6 +263,9 @@ fn find_reasons<R: Registrar>(shared: &Shared<R>, range: PageRange, access: Acce
         }
     }
     findings.extend(room);
+    if let Some(pressure) = settings.pressure.as_ref().filter(|_| !gaps.is_empty()) {
+        findings.push(Finding::Pressure { by: pressure.source(), sixteenths: pressure.sixteenths() });
+    }
     for part in gaps {
         match shared.monitor.watch(part) {
             Watch::Watched => shared.monitor.unwatch(part),

@@ -1,11 +1,14 @@
 //! Memory pressure: caches keep less while memory is short (`MRRC_PRESSURE=on`).
 //!
-//! A thread of the process reads the kernel's counters every [`PERIOD`] as long as there is a cache that shrinks. [`shrinker`]
-//! decides which part caches keep. When that changes the thread wakes the background of each cache. The counters are those of the
+//! A thread of the process reads the kernel's counters as long as there is a cache that shrinks. The kernel's trigger wakes it, and so
+//! do the events of the group; else it looks every [`REST`]. Where this process may set no trigger, and while caches keep less, it looks
+//! every [`PERIOD`]. [`shrinker`] decides which part caches keep. When that changes the thread wakes the background of each cache. The
+//! counters are those of the
 //! process's control group (`memory.pressure` and the `high` of `memory.events`, version 2), else those of the system
 //! (`/proc/pressure/memory`).
 
 mod shrinker;
+mod trigger;
 
 pub(crate) use shrinker::WHOLE;
 
@@ -18,9 +21,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
+use trigger::Trigger;
 
 /// The time between two looks at the counters.
 const PERIOD: Duration = Duration::from_millis(500);
+/// The same while the kernel's trigger is waited for.
+const REST: Duration = Duration::from_secs(10);
 /// The most bytes of a file that are read.
 const MOST: usize = 4096;
 
@@ -57,6 +63,8 @@ impl std::fmt::Debug for Caches {
 struct Counters {
     stalls: Option<File>,
     events: Option<File>,
+    /// The kernel's trigger, if it lets this process have one.
+    trigger: Option<Trigger>,
 }
 
 impl Pressure {
@@ -85,12 +93,18 @@ impl Pressure {
     pub(crate) fn over(group: Option<&Path>, system: &Path) -> io::Result<Arc<Self>> {
         let of_group = |name: &str| group.and_then(|group| File::open(group.join(name)).ok());
         let events = of_group("memory.events");
-        let stalls = match of_group("memory.pressure") {
+        let of_group_pressure = of_group("memory.pressure");
+        let source = match (&of_group_pressure, group) {
+            (Some(_), Some(group)) => group.join("memory.pressure"),
+            _ => system.to_owned(),
+        };
+        let stalls = match of_group_pressure {
             Some(stalls) => Some(stalls),
             None => File::open(system)
                 .map_or_else(|error| if events.is_some() { Ok(None) } else { Err(error) }, |file| Ok(Some(file)))?,
         };
-        let counters = Counters { stalls, events };
+        let trigger = Trigger::set(&source, shrinker::STALL, shrinker::WINDOW).ok();
+        let counters = Counters { stalls, events, trigger };
         Ok(Arc::new(Self {
             process: std::process::id(),
             counters,
@@ -103,6 +117,14 @@ impl Pressure {
     #[inline]
     pub(crate) fn sixteenths(&self) -> u64 {
         self.sixteenths.load(Ordering::Relaxed)
+    }
+
+    /// Returns how it hears of pressure.
+    pub(crate) fn source(&self) -> &'static str {
+        match &self.counters.trigger {
+            Some(trigger) if trigger.is_whole() => "a trigger of the kernel",
+            _ => "two looks a second",
+        }
     }
 
     /// Has a cache follow it, from now to its end.
@@ -127,9 +149,10 @@ impl Pressure {
 
     /// Looks at the counters, until no cache is left.
     fn look_on(&self) {
-        let (begun, mut shrinker) = (Instant::now(), Shrinker::new());
+        let (begun, mut shrinker, mut has_fired) = (Instant::now(), Shrinker::new(), false);
         loop {
-            let sample = Sample { at: begun.elapsed(), stalled: self.counters.stalled(), high: self.counters.high() };
+            let (stalled, high) = (self.counters.stalled(), self.counters.high());
+            let sample = Sample { at: begun.elapsed(), stalled, high, has_fired };
             let now = shrinker.look(sample);
             let has_changed = self.sixteenths.swap(now, Ordering::Relaxed) != now;
             let mut caches = self.caches();
@@ -142,12 +165,26 @@ impl Pressure {
             let woken = if has_changed { caches.all.clone() } else { Vec::new() };
             drop(caches);
             woken.iter().filter_map(Weak::upgrade).for_each(|cache| cache.wake());
-            std::thread::sleep(PERIOD);
+            has_fired = self.counters.wait(if now < WHOLE { PERIOD } else { REST });
         }
     }
 }
 
 impl Counters {
+    /// Waits for the next look, at most so long. Returns whether the trigger fired.
+    fn wait(&self, longest: Duration) -> bool {
+        let Some(trigger) = self.trigger.as_ref().filter(|trigger| trigger.is_whole()) else {
+            std::thread::sleep(PERIOD);
+            return false;
+        };
+        let woken = trigger.wait(self.events.as_ref(), longest);
+        if woken.is_early {
+            // However often the kernel wakes it, there are few looks.
+            std::thread::sleep(PERIOD / 5);
+        }
+        woken.has_fired
+    }
+
     /// Returns how long some thread was stalled for memory, in all.
     fn stalled(&self) -> Option<Duration> {
         total(&text(self.stalls.as_ref()?)?)
@@ -226,6 +263,23 @@ mod tests {
         match Pressure::of_process() {
             Ok(pressure) => assert!(pressure.counters.stalled().is_some() || pressure.counters.high().is_some()),
             Err(error) => println!("this system counts no memory pressure: {error}"),
+        }
+    }
+
+    #[test]
+    fn trigger_is_used_where_the_kernel_has_it() {
+        let Ok(pressure) = Pressure::over(None, Path::new("/proc/pressure/memory")) else {
+            return println!("this system counts no memory pressure");
+        };
+        let writable = File::options().read(true).write(true).open("/proc/pressure/memory").is_ok();
+        match &pressure.counters.trigger {
+            Some(trigger) => {
+                assert!(writable && trigger.is_whole());
+                assert_eq!(pressure.source(), "a trigger of the kernel");
+                // It fires at stalls of this system only, and ends with the time.
+                pressure.counters.wait(Duration::from_millis(10));
+            }
+            None => assert_eq!(pressure.source(), "two looks a second"),
         }
     }
 

@@ -16,8 +16,8 @@ const LEAST: u64 = 2;
 const STEP: u64 = 2;
 
 /// The stall within a window that counts as pressure.
-const STALL: Duration = Duration::from_millis(150);
-const WINDOW: Duration = Duration::from_secs(2);
+pub(super) const STALL: Duration = Duration::from_millis(150);
+pub(super) const WINDOW: Duration = Duration::from_secs(2);
 /// The time without pressure after which a part is given back.
 const QUIET: Duration = Duration::from_secs(10);
 
@@ -30,6 +30,8 @@ pub(super) struct Sample {
     pub(super) stalled: Option<Duration>,
     /// How often the group was above `memory.high`, if it has that.
     pub(super) high: Option<u64>,
+    /// Whether the kernel's trigger fired since the last look: threads stalled for [`STALL`] within [`WINDOW`].
+    pub(super) has_fired: bool,
 }
 
 /// The part that caches keep. Owns the last samples.
@@ -62,12 +64,13 @@ impl Shrinker {
     }
 
     /// Returns whether threads stalled for long within a window. A stall is answered once.
-    fn is_stalled(&mut self, Sample { at, stalled, .. }: Sample) -> bool {
-        let Some(stalled) = stalled else { return false };
+    fn is_stalled(&mut self, Sample { at, stalled, has_fired, .. }: Sample) -> bool {
+        let Some(stalled) = stalled else { return has_fired };
         while self.stalls.front().is_some_and(|&(then, _)| at.saturating_sub(then) > WINDOW) {
             self.stalls.pop_front();
         }
-        let is_long = self.stalls.front().is_some_and(|&(_, before)| stalled.saturating_sub(before) >= STALL);
+        let is_long =
+            has_fired || self.stalls.front().is_some_and(|&(_, before)| stalled.saturating_sub(before) >= STALL);
         if is_long {
             self.stalls.clear();
         }
@@ -88,6 +91,21 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    #[test]
+    fn fired_trigger_counts_once() {
+        let mut world = World::new();
+        let mut fire = |has_fired, stalled| {
+            world.now.has_fired = has_fired;
+            world.look(Duration::from_millis(stalled), 0)
+        };
+        // The stall that fired it is not counted again by the counters.
+        assert_eq!((fire(true, 160), fire(false, 0), fire(false, 0)), (14, 14, 14));
+        assert_eq!((fire(false, 160), fire(true, 0)), (12, 10));
+        let mut shrinker = Shrinker::new();
+        let fired = Sample { at: Duration::ZERO, stalled: None, high: None, has_fired: true };
+        assert_eq!(shrinker.look(fired), 14, "the counter cannot be read");
+    }
+
     /// A system under a simulated clock.
     struct World {
         shrinker: Shrinker,
@@ -96,7 +114,8 @@ mod tests {
 
     impl World {
         fn new() -> Self {
-            let now = Sample { at: Duration::from_secs(100), stalled: Some(Duration::ZERO), high: Some(7) };
+            let now =
+                Sample { at: Duration::from_secs(100), stalled: Some(Duration::ZERO), high: Some(7), has_fired: false };
             let mut world = Self { shrinker: Shrinker::new(), now };
             world.look(Duration::ZERO, 0);
             world
