@@ -61,6 +61,10 @@ pub(crate) type Lock<'a, R> = MutexGuard<'a, CacheState<<R as Registrar>::Regist
 const SPINS: u32 = 200;
 const NAP: Duration = Duration::from_micros(50);
 
+/// Pages of a long reach: more than one look tells of.
+#[cfg(target_os = "linux")]
+const LONG: u64 = 256;
+
 impl<R: Registrar> Shrinks for Shared<R> {
     fn wake(&self) {
         self.wake_background();
@@ -234,11 +238,16 @@ impl<R: Registrar> Shared<R> {
     ) -> PageRange {
         let Some(page_map) = self.page_map.get_or_init(|| PageMap::open().ok()) else { return range };
         let reach = owned.map_or(Some(reach), |owned| owned.intersection(reach));
+        // Of a long reach only the pages in the mapping are looked at, which may be few.
+        let is_long = owned.is_none() && reach.is_some_and(|reach| reach.pages() > LONG);
+        let mapping = if is_long { self.private_mapping(range.start(), number) } else { None };
+        let reach = if is_long { reach.zip(mapping).and_then(|(a, b)| a.intersection(b)) } else { reach };
         let Some(found) = reach.map(|reach| page_map.around(range, reach)).filter(|&found| found != range) else {
             return range;
         };
         let allowed = match owned {
             Some(_) => Some(found),
+            None if is_long => mapping.filter(|mapping| mapping.contains(range)).map(|_| found),
             None => self.private_mapping(range.start(), number).and_then(|mapping| mapping.intersection(found)),
         };
         let Some(allowed) = allowed.filter(|allowed| allowed.contains(range)) else { return range };

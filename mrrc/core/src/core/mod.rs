@@ -353,7 +353,7 @@ impl<P: Policy> Core<P> {
     /// [`Request::mapping`]. None where the request is registered as it is.
     #[inline]
     pub fn reach_of(&self, request: &Request) -> Option<PageRange> {
-        self.planner.reach(request)
+        self.planner.reach(self.contents.view(), request)
     }
 
     /// Returns the pages that the answer to the last [`Core::request_with`] registers beyond the request, by widening.

@@ -137,9 +137,10 @@ impl Growth {
         area.add(range, range.pages());
     }
 
-    /// Returns the pages around a miss that it may take at most: before or after it was [learned](Growth::observe).
-    pub(super) fn reach(&self, range: PageRange) -> PageRange {
-        let more = self.budget(range, |area| area.spent);
+    /// Returns the pages around a miss that it may take at most, where the cache has so much room: before or after it was
+    /// [learned](Growth::observe).
+    pub(super) fn reach(&self, range: PageRange, room: u64) -> PageRange {
+        let more = self.budget(range, |area| area.spent).min(room.saturating_sub(range.pages()));
         let end = (range.end() + more).min(PageRange::EVERYTHING.end());
         PageRange::between(range.start().saturating_sub(more), end)
     }
@@ -175,15 +176,27 @@ impl Growth {
         PageRange::between(start, end)
     }
 
-    /// Learns that so much is registered for a miss that was learned.
+    /// Learns that so much is registered for a miss that was learned. The area is halved where that is far less than it might have been.
+    /// A cache looks at all pages in reach, and should not do so in vain again and again.
     pub(super) fn registered(&mut self, range: PageRange, wide: PageRange) {
+        let budget = self.budget(range, |area| area.before);
         if let Some(at) = self.area_of(range) {
             let more = wide.pages() - range.pages();
             let area = &mut self.areas[at];
+            if more < budget / 8 {
+                area.halve();
+            }
             let (start, end) = if area.grown > 0 { area.within } else { (wide.start(), wide.end()) };
             area.within = (start.min(wide.start()), end.max(wide.end()));
             area.grown += more;
             area.add(wide, more);
+        }
+    }
+
+    /// Learns that nothing around a miss can be registered with it.
+    pub(super) fn found_nothing(&mut self, range: PageRange) {
+        if let Some(at) = self.area_of(range) {
+            self.areas[at].halve();
         }
     }
 
@@ -209,6 +222,12 @@ impl Growth {
 }
 
 impl Area {
+    /// Has it grow half as far.
+    fn halve(&mut self) {
+        self.spent = (self.spent / 2).max(1);
+        self.before = self.before.min(self.spent);
+    }
+
     fn add(&mut self, range: PageRange, pages: u64) {
         self.start = self.start.min(range.start());
         self.end = self.end.max(range.end());
@@ -262,6 +281,34 @@ mod tests {
             }
             assert!(ahead.0.max(ahead.1) > 64 << 4, "{ahead:?}");
         }
+    }
+
+    #[test]
+    fn areas_that_cannot_grow_look_at_few_pages() {
+        for is_seen in [false, true] {
+            let mut growth = Growth::new(1 << 20);
+            for nth in 0..10_000 {
+                let asked = range((1 << 20) + 9 * nth, 8);
+                let looked = growth.reach(asked, u64::MAX).pages();
+                assert!(looked <= 64, "{nth}: {looked}");
+                // Each is a mapping of its own, or lies between regions.
+                if is_seen {
+                    assert_eq!(miss(&mut growth, asked, asked), asked);
+                } else {
+                    growth.found_nothing(asked);
+                    growth.observe(asked);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn full_caches_look_at_nothing() {
+        let mut growth = Growth::new(1 << 20);
+        (0..8).for_each(|nth| _ = miss(&mut growth, range((1 << 20) + 20 * nth, 10), range(1 << 20, 1 << 20)));
+        let asked = range((1 << 20) + 5000, 10);
+        assert!(growth.reach(asked, 1 << 20).pages() > 1000);
+        assert_eq!((growth.reach(asked, 30).pages(), growth.reach(asked, 3)), (50, asked));
     }
 
     #[test]
@@ -330,7 +377,7 @@ mod tests {
             for (start, pages, before, after, changes) in misses {
                 let asked = range(start, pages);
                 // A cache looks at no more than the reach.
-                let reach = growth.reach(asked);
+                let reach = growth.reach(asked, u64::MAX);
                 let within = PageRange::between(start.saturating_sub(before), asked.end() + after);
                 let within = within.intersection(reach).unwrap();
                 growth.observe(asked);

@@ -292,6 +292,9 @@ impl Widener {
     /// Learns whether any pages around a request can be registered with it.
     pub(crate) fn look(&mut self, range: PageRange, found: bool) {
         self.pauses.look(hash_of(range.start()), found);
+        if let Some(growth) = self.growth.as_mut().filter(|_| !found) {
+            growth.found_nothing(range);
+        }
     }
 
     /// Returns the cost of a registration's calls.
@@ -324,11 +327,11 @@ impl Widener {
         }
     }
 
-    /// Returns the pages around a gap that a widened registration can take at most.
-    pub(crate) fn reach(&self, gap: PageRange) -> PageRange {
+    /// Returns the pages around a gap that a widened registration can take at most. `room`: what growth can take without an eviction.
+    pub(crate) fn reach(&self, gap: PageRange, room: u64) -> PageRange {
         let block = gap.rounded_out(self.width_of(gap));
         match &self.growth {
-            Some(growth) if !self.pauses.is_exact(hash_of(gap.start())) => block.hull(growth.reach(gap)),
+            Some(growth) if !self.pauses.is_exact(hash_of(gap.start())) => block.hull(growth.reach(gap, room)),
             _ => block,
         }
     }
@@ -609,7 +612,7 @@ mod tests {
             let wide = widener.widen(gap, within);
             prop_assert!(wide.contains(gap) && within.contains(wide));
             prop_assert!(wide == gap || wide.pages() <= capacity / 8);
-            prop_assert!(widener.reach(gap).contains(wide));
+            prop_assert!(widener.reach(gap, 0).contains(wide));
             prop_assert_eq!(widener.memory(), memory);
         }
     }

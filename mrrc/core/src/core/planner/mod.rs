@@ -203,9 +203,9 @@ impl Planner {
     }
 
     /// Returns the pages around a request that widening may take. None where the request is registered as it is.
-    pub(super) fn reach(&self, request: &Request) -> Option<PageRange> {
+    pub(super) fn reach(&self, view: View<'_>, request: &Request) -> Option<PageRange> {
         let widener = self.widener.as_ref().filter(|widener| widening::may_widen(widener, request))?;
-        Some(widener.reach(request.range)).filter(|&reach| reach != request.range)
+        Some(widener.reach(request.range, widening::room_to_grow(view))).filter(|&reach| reach != request.range)
     }
 
     /// Forgets by how much the last plan was widened.

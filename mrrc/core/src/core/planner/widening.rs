@@ -26,7 +26,7 @@ pub(super) fn widen(widener: &mut Widener, view: View<'_>, request: &Request, pl
     let ends = [0, plan.pieces.len().saturating_sub(1)];
     for &at in &ends[..plan.pieces.len().min(2)] {
         let Some(exact) = plan.pieces.get(at).map(|piece| piece.range) else { return };
-        let Some(within) = request.mapping.intersection(widener.reach(exact)) else { return };
+        let Some(within) = request.mapping.intersection(widener.reach(exact, room_to_grow(view))) else { return };
         if !within.contains(exact) || within == exact {
             continue;
         }
@@ -38,7 +38,7 @@ pub(super) fn widen(widener: &mut Widener, view: View<'_>, request: &Request, pl
 /// Widens the one region of a plan. As a block only a request that overlaps nothing.
 fn widen_one(widener: &mut Widener, view: View<'_>, request: &Request, plan: &mut Plan) {
     let [Piece { range: exact, .. }] = plan.pieces[..] else { return };
-    let Some(within) = request.mapping.intersection(widener.reach(exact)) else { return };
+    let Some(within) = request.mapping.intersection(widener.reach(exact, room_to_grow(view))) else { return };
     if !within.contains(exact) || within == exact {
         return;
     }
@@ -55,14 +55,14 @@ fn widen_one(widener: &mut Widener, view: View<'_>, request: &Request, plan: &mu
     } else {
         exact
     };
-    let wide = if grown.pages() > wide.pages() && has_half(view, grown) { grown } else { wide };
+    let wide = if grown.pages() > wide.pages() && grown.pages() <= room_to_grow(view) { grown } else { wide };
     set_range(view, plan, 0, wide);
     widener.widened(exact, plan.pieces[0].range);
 }
 
-/// Returns whether half of the capacity has room for it beside all that is registered.
-fn has_half(view: View<'_>, range: PageRange) -> bool {
-    view.capacity.used().pages.saturating_add(range.pages()) <= view.capacity.limit().pages / 2
+/// Returns the pages that growth can take: half of the capacity, without all that is registered.
+pub(super) fn room_to_grow(view: View<'_>) -> u64 {
+    (view.capacity.limit().pages / 2).saturating_sub(view.capacity.used().pages)
 }
 
 /// Sets the range of a piece, if that and all else still fits.
