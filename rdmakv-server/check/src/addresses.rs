@@ -35,20 +35,24 @@ pub(crate) struct Kernel {
 }
 
 impl Addresses {
-    /// Chooses addresses that were free a moment ago; with `at`, that of a server that runs already.
+    /// Chooses addresses that were free a moment ago. With `at` they are those of a server that runs already, for TCP and for datagrams.
     /// This share of the datagrams of our client library is lost.
     pub(crate) fn choose(
         transports: &[Transport],
-        at: Option<&str>,
+        at: Option<(&str, Option<&str>)>,
         kernel: Option<Kernel>,
         loss: f64,
     ) -> io::Result<Self> {
         let uses = |transport| transports.contains(&transport);
-        if let Some(at) = at {
-            let others = [Transport::Shm, Transport::Iwarp, Transport::Datagrams, Transport::Hybrid];
-            if others.into_iter().any(uses) {
+        if let Some((at, datagrams)) = at {
+            if [Transport::Shm, Transport::Iwarp, Transport::Hybrid].into_iter().any(uses) {
                 return Err(io::Error::other(
-                    "--at names a server's TCP port: leave shm, iwarp, datagrams and hybrid out of --transports",
+                    "--at names a server's TCP port: leave shm, iwarp and hybrid out of --transports",
+                ));
+            }
+            if uses(Transport::Datagrams) != datagrams.is_some() {
+                return Err(io::Error::other(
+                    "--at with the transport datagrams: --datagrams-at has to name the server's address for them",
                 ));
             }
             let udp = uses(Transport::Udp);
@@ -58,7 +62,7 @@ impl Addresses {
                 iwarp: None,
                 udp,
                 connections: None,
-                datagrams: None,
+                datagrams: datagrams.map(|address| (address.to_owned(), None)),
                 kernel,
             });
         }
@@ -68,7 +72,7 @@ impl Addresses {
         let datagrams = (uses(Transport::Datagrams) || uses(Transport::Hybrid)).then(|| {
             let server = UdpSocket::bind((host, 0))?.local_addr()?;
             let relay = if loss > 0.0 { Some(Relay::start(server, loss)?) } else { None };
-            io::Result::Ok((server.to_string(), relay))
+            io::Result::Ok((format!("udp:{server}"), relay))
         });
         Ok(Self {
             tcp: tcp.to_string(),
@@ -93,7 +97,7 @@ impl Addresses {
             all.extend(["--fabric".into(), format!("{}:{address}", transport.name())]);
         }
         if let Some((server, _)) = &self.datagrams {
-            all.extend(["--fabric".into(), format!("udp:{server}")]);
+            all.extend(["--fabric".into(), server.clone()]);
         }
         all.extend(self.connections.iter().flat_map(|number| ["--connections".to_owned(), number.to_string()]));
         let last = if self.fabrics().next().is_some() || self.datagrams.is_some() {
@@ -120,7 +124,7 @@ impl Addresses {
         let fabrics = self.fabrics().map(|(transport, address)| (transport.name(), address.clone()));
         let udp = self.udp.then(|| (Transport::Udp.name(), self.tcp.clone()));
         let datagrams = self.datagrams.iter().map(|(server, relay)| {
-            let address = relay.as_ref().map_or_else(|| server.clone(), |relay| relay.address().to_string());
+            let address = relay.as_ref().map_or_else(|| server.clone(), |relay| format!("udp:{}", relay.address()));
             (Transport::Datagrams.name(), address)
         });
         let namespace = self.kernel.iter().map(|kernel| ("namespace", kernel.namespace.clone()));

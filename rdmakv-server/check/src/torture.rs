@@ -48,7 +48,7 @@ pub struct Plan {
     #[arg(long, value_delimiter = ',', default_value = "tcp", value_name = "TRANSPORT")]
     pub transports: Vec<Transport>,
     /// Datagrams of the transports "datagrams" and "hybrid" that are lost in each direction, in percent; as many come late, and as many twice
-    #[arg(long, default_value_t = 0.0, value_name = "PERCENT", value_parser = percent)]
+    #[arg(long, default_value_t = 0.0, value_name = "PERCENT", value_parser = percent, conflicts_with = "at")]
     pub loss: f64,
     /// Run the server where the kernel answers GETs in datagrams (--xdp), at one of two interfaces in namespaces of their own. Takes
     /// root, and a build with --features bpf
@@ -79,6 +79,9 @@ pub struct Plan {
     /// A server that runs already and is never killed, such as memcached
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "server")]
     pub at: Option<String>,
+    /// With --at: that server's address for the transport "datagrams", such as verbs-ud:HOST:PORT
+    #[arg(long, value_name = "ADDRESS", requires = "at")]
+    pub datagrams_at: Option<String>,
     /// More arguments for the server
     #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
     pub server_argument: Vec<String>,
@@ -322,7 +325,12 @@ impl<'a> Torture<'a> {
         let mut torture = Self {
             plan,
             place,
-            addresses: Addresses::choose(&plan.transports, plan.at.as_deref(), kernel, plan.loss / 100.0)?,
+            addresses: Addresses::choose(
+                &plan.transports,
+                plan.at.as_deref().map(|at| (at, plan.datagrams_at.as_deref())),
+                kernel,
+                plan.loss / 100.0,
+            )?,
             server: None,
             clients: Vec::new(),
             lines_before: 0,

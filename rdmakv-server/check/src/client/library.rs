@@ -46,13 +46,13 @@ impl Library {
         match self.transport {
             Transport::Tcp | Transport::Udp | Transport::Socket => Some(format!("tcp:{tcp}")),
             Transport::Datagrams => {
-                let udp = self.place.last_address(self.transport.name())?;
-                Some(format!("udp:{udp},tcp:{tcp}"))
+                let datagrams = self.place.last_address(self.transport.name())?;
+                Some(format!("{datagrams},tcp:{tcp}"))
             }
             Transport::Hybrid => {
-                let udp = self.place.last_address(Transport::Datagrams.name())?;
+                let datagrams = self.place.last_address(Transport::Datagrams.name())?;
                 let iwarp = self.place.last_address(Transport::Iwarp.name())?;
-                Some(format!("udp:{udp},iwarp:{iwarp},tcp:{tcp}"))
+                Some(format!("{datagrams},iwarp:{iwarp},tcp:{tcp}"))
             }
             Transport::Shm | Transport::Iwarp => {
                 let fabric = self.place.last_address(self.transport.name())?;
