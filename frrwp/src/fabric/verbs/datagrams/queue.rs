@@ -314,7 +314,7 @@ impl Queue {
             let header: &[u8; HEADER] = &*at.cast();
             (header, std::slice::from_raw_parts(at.add(HEADER), bytes))
         };
-        Some((Peer::of_queue_pair(sender(header), from), datagram))
+        Some((Peer::of_queue_pair(sender(header, bytes), from), datagram))
     }
 
     /// Returns whether datagrams have come that were not looked at.

@@ -43,12 +43,13 @@ impl Answer {
     }
 }
 
-/// Returns the sender's GID by the header before a datagram.
+/// Returns the sender's GID by the header before a datagram of so many bytes.
 ///
-/// Over IPv4 the first 20 bytes may be anything, so they do not tell which header it is. The IPv4 header's checksum does.
-pub(super) fn sender(header: &[u8; HEADER]) -> [u8; 16] {
+/// Over IPv4 the first 20 bytes may be anything, so they do not tell which header it is. The IPv4 header's checksum does. Within one host
+/// rxe leaves the checksum out: then protocol and length do.
+pub(super) fn sender(header: &[u8; HEADER], bytes: usize) -> [u8; 16] {
     let mut gid = [0; 16];
-    if is_ipv4(header) {
+    if is_ipv4(header) || is_unsummed_ipv4(header, bytes) {
         gid[10..12].fill(0xff);
         gid[12..].copy_from_slice(&header[IPV4 + 12..IPV4 + 16]);
     } else {
@@ -57,8 +58,20 @@ pub(super) fn sender(header: &[u8; HEADER]) -> [u8; 16] {
     gid
 }
 
+const VERSION_AND_LENGTH: u8 = 0x45;
+
+/// Returns whether it is an IPv4 header without a checksum, before the datagram and the headers of UDP and RoCE.
+fn is_unsummed_ipv4(header: &[u8; HEADER], bytes: usize) -> bool {
+    /// The headers of IPv4, UDP, RoCE and its datagrams, and the sum at the end.
+    const AROUND: usize = 20 + 8 + 12 + 8 + 4;
+    const UDP: u8 = 17;
+    let ipv4 = &header[IPV4..];
+    let total = usize::from(u16::from_be_bytes([ipv4[2], ipv4[3]]));
+    let is_right = ipv4[0] == VERSION_AND_LENGTH && ipv4[9] == UDP && ipv4[10..12] == [0, 0];
+    is_right && total == AROUND + bytes.next_multiple_of(4)
+}
+
 fn is_ipv4(header: &[u8; HEADER]) -> bool {
-    const VERSION_AND_LENGTH: u8 = 0x45;
     let words = header[IPV4..].chunks_exact(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
     let sum: u32 = words.sum();
     let folded = (sum & 0xffff) + (sum >> 16);
@@ -92,9 +105,23 @@ mod tests {
         for before in [0, 0x60, 0x66, 0xff] {
             let mut header = [before; HEADER];
             header[IPV4..].copy_from_slice(&OVER_IPV4);
-            let gid = std::net::Ipv6Addr::from(sender(&header));
+            let gid = std::net::Ipv6Addr::from(sender(&header, 100));
             assert_eq!(gid.to_ipv4_mapped(), Some([10, 9, 0, 2].into()));
         }
+    }
+
+    #[test]
+    fn senders_of_this_host_have_no_checksum() {
+        let mut header = [0; HEADER];
+        header[IPV4..].copy_from_slice(&OVER_IPV4);
+        header[IPV4 + 10..IPV4 + 12].fill(0);
+        for bytes in 97..=100 {
+            let gid = std::net::Ipv6Addr::from(sender(&header, bytes));
+            assert_eq!(gid.to_ipv4_mapped(), Some([10, 9, 0, 2].into()));
+        }
+        assert_eq!(std::net::Ipv6Addr::from(sender(&header, 101)).to_ipv4_mapped(), None);
+        header[IPV4 + 9] = 6;
+        assert_eq!(std::net::Ipv6Addr::from(sender(&header, 100)).to_ipv4_mapped(), None);
     }
 
     #[test]
@@ -105,6 +132,6 @@ mod tests {
         header[8..24].copy_from_slice(&own);
         header[IPV4] = 0x45;
         let expected: [u8; 16] = header[8..24].try_into().unwrap();
-        assert_eq!(sender(&header), expected);
+        assert_eq!(sender(&header, 100), expected);
     }
 }
