@@ -27,6 +27,35 @@ pub(super) enum Trouble {
     Refused(far::Refusal, u32),
 }
 
+/// How long a server has been silent while answers were waited for.
+///
+/// Each answer counts for all requests: a server answers them one after the other. While the caller did not look, nothing is known.
+#[derive(Clone, Copy, Debug)]
+struct Silence {
+    heard: Instant,
+    looked: Instant,
+}
+
+impl Silence {
+    fn new(now: Instant) -> Self {
+        Self { heard: now, looked: now }
+    }
+
+    /// Notes that something came, or that the first request was sent.
+    fn end(&mut self, now: Instant) {
+        (self.heard, self.looked) = (now, now);
+    }
+
+    /// Looks again. Returns whether the server has been silent for this long.
+    fn is_over(&mut self, patience: Duration, now: Instant) -> bool {
+        if now.saturating_duration_since(self.looked) > patience / 2 {
+            self.heard = now;
+        }
+        self.looked = now;
+        now.saturating_duration_since(self.heard) > patience
+    }
+}
+
 /// See the module.
 pub(super) struct Connection {
     /// Dropped first: the memory that it was lent is its caller's.
@@ -37,8 +66,9 @@ pub(super) struct Connection {
     answers: VecDeque<(u32, Kind, Vec<u8>)>,
     /// Fragments that are to be sent.
     outgoing: VecDeque<Vec<u8>>,
-    /// Requests whose answers are not waited for: their numbers, and until when each answer has to come.
-    posted: VecDeque<(u32, Instant)>,
+    /// Requests whose answers are not waited for.
+    posted: VecDeque<u32>,
+    silence: Silence,
     completed: VecDeque<u64>,
     broken: Option<String>,
     /// When the server stops, if it told that.
@@ -60,6 +90,7 @@ impl Connection {
             answers: VecDeque::new(),
             outgoing: VecDeque::new(),
             posted: VecDeque::new(),
+            silence: Silence::new(Instant::now()),
             completed: VecDeque::new(),
             broken: None,
             stops: None,
@@ -158,7 +189,10 @@ impl Connection {
         let mut body = Vec::new();
         request.encode(&mut body);
         let id = self.queue(Kind::Far, &body);
-        self.posted.push_back((id, Instant::now() + self.patience));
+        if self.posted.is_empty() {
+            self.silence.end(Instant::now());
+        }
+        self.posted.push_back(id);
         self.send_queued();
     }
 
@@ -167,7 +201,7 @@ impl Connection {
         &mut self,
         take: impl FnOnce(&far::Reply<'_>) -> Option<T>,
     ) -> Option<Result<T, Trouble>> {
-        let &(id, _) = self.posted.front()?;
+        let &id = self.posted.front()?;
         let at = self.answers.iter().position(|(of, ..)| *of == id)?;
         let (_, kind, answer) = self.answers.remove(at)?;
         self.posted.pop_front();
@@ -251,13 +285,10 @@ impl Connection {
                 _ => {}
             }
         }
-        if self.posted.front().is_some_and(|(id, until)| self.is_late(*id, *until)) {
+        let waits = self.answers.is_empty() && !self.posted.is_empty();
+        if waits && self.silence.is_over(self.patience, Instant::now()) {
             self.fail(format!("the server did not answer within {:?}", self.patience));
         }
-    }
-
-    fn is_late(&self, id: u32, until: Instant) -> bool {
-        self.answers.iter().all(|(of, ..)| *of != id) && until < Instant::now()
     }
 
     fn receive(&mut self) {
@@ -266,7 +297,10 @@ impl Connection {
             match self.assembly.take(&received, ANSWER) {
                 // Nothing was asked: a notice, or something about items.
                 Ok(Some((0, kind, bytes))) => self.stops = notice(kind, bytes).or(self.stops),
-                Ok(Some((id, kind, bytes))) => self.answers.push_back((id, kind, bytes.to_vec())),
+                Ok(Some((id, kind, bytes))) => {
+                    self.answers.push_back((id, kind, bytes.to_vec()));
+                    self.silence.end(Instant::now());
+                }
                 Ok(None) => {}
                 Err(malformed) => drop(self.fail(malformed.to_string())),
             }
@@ -282,7 +316,8 @@ impl Connection {
     /// Sleeps until there may be something to do, or so long.
     pub(super) fn wait_for(&mut self, longest: Duration) {
         if self.completed.is_empty() && self.answers.is_empty() && self.broken.is_none() {
-            self.end.wait(longest);
+            // A caller that waits still looks, for the silence of the server.
+            self.end.wait(longest.min(self.patience / 4));
         }
     }
 
@@ -335,4 +370,27 @@ fn notice(kind: Kind, bytes: &[u8]) -> Option<Instant> {
 /// Returns whether a completed write over this fabric is at the server.
 pub(super) fn acks_by_completion(fabric: &Fabric) -> bool {
     matches!(fabric, Fabric::Shm(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silence_is_of_a_server_that_is_looked_at() {
+        let (begun, patience) = (Instant::now(), Duration::from_secs(8));
+        let at = |seconds| begun + Duration::from_secs(seconds);
+        let mut silence = Silence::new(begun);
+        for seconds in 1..=8 {
+            assert!(!silence.is_over(patience, at(seconds)), "{seconds}");
+        }
+        assert!(silence.is_over(patience, at(9)), "nothing came");
+        // Of many requests one was answered.
+        silence.end(at(9));
+        assert!(!silence.is_over(patience, at(12)));
+        // The caller was elsewhere, or was not scheduled: the answers of then may not be here yet.
+        assert!(!silence.is_over(patience, at(40)));
+        assert!((41..=48).all(|seconds| !silence.is_over(patience, at(seconds))));
+        assert!(silence.is_over(patience, at(49)));
+    }
 }

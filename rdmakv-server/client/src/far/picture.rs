@@ -19,10 +19,15 @@ const BOTTOM: f64 = 60.0;
 /// Colours of lines. They differ also without red and green.
 const COLOURS: [&str; 8] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#7f7f7f"];
 
-/// A line: its name, whether it is one-sided, and its points by depth.
+/// Dashes of batches' lines, by the number of lanes. One-sided access has none.
+const DASHES: [&str; 4] = ["6 3", "2 3", "10 3 2 3", "14 4"];
+
+/// A line: its name, colour and dashes, and its points by depth.
 struct Line {
     name: String,
-    is_one_sided: bool,
+    /// That of the batches' length or, one-sided, of the number of lanes.
+    colour: &'static str,
+    dashes: &'static str,
     points: Vec<(u32, Point)>,
 }
 
@@ -84,7 +89,7 @@ pub fn picture(model: &Model, slo: &Slo, limits: &Limits, chosen: Option<&Predic
         &mut svg,
         (LEFT, 44.0),
         "fill=\"#555\"",
-        "Points in the shaded part meet the level. Along a line the depth rises.",
+        "Points in the shaded part meet the level. Along a line the depth rises. A colour is a length of batches, dashes are lanes.",
     );
     grid(&mut svg, &across, &up);
     let (at_rate, at_time) = (across.at(slo.throughput()), up.at(latency));
@@ -131,7 +136,10 @@ fn lines(model: &Model, slo: &Slo, limits: &Limits) -> Vec<Line> {
                         plural(lanes)
                     ),
                 };
-                lines.push(Line { name, is_one_sided: workers == 0, points });
+                let colour = if workers == 0 { lanes - 1 } else { batch.ilog2() };
+                let colour = COLOURS[colour as usize % COLOURS.len()];
+                let dashes = if workers == 0 { "" } else { DASHES[(lanes as usize - 1) % DASHES.len()] };
+                lines.push(Line { name, colour, dashes, points });
             }
         }
     }
@@ -140,8 +148,8 @@ fn lines(model: &Model, slo: &Slo, limits: &Limits) -> Vec<Line> {
 
 /// Draws a line with its points and, as far as there is room, its name in the legend.
 fn draw(svg: &mut String, line: &Line, number: usize, (across, up): (&Axis, &Axis)) {
-    let colour = COLOURS[number % COLOURS.len()];
-    let dashes = if line.is_one_sided { "" } else { " stroke-dasharray=\"5 3\"" };
+    let &Line { colour, dashes, .. } = line;
+    let dashes = if dashes.is_empty() { String::new() } else { format!(" stroke-dasharray=\"{dashes}\"") };
     let places: Vec<(f64, f64)> =
         line.points.iter().map(|(_, point)| (across.at(point.throughput), up.at(point.mean / 1e3))).collect();
     let path: Vec<String> = places.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
@@ -256,6 +264,8 @@ mod tests {
         // One line of one-sided access and seven lengths of batches, with three depths each.
         assert_eq!((svg.matches("<polyline").count(), svg.matches("<title>").count()), (8, 24));
         assert!(svg.contains("<title>one-sided, 1 lane, 4 in flight: 400k/s, 40 us</title>"), "{svg}");
+        let dashes = |of: &str| svg.matches(&format!("stroke-width=\"1.5\"{of}/>")).count();
+        assert_eq!((dashes(""), dashes(" stroke-dasharray=\"6 3\"")), (1, 7), "{svg}");
         let none = picture(&model(), &slo, &limits, None);
         assert!(none.contains("nothing here meets the level") && !none.contains("the choice"));
     }
