@@ -361,7 +361,7 @@ fn requests_are_answered_once_at_any_loss() {
 }
 
 /// 200,000 requests at each loss. All are answered up to 15 % loss, in 5, 5, 8 and 30 s of the network's time. At 30 % it is 226 s: 51
-/// reads are out of time then, and the outcome of 5 mutations is unknown.
+/// calls are out of time then, and the outcome of 5 mutations is unknown.
 #[test]
 #[ignore = "long: cargo test --release -p frrwp --lib reliability::tests::simulation -- --ignored --nocapture"]
 fn a_million_requests_are_answered_once() {
