@@ -28,8 +28,10 @@ fn flag_table_equals_help() {
         .lines()
         .skip_while(|line| *line != "## GETs in the kernel")
         .take_while(|line| *line != "## More items than memory");
+    let modules =
+        README.lines().skip_while(|line| *line != "### Far memory").take_while(|line| *line != "## The client");
     // Help names them where they work.
-    let table = table.chain(kernel.filter(|_| cfg!(feature = "bpf")));
+    let table = table.chain(kernel.filter(|_| cfg!(feature = "bpf"))).chain(modules.filter(|_| cfg!(feature = "wasm")));
     let listed = flags(table.filter(|line| line.starts_with('|')).map(|line| line.split(" | ").next().unwrap()));
     let known = flags(help.lines().map(str::trim_start).filter(|line| line.starts_with('-')));
     assert_eq!(listed, known);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use frrwp::wire::Segment;
 use mrrc::Access;
 use rdmakv_proto::far::messages::{Answer, Entries, Refusal, Reply, Request, Token, Verb};
+use rdmakv_proto::far::modules::{Modules, Stored};
 use rdmakv_proto::messages::{Malformed, RemoteSegment, Segments};
 
 use super::far::offers::{Caller, Refused, Take};
@@ -199,7 +200,20 @@ impl<F: Fabric> Call<'_, F> {
                 far.end(&caller, memory)?;
                 reply(memory, Answer::End);
             }
-            _ => return Err(Refusal::Unable.into()),
+            Verb::Code { length, at, name, part } => {
+                let length = far.store_module(caller.login, (length, at, name, part))?;
+                reply(memory, Answer::Code { length });
+            }
+            Verb::Modules => {
+                let (list, mut written) = (far.list_modules(caller.login)?, Vec::new());
+                let stored = list.iter().map(|(name, length)| Stored { name, length: *length });
+                reply(memory, Answer::Modules { modules: Modules::write(stored, &mut written) });
+            }
+            Verb::Forget { name } => {
+                far.forget_module(caller.login, name)?;
+                reply(memory, Answer::Forget);
+            }
+            Verb::Batch { .. } | Verb::Run(_) => return Err(Refusal::Unable.into()),
         }
         Ok(())
     }

@@ -376,7 +376,7 @@ fn fabrics(text: &mut Text, now: &Snapshot, shared: &Shared) {
 
 fn far(text: &mut Text, shared: &Shared) {
     let Some(far) = shared.far.get() else { return };
-    let FarGauges { region_bytes, memories, used, free, ending } = far.gauges();
+    let FarGauges { region_bytes, memories, used, free, ending, modules } = far.gauges();
     let states = [("used", used), ("free", free), ("ending", ending)];
     let mut family = text.family("gauge", "far_regions", "Regions of far memory, by state.");
     for (state, regions) in states {
@@ -387,11 +387,13 @@ fn far(text: &mut Text, shared: &Shared) {
         family.one(&format!("state=\"{state}\""), regions * region_bytes);
     }
     text.gauge("far_memories", "Far memories that clients own.", memories);
+    text.gauge("far_modules", "Modules that clients stored, to run them on far memory.", modules);
     let mut counts = far.counts().list();
     let mut taken = |names: &[&str]| counts.extract_if(.., |(name, _)| names.contains(name)).collect::<Vec<_>>();
     let operations = taken(&["read", "write"]);
     text.counters("far_operations_total", "Reads and writes in batches, by operation.", "op", &operations);
     let sum = |of: &[(&str, u64)]| of.iter().map(|(_, value)| value).sum::<u64>();
+    let module = sum(&taken(&["module_nanos"]));
     let (refused, expired, busy) = (sum(&taken(&["refused"])), sum(&taken(&["expired"])), sum(&taken(&["busy_nanos"])));
     let (moved, lost) = (sum(&taken(&["moved_bytes"])), sum(&taken(&["lost"])));
     let (pauses, paused) = (sum(&taken(&["pauses"])), sum(&taken(&["pause_nanos"])));
@@ -412,6 +414,8 @@ fn far(text: &mut Text, shared: &Shared) {
     }
     let help = "Seconds for which workers carried out batches and procedures.";
     text.family("counter", "far_worker_busy_seconds_total", help).one("", busy as f64 / 1e9);
+    let help = "Seconds of the processor for which modules of clients were run.";
+    text.family("counter", "far_module_busy_seconds_total", help).one("", module as f64 / 1e9);
 }
 
 fn datagrams(text: &mut Text, fabrics: &[Report]) {

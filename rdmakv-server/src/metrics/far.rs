@@ -34,6 +34,8 @@ counters! {
         runs = "run",
         /// Nanoseconds for which batches and procedures were carried out.
         busy_nanos = "busy_nanos",
+        /// Nanoseconds for which modules were run.
+        module_nanos = "module_nanos",
         /// Bytes that were read from other servers, for regions that moved here.
         moved_bytes = "moved_bytes",
         /// Regions whose writes were paused for a move away.
@@ -65,14 +67,14 @@ impl FarCounts {
             // It is counted when it is carried out.
             4 => return None,
             13 => &self.runs,
-            7..=14 => &self.others,
+            7..=14 | 16 | 17 => &self.others,
             _ => return None,
         })
     }
 }
 
 /// The names of the ends of procedures, by status.
-const ENDS: [&str; 8] = ["done", "hops", "bytes", "time", "full", "elsewhere", "failed", "frozen"];
+const ENDS: [&str; 10] = ["done", "hops", "bytes", "time", "full", "elsewhere", "failed", "frozen", "fuel", "trap"];
 
 /// How often procedures ended here, by procedure and end.
 #[derive(Debug, Default)]
@@ -109,6 +111,8 @@ pub struct FarGauges {
     pub free: u64,
     /// Regions that ended, and whose tags may still be open.
     pub ending: u64,
+    /// Modules of clients.
+    pub modules: u64,
 }
 
 /// Far memory, as reports see it.

@@ -116,11 +116,13 @@ fn unable<W: Way>(_: &Server, way: &W, address: &str) {
     let (secret, source) = ([3; 16], Some(Source { server: 1, token: [1; 16], address: b"iwarp:127.0.0.1:1" }));
     let copy = Verb::Take { regions: 1, millis: 1000, owner: 7, secret, name: b"", source };
     // A copy of no peer's region.
-    for verb in [copy, Verb::Code { length: 1, at: 0, part: b"x" }] {
+    let code = Verb::Code { length: 1, at: 0, name: b"x", part: b"x" };
+    let modules = [code, Verb::Modules, Verb::Forget { name: b"x" }];
+    for (verb, why) in [(copy, Refusal::Unable)].into_iter().chain(modules.map(|verb| (verb, Refusal::NoModules))) {
         let request = Request { memory: 9, region: 0, epoch: 1, verb };
         let number = verb.number();
         ask(&mut client, &request, |answer| {
-            assert_eq!(answer, Answer::Refused { verb: number, why: Refusal::Unable, room: 0 });
+            assert_eq!(answer, Answer::Refused { verb: number, why, room: 0 });
         });
     }
     assert!(tag(&mut client, 9, 0).is_ok(), "it goes on");

@@ -1,12 +1,15 @@
 //! The commands about far memory.
 
-use super::flags::{FarCommand, Load, RunCommand, Wanted};
+use super::flags::{FarCommand, Load, ModuleCommand, RunCommand, Wanted};
 use super::{Failure, far_model};
 use crate::Client;
 use crate::far::configuration::Configuration;
-use crate::far::{Bucket, Cas64, Filter, Procedure, RunEnd, RunError, Walk, bench, chain};
+use crate::far::modules::{ModuleError, StoredModule};
+use crate::far::{Bucket, Cas64, Filter, Module, Procedure, RunEnd, RunError, Walk, bench, chain};
 use crate::far::{Memory, MemoryError, Moved, Options, Secret};
+use crate::far::{list_modules, remove_module, store_module};
 use std::io::{self, Write};
+use std::path::Path;
 use std::time::Duration;
 
 /// The variable with the secret of a memory: others see arguments.
@@ -14,6 +17,12 @@ const SECRET: &str = "RDMAKV_FAR_SECRET";
 
 impl From<MemoryError> for Failure {
     fn from(error: MemoryError) -> Self {
+        Self::No(error.to_string())
+    }
+}
+
+impl From<ModuleError> for Failure {
+    fn from(error: ModuleError) -> Self {
         Self::No(error.to_string())
     }
 }
@@ -29,6 +38,11 @@ pub(super) fn run(client: &Client, command: &FarCommand) -> Result<(), Failure> 
             let (name, procedure) = procedure_of(procedure);
             run_procedure(&open(client, name)?, procedure)
         }
+        FarCommand::Module { command } => match command {
+            ModuleCommand::Add { name, file } => add_module(client, name, file),
+            ModuleCommand::List => print_modules(client),
+            ModuleCommand::Remove { name } => Ok(remove_module(client, name)?),
+        },
         FarCommand::Model(survey) => far_model::survey(client, survey),
         FarCommand::Plan(level) => far_model::plan(client, level),
     }
@@ -98,7 +112,24 @@ fn procedure_of(of: &RunCommand) -> (&str, Procedure) {
             Procedure::Filter(Filter { at, records, stride, field, least, greatest, pointer, from, length, found: 0 }),
         ),
         RunCommand::Cas64 { ref name, at, old, new } => (name, Procedure::Cas64(Cas64 { at, old, new })),
+        RunCommand::Module { ref name, ref module, at, ref state } => {
+            let (module, state) = (module.clone().into_bytes(), state.clone().into_bytes());
+            (name, Procedure::Module(Module { at, name: module, state }))
+        }
     }
+}
+
+fn add_module(client: &Client, name: &str, file: &Path) -> Result<(), Failure> {
+    let code = std::fs::read(file).map_err(|error| Failure::No(format!("read {}: {error}", file.display())))?;
+    Ok(store_module(client, name, &code)?)
+}
+
+fn print_modules(client: &Client) -> Result<(), Failure> {
+    let mut out = io::stdout();
+    for StoredModule { server, name, length } in list_modules(client)? {
+        writeln!(out, "{server}\t{name}\t{length}")?;
+    }
+    Ok(())
 }
 
 /// Runs a procedure. One whose reply is full goes on.
@@ -121,6 +152,19 @@ fn run_procedure(memory: &Memory, procedure: Procedure) -> Result<(), Failure> {
                 let found = if is_found { format!("done at {at}") } else { "nothing found".to_owned() };
                 let _ = writeln!(io::stderr(), "{found}: {bytes} bytes read, {hops} hops");
                 return if is_found { Ok(()) } else { Err(Failure::No("there is no such key".to_owned())) };
+            }
+            (RunEnd::Fuel, _) => {
+                let said =
+                    "run far procedure: a step of the module takes longer than 50 us: divide it into shorter ones";
+                return Err(Failure::No(said.to_owned()));
+            }
+            (RunEnd::Trap, _) => {
+                let said = format!(
+                    "run far procedure: the module trapped in its step at {}: look for an access outside of its memory, or a call \
+                     of far behind cas64",
+                    outcome.at
+                );
+                return Err(Failure::No(said));
             }
             (end, _) => {
                 let limit = match end {

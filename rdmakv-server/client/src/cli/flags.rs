@@ -146,7 +146,7 @@ pub(super) enum FarCommand {
     },
     /// Moves the memory whose secret is in the variable RDMAKV_FAR_SECRET from one server to another, or its part there
     #[command(
-        after_help = "The servers are among those of -s, and the other one has the first in its --far-peers. A program that has the memory open\nmoves it by itself: with --far-notice, when the server gets SIGTERM.\n\nExamples:\n  export RDMAKV_FAR_SECRET=SECRET\n  rdmakv -s iwarp:10.0.0.1:7471 -s iwarp:10.0.0.2:7471 far migrate scratch --from iwarp:10.0.0.1:7471"
+        after_help = "The servers are among those of -s, and the other one has the first in its --far-peers. A program that has the memory open\nmoves it by itself: with --far-notice, when the server gets SIGTERM.\n\nExamples:\n  export RDMAKV_FAR_SECRET=SECRET\n  rdmakv far migrate scratch -s iwarp:10.0.0.1:7471 -s iwarp:10.0.0.2:7471 --from iwarp:10.0.0.1:7471"
     )]
     Migrate {
         /// Its name
@@ -170,6 +170,14 @@ pub(super) enum FarCommand {
     Run {
         #[command(subcommand)]
         procedure: RunCommand,
+    },
+    /// Stores, lists and removes modules: procedures of your own, as WebAssembly
+    #[command(
+        after_help = "Servers run them that were built with the feature wasm and started with --far-wasm. A user has 16 at each.\n\nExamples:\n  rdmakv far module add walk walk.wasm\n  rdmakv far run module scratch walk --at 4096"
+    )]
+    Module {
+        #[command(subcommand)]
+        command: ModuleCommand,
     },
     /// Measures the configurations that are worth it, over the fabric of the server, and keeps the model in a file
     #[command(
@@ -302,6 +310,29 @@ pub(super) struct Load {
     pub(super) seconds: f64,
 }
 
+/// A command about modules.
+#[derive(Subcommand, Debug)]
+pub(super) enum ModuleCommand {
+    /// Stores a module at the servers, or replaces it
+    #[command(after_help = "Examples:\n  rdmakv far module add walk walk.wasm")]
+    Add {
+        /// The name by which it is run
+        name: String,
+        /// The file, of up to 256 KiB
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+    /// Lists the modules of this user, with the server and the bytes of each
+    #[command(after_help = "Examples:\n  rdmakv far module list")]
+    List,
+    /// Removes a module from the servers
+    #[command(after_help = "Examples:\n  rdmakv far module remove walk")]
+    Remove {
+        /// Its name
+        name: String,
+    },
+}
+
 /// A procedure on a memory.
 #[derive(Subcommand, Debug)]
 pub(super) enum RunCommand {
@@ -392,6 +423,20 @@ pub(super) enum RunCommand {
         /// The new number
         #[arg(long, value_name = "N")]
         new: u64,
+    },
+    /// Takes the steps of a module that this user stored at the servers, and prints its reply
+    #[command(after_help = "Examples:\n  rdmakv far run module scratch walk --at 4096 --state greeting")]
+    Module {
+        /// The name of the memory
+        name: String,
+        /// The name of the module
+        module: String,
+        /// The address of its first step
+        #[arg(long, value_name = "ADDRESS")]
+        at: u64,
+        /// Its state: up to 128 bytes
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        state: String,
     },
 }
 

@@ -45,6 +45,21 @@
 //! Nothing that is read at a time may lie on two servers. Nodes and records whose lengths are powers of two never do, if they lie at multiples
 //! of these.
 //!
+//! # Modules
+//!
+//! A procedure of your own is a WebAssembly [module](modules). [`store_module`] stores it at servers that were started with `--far-wasm`.
+//!
+//! ```no_run
+//! # use rdmakv_client::Client;
+//! # use rdmakv_client::far::{Memory, Module, Procedure, store_module};
+//! # fn find(client: &Client, memory: &Memory) -> Result<(), Box<dyn std::error::Error>> {
+//! store_module(client, "walk", &std::fs::read("walk.wasm")?)?;
+//! let module = Module { at: 4096, name: b"walk".to_vec(), state: b"the key!\x64\0\0\0".to_vec() };
+//! let outcome = memory.runner().call(Procedure::Module(module))?;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # What is kept
 //!
 //! A write that was waited for is in the server's memory. When a server ends, or a connection to it breaks, its regions are lost. Their
@@ -81,6 +96,7 @@ pub mod measure;
 mod memory;
 pub mod migration;
 pub mod model;
+pub mod modules;
 mod moves;
 mod order;
 pub mod picture;
@@ -97,8 +113,9 @@ pub mod table;
 pub use lane::{Buffer, Lane, Ticket};
 pub use level::{LevelError, Terms, create_for};
 pub use memory::{BATCH_MAX, DEPTH_MAX, Memory, NAME_MAX, Options};
+pub use modules::{list_modules, remove_module, store_module};
 pub use moves::{Moved, Moving, Stepped};
-pub use rdmakv_proto::far::procedures::{Bucket, Cas64, Filter, Procedure, Walk};
+pub use rdmakv_proto::far::procedures::{Bucket, Cas64, Filter, Module, Procedure, Walk};
 pub use run::{Outcome, RunEnd, RunError};
 pub use runner::{RunTicket, Runner};
 pub use shared::{NoSecret, Secret};

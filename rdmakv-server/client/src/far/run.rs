@@ -20,6 +20,10 @@ pub enum RunEnd {
     Time,
     /// The next part of its reply does not fit.
     Full,
+    /// A step of its module took too long.
+    Fuel,
+    /// A step of its module did what it must not: it trapped, read outside of its memory, or went on after it had written.
+    Trap,
 }
 
 /// The outcome of a procedure.
@@ -60,6 +64,26 @@ pub enum RunError {
     Unable {
         /// The procedure.
         procedure: &'static str,
+        /// The server, as it was given.
+        server: String,
+    },
+    /// A server runs no modules.
+    #[error(
+        "run {procedure} on far memory: {server} runs no modules: start it with --far-wasm; it has to be built with --features wasm"
+    )]
+    NoModules {
+        /// The procedure.
+        procedure: &'static str,
+        /// The server, as it was given.
+        server: String,
+    },
+    /// A server has no such module.
+    #[error(
+        "run module {name:?} on far memory: {server} has none of that name: store it there, by `rdmakv far module add`"
+    )]
+    NoModule {
+        /// Its name.
+        name: String,
         /// The server, as it was given.
         server: String,
     },
@@ -112,6 +136,14 @@ impl Running {
         &self.procedure
     }
 
+    /// Returns the name of its module, or nothing.
+    pub(super) fn module(&self) -> String {
+        match &self.procedure {
+            Procedure::Module(module) => String::from_utf8_lossy(&module.name).into_owned(),
+            _ => String::new(),
+        }
+    }
+
     /// Returns the request by which it begins or goes on, with its arguments in `arguments`.
     pub(super) fn request<'a>(&self, request: u64, arguments: &'a mut Vec<u8>) -> Run<'a> {
         self.procedure.encode(arguments);
@@ -133,6 +165,8 @@ impl Running {
             RunStatus::Bytes => Some(RunEnd::Bytes),
             RunStatus::Time => Some(RunEnd::Time),
             RunStatus::Full => Some(RunEnd::Full),
+            RunStatus::Fuel => Some(RunEnd::Fuel),
+            RunStatus::Trap => Some(RunEnd::Trap),
         };
         match (Procedure::decode(self.procedure.number(), ran.arguments), end) {
             (Ok(rest), Some(end)) => self.over(end, ran.at, Some(rest)),
@@ -211,6 +245,8 @@ mod tests {
             (RunStatus::Bytes, RunEnd::Bytes),
             (RunStatus::Time, RunEnd::Time),
             (RunStatus::Full, RunEnd::Full),
+            (RunStatus::Fuel, RunEnd::Fuel),
+            (RunStatus::Trap, RunEnd::Trap),
         ] {
             let mut running = Running::new(walk(64)).unwrap();
             let ran = Ran { request: 7, status, bytes: 1, micros: 2, at: 4096, arguments: &rest, reply: b"" };

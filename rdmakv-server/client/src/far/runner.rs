@@ -292,7 +292,7 @@ impl Runner {
 
     fn take(&mut self, at: usize, (ticket, change): (u64, u64), answer: Result<Answered, Trouble>) {
         let Some(State::UnderWay(running)) = self.runs.get_mut(&ticket) else { return };
-        let procedure = running.procedure().name();
+        let (procedure, module) = (running.procedure().name(), running.module());
         match answer {
             Ok(answered) => match running.take(&answered.ran()) {
                 // By the table it is at this very server: the region is frozen there, or its map has not come.
@@ -303,9 +303,16 @@ impl Runner {
                 Next::Again(address) => self.wait_at(ticket, address, change),
                 Next::Over(outcome) => self.end(ticket, outcome),
             },
-            Err(Trouble::Refused(Refusal::Unable, _)) => {
+            Err(Trouble::Refused(why @ (Refusal::Unable | Refusal::NoModules | Refusal::NoModule), _)) => {
                 let server = self.links[at].place.name().to_owned();
-                self.end(ticket, Err(RunError::Unable { procedure, server }));
+                self.end(
+                    ticket,
+                    Err(match why {
+                        Refusal::NoModules => RunError::NoModules { procedure, server },
+                        Refusal::NoModule => RunError::NoModule { name: module, server },
+                        _ => RunError::Unable { procedure, server },
+                    }),
+                );
             }
             // The memory has ended.
             Err(_) => self.end(ticket, Err(AccessError::Ended.into())),

@@ -1,6 +1,6 @@
 //! The messages of far memory: the bodies of the kinds FAR of a [fabric connection](crate::messages).
 //!
-//! So far a server refuses CODE as *unable*. Numbers are little-endian:
+//! Numbers are little-endian:
 //!
 //! ```text
 //! client 7 FAR
@@ -28,12 +28,16 @@
 //!                server), the servers (u64 server, token, address)
 //!      13 RUN    u64 request, u32 procedure, then, so far: u32 hops, u32 bytes read, u32 microseconds, u32 bytes of reply; u16
 //!                length, arguments. `region` is the number of the lane
-//!      14 CODE   u32 bytes of the module, u32 first byte of this part, then the part
+//!      14 CODE   u32 bytes of the module, u32 first byte of this part, name, then the part: stores a module of the login
 //!      15 END    nothing: the memory ends
+//!      16 MODULES nothing: lists the login's modules
+//!      17 FORGET name: removes a module of the login
 //!
 //! server 25 FAR
 //!  0  u8   verb      of the request
 //!  1  u8   refusal   0 none  1 no room  2 unknown  3 taken  4 stale  5 in another state  6 unable  7 the source is gone
+//!                of modules: 8 the server runs none  9 the login has too many  10 too long  11 malformed  12 no step
+//!                13 an import that is none  14 a start function  15 too much memory  16 compiling took too long  17 no such module
 //!  2       zero, 2 bytes
 //!  4  u32  region
 //!  8  u64  memory
@@ -50,10 +54,11 @@
 //!       7 FREEZE u32 bytes of marks, marks: pages that procedures wrote
 //!       8 PULL   u32 CRC32C of the region after the last one, otherwise 0
 //!       9 COMMIT segments to read by, segments to write by: none where each connection asks for its own by TAGS
-//!      13 RUN    u64 request, u8 status (0 done  1 hops  2 bytes  3 time  4 full  5 elsewhere  6 failed  7 frozen), 3 bytes zero,
-//!                u32 bytes read, u32 microseconds, both so far, u64 at, u16 length, the arguments by which it goes on, u16
-//!                length, the reply
-//!      14 CODE   u32 procedure
+//!      13 RUN    u64 request, u8 status (0 done  1 hops  2 bytes  3 time  4 full  5 elsewhere  6 failed  7 frozen
+//!                8 fuel  9 trap), 3 bytes zero, u32 bytes read, u32 microseconds, both so far, u64 at, u16 length, the arguments
+//!                by which it goes on, u16 length, the reply
+//!      14 CODE   u32 bytes that have come: once these are all, the module can be run
+//!      16 MODULES u32 modules, then u32 bytes, name of each
 //!      32 NOTICE u64 milliseconds until the server stops. Not asked for: its message has number 0, and it is about all memories
 //!      others    nothing
 //!
@@ -66,6 +71,7 @@
 //! Each request may be sent again: it has the same outcome as once. A *server* is named by a number that each run of one draws, so that
 //! a restarted server is another one.
 
+use super::modules::{self, Modules};
 use crate::messages::{Fields, Malformed, RemoteSegment, Segments};
 
 /// Bytes of marks at most: pages of a region of 1 GiB, a bit each.
@@ -82,8 +88,6 @@ pub const ENTRIES_MAX: usize = 2048;
 pub const ARGUMENTS_MAX: usize = 256;
 /// Bytes of a procedure's reply at most.
 pub const REPLY_MAX: usize = 4096;
-/// Bytes of a module at most.
-pub const MODULE_MAX: u32 = 256 << 10;
 /// Bytes of a part of a module at most.
 pub const PART_MAX: usize = 64 << 10;
 
@@ -122,9 +126,11 @@ pub enum Verb<'a> {
     Drop { to: u64 },
     Map { number: u32, runs: Runs<'a>, servers: Servers<'a> },
     Run(Run<'a>),
-    Code { length: u32, at: u32, part: &'a [u8] },
+    Code { length: u32, at: u32, name: &'a [u8], part: &'a [u8] },
     End,
     TagsByToken { token: Token },
+    Modules,
+    Forget { name: &'a [u8] },
 }
 
 /// The server that a copy is read from.
@@ -242,9 +248,11 @@ pub enum Answer<'a> {
     Drop { sum: u32 },
     Map,
     Run(Ran<'a>),
-    Code { procedure: u32 },
+    Code { length: u32 },
     End,
     Notice { millis: u64 },
+    Modules { modules: Modules<'a> },
+    Forget,
 }
 
 /// The reason of a refusal.
@@ -265,6 +273,26 @@ pub enum Refusal {
     Unable = 6,
     /// The server that a copy is read from does not answer.
     SourceGone = 7,
+    /// The server runs no modules.
+    NoModules = 8,
+    /// The login has as many modules as it may.
+    ManyModules = 9,
+    /// A module has too many bytes.
+    LongModule = 10,
+    /// A module is malformed, or has more of something than modules may.
+    BadModule = 11,
+    /// A module exports no function `step` of the right type.
+    NoStep = 12,
+    /// A module imports something that is none of the functions `far`.
+    UnknownImport = 13,
+    /// A module has a start function.
+    StartFunction = 14,
+    /// A module begins with more memory than it may have.
+    MemorySize = 15,
+    /// A module was not compiled in time.
+    CompileTime = 16,
+    /// The login has no such module.
+    NoModule = 17,
 }
 
 /// How a procedure ended, or where it has to go on.
@@ -306,6 +334,10 @@ pub enum RunStatus {
     Failed = 6,
     /// It would write to a region that is frozen.
     Frozen = 7,
+    /// A step of a module took too long.
+    Fuel = 8,
+    /// A step of a module did what it must not.
+    Trap = 9,
 }
 
 /// The number of a verb in messages.
@@ -326,6 +358,8 @@ pub mod verb {
     pub const RUN: u8 = 13;
     pub const CODE: u8 = 14;
     pub const END: u8 = 15;
+    pub const MODULES: u8 = 16;
+    pub const FORGET: u8 = 17;
     pub const NOTICE: u8 = 32;
 }
 
@@ -576,6 +610,8 @@ impl<'a> Verb<'a> {
             Self::Code { .. } => verb::CODE,
             Self::End => verb::END,
             Self::TagsByToken { .. } => verb::TAGS,
+            Self::Modules => verb::MODULES,
+            Self::Forget { .. } => verb::FORGET,
         }
     }
 
@@ -607,21 +643,23 @@ impl<'a> Verb<'a> {
             }
             verb::RUN => Self::Run(Run::decode(fields)?),
             verb::CODE => {
-                let (length, at, part) = (fields.u32()?, fields.u32()?, fields.rest());
+                let (length, at, name, part) = (fields.u32()?, fields.u32()?, modules::name(fields)?, fields.rest());
                 let end = u64::from(at) + part.len() as u64;
-                if length > MODULE_MAX || part.len() > PART_MAX || end > u64::from(length) {
+                if part.len() > PART_MAX || end > u64::from(length) {
                     return Err(Malformed("a part that does not lie in its module, or is too long"));
                 }
-                Self::Code { length, at, part }
+                Self::Code { length, at, name, part }
             }
             verb::END => Self::End,
+            verb::MODULES => Self::Modules,
+            verb::FORGET => Self::Forget { name: modules::name(fields)? },
             _ => return Err(Malformed("a verb that is none")),
         })
     }
 
     fn encode(&self, into: &mut Vec<u8>) {
         match *self {
-            Self::Offer | Self::Commit | Self::Thaw | Self::End => {}
+            Self::Offer | Self::Commit | Self::Thaw | Self::End | Self::Modules => {}
             Self::Take { regions, millis, owner, secret, name, source } => {
                 put_u32(into, &[regions, 0]);
                 put_u64(into, &[millis, owner]);
@@ -655,10 +693,12 @@ impl<'a> Verb<'a> {
                 into.extend_from_slice(servers.0);
             }
             Self::Run(run) => run.encode(into),
-            Self::Code { length, at, part } => {
+            Self::Code { length, at, name, part } => {
                 put_u32(into, &[length, at]);
+                put_text(into, name);
                 into.extend_from_slice(part);
             }
+            Self::Forget { name } => put_text(into, name),
         }
     }
 }
@@ -709,7 +749,7 @@ impl<'a> Reply<'a> {
         let (region, memory, epoch) = (fields.u32()?, fields.u64()?, fields.u32()?);
         let answer = match refusal {
             0 => Answer::decode(number, &mut fields)?,
-            _ if !(verb::OFFER..=verb::END).contains(&number) => return Err(Malformed("a refusal of no verb")),
+            _ if !(verb::OFFER..=verb::FORGET).contains(&number) => return Err(Malformed("a refusal of no verb")),
             _ => Answer::Refused { verb: number, why: Refusal::of(refusal)?, room: fields.u32()? },
         };
         fields.end()?;
@@ -729,16 +769,28 @@ impl<'a> Reply<'a> {
 
 impl Refusal {
     fn of(byte: u8) -> Result<Self, Malformed> {
-        use Refusal::{NoRoom, SourceGone, Stale, State, Taken, Unable, Unknown};
+        use Refusal::*;
         let all = [NoRoom, Unknown, Taken, Stale, State, Unable, SourceGone];
-        all.into_iter().find(|&why| why as u8 == byte).ok_or(Malformed("an unknown reason"))
+        let of_modules = [
+            NoModules,
+            ManyModules,
+            LongModule,
+            BadModule,
+            NoStep,
+            UnknownImport,
+            StartFunction,
+            MemorySize,
+            CompileTime,
+            NoModule,
+        ];
+        all.into_iter().chain(of_modules).find(|&why| why as u8 == byte).ok_or(Malformed("an unknown reason"))
     }
 }
 
 impl RunStatus {
     fn of(byte: u8) -> Result<Self, Malformed> {
-        use RunStatus::{Bytes, Done, Elsewhere, Failed, Frozen, Full, Hops, Time};
-        let all = [Done, Hops, Bytes, Time, Full, Elsewhere, Failed, Frozen];
+        use RunStatus::{Bytes, Done, Elsewhere, Failed, Frozen, Fuel, Full, Hops, Time, Trap};
+        let all = [Done, Hops, Bytes, Time, Full, Elsewhere, Failed, Frozen, Fuel, Trap];
         all.into_iter().find(|&status| status as u8 == byte).ok_or(Malformed("a status that is none"))
     }
 }
@@ -764,6 +816,8 @@ impl<'a> Answer<'a> {
             Self::Code { .. } => verb::CODE,
             Self::End => verb::END,
             Self::Notice { .. } => verb::NOTICE,
+            Self::Modules { .. } => verb::MODULES,
+            Self::Forget => verb::FORGET,
         }
     }
 
@@ -795,8 +849,13 @@ impl<'a> Answer<'a> {
             verb::DROP => Self::Drop { sum: fields.u32()? },
             verb::MAP => Self::Map,
             verb::RUN => Self::Run(Ran::decode(fields)?),
-            verb::CODE => Self::Code { procedure: fields.u32()? },
+            verb::CODE => Self::Code { length: fields.u32()? },
             verb::END => Self::End,
+            verb::MODULES => {
+                let count = fields.u32()? as usize;
+                Self::Modules { modules: Modules::take(fields, count)? }
+            }
+            verb::FORGET => Self::Forget,
             verb::NOTICE => Self::Notice { millis: fields.u64()? },
             _ => return Err(Malformed("a verb that is none")),
         })
@@ -804,7 +863,7 @@ impl<'a> Answer<'a> {
 
     fn encode(&self, into: &mut Vec<u8>) {
         match *self {
-            Self::Thaw | Self::Map | Self::End => {}
+            Self::Thaw | Self::Map | Self::End | Self::Forget => {}
             Self::Refused { room, .. } => put_u32(into, &[room]),
             Self::Offer { server, region_bytes, longest_millis, regions, workers } => {
                 put_u64(into, &[server, region_bytes, longest_millis]);
@@ -831,7 +890,11 @@ impl<'a> Answer<'a> {
                 put_segments(into, write);
             }
             Self::Run(ran) => ran.encode(into),
-            Self::Code { procedure } => put_u32(into, &[procedure]),
+            Self::Code { length } => put_u32(into, &[length]),
+            Self::Modules { modules } => {
+                put_u32(into, &[modules.iter().count() as u32]);
+                into.extend_from_slice(modules.bytes());
+            }
             Self::Notice { millis } => put_u64(into, &[millis]),
         }
     }

@@ -17,11 +17,14 @@
 //!   44  u32  first byte of the reply      48  u32  bytes of it      52  u32  zero      56  u64  what it points to, once found
 //! 4 cas64   replaces an aligned number by another one if it is as expected; replies with what was there
 //!    0  u64  its address      8  u64  the expected one      16  u64  the new one
+//! 5 module  takes the steps of a WebAssembly module that the login stored
+//!    0  u64  the address of its next step      8  u8 length, then its name      then u8 length, its state, at most 128 bytes
 //! ```
 //!
 //! All addresses are of the memory. A procedure that stopped half-way has the same form, and goes on from there.
 
 use super::messages::{ARGUMENTS_MAX, REPLY_MAX};
+use super::modules;
 use crate::messages::{Fields, Malformed};
 
 /// Bytes of a key at most.
@@ -46,6 +49,8 @@ pub enum Procedure {
     Filter(Filter),
     /// Replaces a number.
     Cas64(Cas64),
+    /// Takes the steps of a module.
+    Module(Module),
 }
 
 /// Follows a chain of nodes, to a key or so many nodes far.
@@ -122,9 +127,22 @@ pub struct Cas64 {
     pub new: u64,
 }
 
+/// Takes the steps of a WebAssembly module that the login stored at the servers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Module {
+    /// The address of its next step: it is taken by the server that has this byte.
+    pub at: u64,
+    /// The module's name, up to [`NAME_MAX`](modules::NAME_MAX) bytes.
+    pub name: Vec<u8>,
+    /// Its arguments, and what it keeps from step to step: up to [`STATE_MAX`](modules::STATE_MAX) bytes.
+    pub state: Vec<u8>,
+}
+
 impl Procedure {
+    /// The number of modules.
+    pub const MODULE: u32 = 5;
     /// The names of procedures, by their numbers from 1 on.
-    pub const NAMES: [&'static str; 4] = ["walk", "bucket", "filter", "cas64"];
+    pub const NAMES: [&'static str; 5] = ["walk", "bucket", "filter", "cas64", "module"];
 
     /// Returns its number in messages.
     pub fn number(&self) -> u32 {
@@ -133,6 +151,7 @@ impl Procedure {
             Self::Bucket(_) => 2,
             Self::Filter(_) => 3,
             Self::Cas64(_) => 4,
+            Self::Module(_) => Self::MODULE,
         }
     }
 
@@ -144,7 +163,7 @@ impl Procedure {
     /// Returns the address at which it begins, or goes on.
     pub fn at(&self) -> u64 {
         match self {
-            Self::Walk(Walk { at, .. }) | Self::Cas64(Cas64 { at, .. }) => *at,
+            Self::Walk(Walk { at, .. }) | Self::Cas64(Cas64 { at, .. }) | Self::Module(Module { at, .. }) => *at,
             Self::Bucket(Bucket { at, item: found, .. }) | Self::Filter(Filter { at, found, .. }) => {
                 if *found == 0 {
                     *at
@@ -155,7 +174,7 @@ impl Procedure {
         }
     }
 
-    /// Returns whether it writes.
+    /// Returns whether its first access is a write. A module may write later on.
     pub fn writes(&self) -> bool {
         matches!(self, Self::Cas64(_))
     }
@@ -172,6 +191,9 @@ impl Procedure {
             2 => Self::Bucket(Bucket::decode(&mut fields)?),
             3 => Self::Filter(Filter::decode(&mut fields)?),
             4 => Self::Cas64(Cas64 { at: fields.u64()?, old: fields.u64()?, new: fields.u64()? }),
+            Self::MODULE => {
+                Self::Module(Module { at: fields.u64()?, name: key(&mut fields)?, state: key(&mut fields)? })
+            }
             _ => return Err(Malformed("a procedure that is none")),
         };
         fields.end()?;
@@ -205,6 +227,11 @@ impl Procedure {
                 u64s(into, &[*found]);
             }
             Self::Cas64(Cas64 { at, old, new }) => u64s(into, &[*at, *old, *new]),
+            Self::Module(Module { at, name, state }) => {
+                u64s(into, &[*at]);
+                put_key(into, name);
+                put_key(into, state);
+            }
         }
     }
 
@@ -232,6 +259,10 @@ impl Procedure {
                 "a filter: a record has 1 to 4096 bytes, with its number, its pointer and what is its own of the reply; a reply has 1 to 4096",
             ),
             Self::Cas64(cas) => (cas.at.is_multiple_of(8), "cas64: an address that is no multiple of 8"),
+            Self::Module(module) => (
+                modules::is_name(&module.name) && module.state.len() <= modules::STATE_MAX,
+                "a module: its name has 1 to 64 bytes, its state 128",
+            ),
         };
         if fine { Ok(()) } else { Err(Malformed(what)) }
     }
@@ -309,7 +340,8 @@ impl Filter {
 }
 
 // Arguments and state fit into a message.
-const _: () = assert!(41 + KEY_MAX <= ARGUMENTS_MAX);
+const _: () = assert!(41 + KEY_MAX <= ARGUMENTS_MAX && 10 + modules::NAME_MAX + modules::STATE_MAX <= ARGUMENTS_MAX);
+const _: () = assert!(modules::NAME_MAX <= KEY_MAX && modules::STATE_MAX <= KEY_MAX);
 
 #[cfg(test)]
 mod tests {
@@ -336,7 +368,10 @@ mod tests {
             },
         );
         let cas = any::<[u64; 3]>().prop_map(|[at, old, new]| Procedure::Cas64(Cas64 { at: at & !7, old, new }));
-        prop_oneof![walk, bucket, filter, cas]
+        let bytes = |least, most| prop::collection::vec(any::<u8>(), least..=most);
+        let module = (any::<u64>(), bytes(1, modules::NAME_MAX), bytes(0, modules::STATE_MAX))
+            .prop_map(|(at, name, state)| Procedure::Module(Module { at, name, state }));
+        prop_oneof![walk, bucket, filter, cas, module]
     }
 
     fn encoded(of: &Procedure) -> Vec<u8> {
@@ -356,7 +391,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_taken_without_panic(number in 0..6_u32, bytes in prop::collection::vec(0..9_u8, 0..80)) {
+        fn any_bytes_are_taken_without_panic(number in 0..7_u32, bytes in prop::collection::vec(0..9_u8, 0..80)) {
             if let Ok(of) = Procedure::decode(number, &bytes) {
                 prop_assert_eq!(encoded(&of), bytes, "arguments have one encoding");
             }
@@ -400,6 +435,9 @@ mod tests {
             Procedure::Filter(Filter { pointer: Some(9), ..filter.clone() }),
             Procedure::Filter(Filter { found: 5, ..filter }),
             Procedure::Cas64(Cas64 { at: 4, old: 0, new: 0 }),
+            Procedure::Module(Module { at: 0, name: Vec::new(), state: Vec::new() }),
+            Procedure::Module(Module { at: 0, name: vec![b'a'; 65], state: Vec::new() }),
+            Procedure::Module(Module { at: 0, name: vec![b'a'], state: vec![0; 129] }),
         ];
         for of in refused {
             assert!(of.check().is_err(), "{of:?}");

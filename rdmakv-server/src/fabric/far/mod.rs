@@ -1,7 +1,6 @@
 //! Far memory: regions of this server's memory that clients own, and read and write by themselves.
 //!
-//! Clients ask for regions by [messages](rdmakv_proto::far::messages), and move them between servers. The server refuses
-//! CODE as *unable*.
+//! Clients ask for regions by [messages](rdmakv_proto::far::messages), and move them between servers.
 //!
 //! * [`offers`]: which client has which region, until when.
 //! * [`places`]: which parts of the arena are free, in use, or may still be written by a former owner.
@@ -11,11 +10,13 @@
 //! * `page_sums`: whether a copy has the bytes that its source had.
 //! * `batches`: reads and writes that this server's CPU carries out. `workers`: in whose turn.
 //! * `procedures`: programs that run here. `runs`: over which regions.
+//! * `modules`: procedures that clients write, if the server was built with the feature `wasm`.
 //! * `options`: the flags.
 //! * `owner`: all of these tied together; it frees what ended.
 
 mod arena;
 mod batches;
+mod modules;
 mod moves;
 pub mod offers;
 mod options;

@@ -42,6 +42,14 @@ pub(in crate::fabric) struct FarFlags {
     /// stops it at once (default: it does not wait)
     #[arg(long = "far-notice", value_name = "TIME", value_parser = time)]
     notice: Option<Duration>,
+    /// Run procedures that clients store as WebAssembly modules, each user's own, within limits of time and memory. It needs --far
+    #[arg(long = "far-wasm", requires = "far")]
+    #[cfg_attr(not(feature = "wasm"), arg(hide = true))]
+    wasm: bool,
+    /// Threads that run modules; workers run none
+    #[arg(long = "far-wasm-threads", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=WORKERS))]
+    #[cfg_attr(not(feature = "wasm"), arg(hide = true))]
+    wasm_threads: u32,
 }
 
 fn peer(text: &str) -> Result<String, String> {
@@ -94,6 +102,9 @@ impl FarFlags {
                 self.region
             ));
         };
+        if self.wasm && cfg!(not(feature = "wasm")) {
+            return Err("--far-wasm: this server was built without modules; build it with --features wasm".to_owned());
+        }
         if !is_reachable {
             return Err("--far: clients reach it over shm: or iwarp:, and no --fabric is one".to_owned());
         }
@@ -104,6 +115,7 @@ impl FarFlags {
             workers: self.workers,
             peers: self.peers.clone(),
             notice: self.notice,
+            module_threads: self.wasm.then_some(self.wasm_threads),
         }))
     }
 }
@@ -130,7 +142,15 @@ mod tests {
         assert_eq!(plan("", false), Ok(None));
         let day = Duration::from_secs(24 * 3600);
         let of = |regions, region_bytes, longest| {
-            Ok(Some(FarPlan { regions, region_bytes, longest, workers: 1, peers: Vec::new(), notice: None }))
+            Ok(Some(FarPlan {
+                regions,
+                region_bytes,
+                longest,
+                workers: 1,
+                peers: Vec::new(),
+                notice: None,
+                module_threads: None,
+            }))
         };
         assert_eq!(plan("--far 100", true), of(6, 16 << 20, day));
         assert_eq!(plan("--far 1g --far-region 2m --far-longest 30s", true), of(512, 2 << 20, Duration::from_secs(30)));
@@ -169,6 +189,13 @@ mod tests {
             let error = plan(arguments, true).unwrap_err();
             assert!(error.contains(words), "{arguments}: {error}");
         }
+        let modules = plan("--far 1g --far-wasm --far-wasm-threads 2", true);
+        if cfg!(feature = "wasm") {
+            assert_eq!(modules.unwrap().unwrap().module_threads, Some(2));
+        } else {
+            assert!(modules.unwrap_err().contains("--features wasm"));
+        }
+        assert!(plan("--far-wasm", true).unwrap_err().contains("--far"));
         assert!(plan("--far 1g", false).unwrap_err().contains("shm: or iwarp:"));
     }
 }

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -14,10 +14,12 @@ use frrwp::fabric::shm::ShmDomain;
 use rdmakv_proto::clock;
 use rdmakv_proto::far::batch::Status;
 use rdmakv_proto::far::messages::{Refusal, Run, Secret, Source, Token};
+use rdmakv_proto::far::procedures::Procedure;
 
 use super::super::bell::Bell;
 use super::arena::{Arena, Part};
 use super::batches::{NotDone, Operations};
+use super::modules::Modules;
 use super::moves::Moves;
 use super::offers::{Caller, Freeze, List, Offers, Refused, Settings, Take};
 use super::page_sums::PageSums;
@@ -50,6 +52,8 @@ pub(in crate::fabric) struct FarPlan {
     pub(in crate::fabric) peers: Vec<String>,
     /// How long clients may move their regions elsewhere before the server stops.
     pub(in crate::fabric) notice: Option<Duration>,
+    /// Threads that run modules of clients, if it runs any.
+    pub(in crate::fabric) module_threads: Option<u32>,
 }
 
 impl FarPlan {
@@ -89,6 +93,8 @@ pub(in crate::fabric) struct Far {
     pullers: Pullers,
     connections: AtomicU64,
     workers: Workers,
+    /// Those of clients, if the server runs any.
+    modules: OnceLock<Modules>,
     counts: FarCounts,
     runs: FarRuns,
     /// When the server stops, in nanoseconds of the boot clock; 0 as long as it does not.
@@ -149,6 +155,7 @@ impl Far {
             pullers: Pullers::default(),
             connections: AtomicU64::new(1),
             workers: Workers::new(plan.workers),
+            modules: OnceLock::new(),
             plan,
             counts: FarCounts::default(),
             runs: FarRuns::default(),
@@ -431,19 +438,51 @@ impl Far {
     ///
     /// [`NotDone`].
     pub(in crate::fabric) fn run(
-        &self,
+        self: &Arc<Self>,
         caller: &Caller,
         (memory, lane): (u64, u32),
         run: &Run<'_>,
     ) -> Result<Ended, NotDone> {
         // Whether it may.
         self.state().offers.places_of(caller, memory, std::iter::empty())?;
-        let worker = self.workers.of_lane(lane)?;
-        let ended = runs::carry_out(worker, &Called { far: self, caller, memory }, self.plan.region_bytes, run)?;
+        let (ended, busy) = if run.procedure == Procedure::MODULE {
+            let regions = Lent { far: self.clone(), caller: *caller, memory };
+            let modules = self.modules()?;
+            let ended = runs::carry_out_module(modules, caller.login, regions, self.plan.region_bytes, run)?;
+            (ended, &self.counts.module_nanos)
+        } else {
+            let worker = self.workers.of_lane(lane)?;
+            let regions: &dyn Regions = &Called { far: self, caller, memory };
+            (runs::carry_out(worker, regions, self.plan.region_bytes, run)?, &self.counts.busy_nanos)
+        };
         let (procedure, status, nanos) = ended.counted();
         self.runs.count(procedure.number(), status as u8);
-        add(&self.counts.busy_nanos, nanos);
+        add(busy, nanos);
         Ok(ended)
+    }
+
+    /// Returns the modules of clients.
+    ///
+    /// # Errors
+    ///
+    /// The server runs none.
+    fn modules(&self) -> Result<&Modules, Refusal> {
+        self.modules.get().ok_or(Refusal::NoModules)
+    }
+
+    /// Takes a part of a login's module: its bytes, the first of the part, its name, the part. Returns how many bytes have come.
+    pub(in crate::fabric) fn store_module(&self, login: u32, sent: (u32, u32, &[u8], &[u8])) -> Result<u32, Refused> {
+        Ok(self.modules()?.take(login, sent)?)
+    }
+
+    /// Returns the names of a login's modules, and the bytes of each.
+    pub(in crate::fabric) fn list_modules(&self, login: u32) -> Result<Vec<(Vec<u8>, u32)>, Refused> {
+        Ok(self.modules()?.list(login))
+    }
+
+    /// Removes a login's module.
+    pub(in crate::fabric) fn forget_module(&self, login: u32, name: &[u8]) -> Result<(), Refused> {
+        Ok(self.modules()?.forget(login, name)?)
     }
 
     /// Returns the memory of regions that the caller accesses in a batch.
@@ -591,6 +630,9 @@ impl Far {
     ///
     /// No thread.
     pub(in crate::fabric) fn start(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
+        if let Some(threads) = self.plan.module_threads {
+            let _ = self.modules.set(Modules::start(threads)?);
+        }
         let far = self.clone();
         Builder::new().name("far".to_owned()).spawn(move || {
             while !far.bell.wait(ROUND, false) {
@@ -602,6 +644,9 @@ impl Far {
     /// Ends the thread.
     pub(in crate::fabric) fn stop(&self) {
         self.pullers.end();
+        if let Some(modules) = self.modules.get() {
+            modules.end();
+        }
         self.bell.end();
     }
 }
@@ -657,6 +702,34 @@ impl Regions for Called<'_> {
     }
 }
 
+/// A memory, as the modules of a client see it on other threads.
+struct Lent {
+    far: Arc<Far>,
+    caller: Caller,
+    memory: u64,
+}
+
+impl Lent {
+    fn called(&self) -> Called<'_> {
+        Called { far: &self.far, caller: &self.caller, memory: self.memory }
+    }
+}
+
+impl Regions for Lent {
+    fn begin_read(&self, region: u32, ended: Option<u32>) -> Option<Part> {
+        self.called().begin_read(region, ended)
+    }
+    fn end_read(&self, region: u32) {
+        self.called().end_read(region);
+    }
+    fn begin_write(&self, region: u32, offset: u64) -> Result<Part, Miss> {
+        self.called().begin_write(region, offset)
+    }
+    fn end_write(&self, region: u32) {
+        self.called().end_write(region);
+    }
+}
+
 /// Makes a place free whose tags are closed and whose memory went back.
 fn free_place(state: &mut State, place: u32) {
     let places = state.offers.places_mut();
@@ -684,6 +757,7 @@ impl FarReported for Far {
             used: held,
             free,
             ending: total - free - held.min(total - free),
+            modules: self.modules.get().map_or(0, |modules| modules.count() as u64),
         }
     }
 

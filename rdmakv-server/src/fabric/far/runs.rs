@@ -7,10 +7,11 @@ use std::time::Instant;
 
 use mrrc::volatile_copy;
 use rdmakv_proto::far::messages::{Ran, Refusal, Run, RunStatus};
-use rdmakv_proto::far::procedures::Procedure;
+use rdmakv_proto::far::procedures::{Module, Procedure};
 
 use super::arena::Part;
 use super::batches::NotDone;
+use super::modules::{Call, Modules};
 use super::procedures::{End, LIMITS, Miss, Space, Spent, take_steps};
 use super::workers::Worker;
 
@@ -27,6 +28,21 @@ pub(super) trait Regions {
     fn begin_write(&self, region: u32, offset: u64) -> Result<Part, Miss>;
     /// Lets the region be frozen again.
     fn end_write(&self, region: u32);
+}
+
+impl<R: Regions + ?Sized> Regions for &R {
+    fn begin_read(&self, region: u32, ended: Option<u32>) -> Option<Part> {
+        (**self).begin_read(region, ended)
+    }
+    fn end_read(&self, region: u32) {
+        (**self).end_read(region);
+    }
+    fn begin_write(&self, region: u32, offset: u64) -> Result<Part, Miss> {
+        (**self).begin_write(region, offset)
+    }
+    fn end_write(&self, region: u32) {
+        (**self).end_write(region);
+    }
 }
 
 /// A procedure that ended here.
@@ -66,7 +82,7 @@ pub(super) fn carry_out(
     region_bytes: u64,
     run: &Run<'_>,
 ) -> Result<Ended, NotDone> {
-    if !(1..=Procedure::NAMES.len() as u32).contains(&run.procedure) {
+    if !(1..Procedure::MODULE).contains(&run.procedure) {
         return Err(Refusal::Unable.into());
     }
     let mut procedure = Procedure::decode(run.procedure, run.arguments)?;
@@ -96,15 +112,42 @@ pub(super) fn carry_out(
     Ok(Ended { request: run.request, procedure, end, spent, nanos, micros: micros(nanos), arguments, reply })
 }
 
+/// Runs a login's module by the threads for modules, and waits for it.
+///
+/// # Errors
+///
+/// [`NotDone`]: there is no such module, or its arguments make no sense.
+pub(super) fn carry_out_module(
+    modules: &Modules,
+    login: u32,
+    regions: impl Regions + Send + 'static,
+    region_bytes: u64,
+    run: &Run<'_>,
+) -> Result<Ended, NotDone> {
+    let Procedure::Module(Module { at, name, state }) = Procedure::decode(run.procedure, run.arguments)? else {
+        return Err(Refusal::Unable.into());
+    };
+    let spent = Spent { hops: run.hops, bytes: run.bytes, replied: run.replied };
+    let space = Box::new(Here { regions, region_bytes, kept: None });
+    let ran = modules.run(login, &name, Call { at, state, space, spent, micros: run.micros })?;
+    let procedure = Procedure::Module(Module { at: ran.at, name, state: ran.state });
+    let mut arguments = Vec::new();
+    if ran.end.status != RunStatus::Done {
+        procedure.encode(&mut arguments);
+    }
+    let (end, spent, nanos, micros, reply) = (ran.end, ran.spent, ran.nanos, ran.micros, ran.reply);
+    Ok(Ended { request: run.request, procedure, end, spent, nanos, micros, arguments, reply })
+}
+
 /// The bytes of a memory that are here.
-struct Here<'r> {
-    regions: &'r dyn Regions,
+struct Here<R: Regions> {
+    regions: R,
     region_bytes: u64,
     /// The region that was read last. It is not dropped meanwhile.
     kept: Option<(u32, Part)>,
 }
 
-impl Here<'_> {
+impl<R: Regions> Here<R> {
     /// Returns the region of an address, and the first byte there.
     fn place(&self, at: u64) -> Option<(u32, u64)> {
         let region = u32::try_from(at.checked_div(self.region_bytes)?).ok()?;
@@ -123,7 +166,7 @@ impl Here<'_> {
     }
 }
 
-impl Drop for Here<'_> {
+impl<R: Regions> Drop for Here<R> {
     fn drop(&mut self) {
         if let Some((region, _)) = self.kept.take() {
             self.regions.end_read(region);
@@ -131,7 +174,7 @@ impl Drop for Here<'_> {
     }
 }
 
-impl Space for Here<'_> {
+impl<R: Regions> Space for Here<R> {
     fn here(&mut self, at: u64, length: usize) -> usize {
         let mut sum = 0;
         while sum < length

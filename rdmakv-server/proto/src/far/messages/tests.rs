@@ -1,3 +1,4 @@
+use super::modules::{MODULES_MAX, NAME_MAX, Stored};
 use super::*;
 use crate::messages::Kind;
 use proptest::prelude::*;
@@ -43,15 +44,19 @@ fn requests(scratch: &mut [Vec<u8>; 2]) -> Vec<Request<'_>> {
         Verb::Drop { to: 0 },
         Verb::Map { number: 8, runs, servers },
         Verb::Run(run),
-        Verb::Code { length: 100, at: 97, part: b"end" },
+        Verb::Code { length: 100, at: 97, name: b"walk", part: b"end" },
         Verb::End,
         Verb::TagsByToken { token: [4; 16] },
+        Verb::Modules,
+        Verb::Forget { name: b"walk" },
     ];
     verbs.into_iter().map(|verb| Request { memory: u64::MAX - 1, region: 12, epoch: 13, verb }).collect()
 }
 
-fn replies(scratch: &mut [Vec<u8>; 2]) -> Vec<Reply<'_>> {
-    let [segments, entries] = scratch;
+fn replies(scratch: &mut [Vec<u8>; 3]) -> Vec<Reply<'_>> {
+    let [segments, entries, modules] = scratch;
+    let stored = [Stored { name: b"walk", length: 1 }, Stored { name: &[7; NAME_MAX], length: u32::MAX }];
+    let modules = Modules::write(stored, modules);
     let read = Segments::write(&[segment(), segment()], segments);
     let entry = Entry { region: 1, epoch: 2, state: State::Frozen, other: 3 };
     let states = [State::Live, State::Committed, State::Copying, State::Frozen, State::Moved];
@@ -59,6 +64,7 @@ fn replies(scratch: &mut [Vec<u8>; 2]) -> Vec<Reply<'_>> {
     let answers = [
         Answer::Refused { verb: verb::TAKE, why: Refusal::NoRoom, room: 7 },
         Answer::Refused { verb: verb::PULL, why: Refusal::SourceGone, room: 0 },
+        Answer::Refused { verb: verb::FORGET, why: Refusal::NoModule, room: 0 },
         Answer::Offer { server: 5, region_bytes: 16 << 20, longest_millis: 86_400_000, regions: 64, workers: 1 },
         Answer::Take { secret: [3; 16] },
         Answer::Tags { token: [1; 16], read, write: read },
@@ -80,7 +86,9 @@ fn replies(scratch: &mut [Vec<u8>; 2]) -> Vec<Reply<'_>> {
             arguments: b"key",
             reply: b"bytes",
         }),
-        Answer::Code { procedure: 4 },
+        Answer::Code { length: 4 },
+        Answer::Modules { modules },
+        Answer::Forget,
         Answer::End,
         Answer::Notice { millis: 30_000 },
     ];
@@ -103,14 +111,15 @@ fn requests_come_back_as_they_were() {
         assert_eq!(bytes[0], request.verb.number());
         for end in 0..bytes.len() {
             // A part of CODE may end anywhere, and a batch has a length and a sum of its own.
-            let is_open = end >= HEAD && [verb::CODE, verb::BATCH].contains(&bytes[0]);
+            let open = if bytes[0] == verb::CODE { HEAD + 13 } else { HEAD };
+            let is_open = end >= open && [verb::CODE, verb::BATCH].contains(&bytes[0]);
             assert!(Request::decode(&bytes[..end]).is_err() || is_open, "{request:?} up to {end}");
         }
         let longer = [&bytes[..], &[0]].concat();
         assert!(Request::decode(&longer).is_err() || bytes[0] == verb::BATCH, "{request:?} and a byte");
     }
     let numbers: std::collections::BTreeSet<u8> = all.iter().map(|request| request.verb.number()).collect();
-    assert!(numbers.into_iter().eq(verb::OFFER..=verb::END), "each verb was tried");
+    assert!(numbers.into_iter().eq(verb::OFFER..=verb::FORGET), "each verb was tried");
 }
 
 #[test]
@@ -140,6 +149,12 @@ fn runs_servers_and_entries_are_listed() {
         if let Answer::List { entries, .. } = reply.answer {
             assert_eq!(entries.iter().map(|entry| entry.state as u8).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
         }
+        if let Answer::Modules { modules } = reply.answer {
+            assert_eq!(
+                modules.iter().map(|module| (module.name.len(), module.length)).collect::<Vec<_>>(),
+                [(4, 1), (64, u32::MAX)]
+            );
+        }
     }
 }
 
@@ -163,13 +178,26 @@ fn refuses_more_than_bounds_allow() {
     let endless = Runs::write(&[RegionRun { first: u32::MAX, ..run }], &mut endless);
     assert!(refused(Verb::Map { number: 1, runs: endless, servers: Servers::default() }));
     let part = vec![0; PART_MAX + 1];
-    assert!(refused(Verb::Code { length: MODULE_MAX, at: 0, part: &part }));
-    assert!(!refused(Verb::Code { length: MODULE_MAX, at: 0, part: &part[1..] }));
-    assert!(refused(Verb::Code { length: MODULE_MAX + 1, at: 0, part: b"" }));
-    assert!(refused(Verb::Code { length: 4, at: 2, part: b"end" }));
-    assert!(refused(Verb::Code { length: 4, at: u32::MAX, part: b"end" }));
+    let code = |length, at, name, part| refused(Verb::Code { length, at, name, part });
+    assert!(code(u32::MAX, 0, b"a", &part));
+    assert!(!code(u32::MAX, 0, b"a", &part[1..]), "the server refuses a module that is too long");
+    assert!(code(4, 2, b"a", b"end") && code(4, u32::MAX, b"a", b"end"));
+    let name = [b'a'; NAME_MAX + 1];
+    assert!(code(4, 0, b"", b"end") && code(4, 0, &name, b"end") && !code(4, 0, &name[1..], b"end"));
+    assert!(refused(Verb::Forget { name: b"" }));
     let run = Run { request: 1, procedure: 1, hops: 0, bytes: 0, micros: 0, replied: 0, arguments: &part[..257] };
     assert!(refused(Verb::Run(run)));
+}
+
+#[test]
+fn refuses_lists_of_too_many_modules() {
+    let is_taken = |count: usize| {
+        let mut of = Vec::new();
+        let modules = Modules::write(vec![Stored { name: b"a", length: 1 }; count], &mut of);
+        let reply = Reply { memory: 0, region: 0, epoch: 0, answer: Answer::Modules { modules } };
+        Reply::decode(&bytes_of(|into| reply.encode(into))).is_ok()
+    };
+    assert!(is_taken(0) && is_taken(MODULES_MAX) && !is_taken(MODULES_MAX + 1));
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //!
 //! * [`step`]: what a step may do, and what it spends.
 //! * `walk`, `bucket`, `filter`, `cas64`: the procedures, whose arguments are in [`rdmakv_proto::far::procedures`].
+//! * `wasm`: those that clients write.
 
 mod bucket;
 mod cas64;
@@ -13,12 +14,16 @@ mod step;
 #[cfg(test)]
 mod tests;
 mod walk;
+#[cfg(feature = "wasm")]
+mod wasm;
 
 use rdmakv_proto::far::messages::RunStatus;
 use rdmakv_proto::far::procedures::Procedure;
 
 use step::{Cx, Run, Step, Stop};
 pub(super) use step::{LIMITS, Limits, Miss, Space, Spent};
+#[cfg(feature = "wasm")]
+pub(super) use wasm::{Call, Modules};
 
 /// The end of a procedure at this server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,6 +39,8 @@ fn step(of: &mut Procedure, cx: &mut Cx<'_>) -> Result<Step, Stop> {
         Procedure::Bucket(of) => of.step(cx),
         Procedure::Filter(of) => of.step(cx),
         Procedure::Cas64(of) => of.step(cx),
+        // Workers run none.
+        Procedure::Module(of) => Err(Stop::Failed(of.at)),
     }
 }
 

@@ -4,9 +4,9 @@ use super::*;
 use proptest::prelude::*;
 use rdmakv_proto::far::procedures::{Bucket, Cas64, ENTRY, Filter, Walk};
 
-const REGION: usize = 1024;
-const REGIONS: usize = 8;
-const SIZE: usize = REGION * REGIONS;
+pub(super) const REGION: usize = 1024;
+pub(super) const REGIONS: usize = 8;
+pub(super) const SIZE: usize = REGION * REGIONS;
 
 /// A memory, as one of its servers sees it.
 struct Seen<'a> {
@@ -47,7 +47,13 @@ impl Space for Seen<'_> {
 }
 
 /// Runs a procedure as a client does: it follows it from server to server.
-fn run_all(of: &Procedure, bytes: &mut [u8], owners: &[u8], steps: u32, limits: &Limits) -> (End, Vec<u8>, Procedure) {
+pub(super) fn run_all(
+    of: &Procedure,
+    bytes: &mut [u8],
+    owners: &[u8],
+    steps: u32,
+    limits: &Limits,
+) -> (End, Vec<u8>, Procedure) {
     let (mut of, mut spent, mut reply) = (of.clone(), Spent::default(), Vec::new());
     let mut at = of.at();
     loop {
@@ -74,7 +80,7 @@ fn run_all(of: &Procedure, bytes: &mut [u8], owners: &[u8], steps: u32, limits: 
     }
 }
 
-fn put(bytes: &mut [u8], at: usize, number: u64) {
+pub(super) fn put(bytes: &mut [u8], at: usize, number: u64) {
     bytes[at..at + 8].copy_from_slice(&number.to_le_bytes());
 }
 
@@ -82,7 +88,7 @@ fn get(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
 }
 
-const WIDE: Limits = Limits { hops: 1000, ..LIMITS };
+pub(super) const WIDE: Limits = Limits { hops: 1000, ..LIMITS };
 
 fn done(at: u64) -> End {
     End { status: RunStatus::Done, at }
