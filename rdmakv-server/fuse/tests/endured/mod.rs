@@ -475,8 +475,13 @@ impl<'a> Program<'a> {
         if let Some(operation) = operation {
             self.interrupted(operation);
         }
-        self.open.clear();
+        // The mount may live for another moment. Then it stores what is closed here.
+        for open in self.open.drain(..).filter(|open| open.writes) {
+            let size = open.plain.metadata().unwrap().len();
+            self.known.get_mut(&open.id).expect("it is open").may_have(size);
+        }
         self.wait_for_mount();
+        self.fence();
         if let Some(operation) = operation {
             self.complete(operation);
         }
@@ -504,6 +509,16 @@ impl<'a> Program<'a> {
         }
         let named: BTreeSet<u64> = self.names.values().copied().collect();
         self.known.retain(|id, _| named.contains(id));
+    }
+
+    /// Has the new mount change directories. Requests of the dead one that arrive later are refused then.
+    fn fence(&self) {
+        for directory in ["", "s"].map(|name| self.ours(name)) {
+            if directory.is_dir() {
+                let fence = directory.join("fence");
+                fs::create_dir(&fence).and_then(|()| fs::remove_dir(&fence)).unwrap();
+            }
+        }
     }
 
     /// Notes what an operation may have done to bytes, though it did not return.
