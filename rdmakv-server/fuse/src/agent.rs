@@ -237,6 +237,12 @@ impl Agent {
 
     /// Freezes a generation at all servers, and carries it to its data file.
     fn drain(&mut self, ino: Ino, inode: &Inode, job: &mut Job<'_>) -> Result<()> {
+        if inode.is_spilled {
+            let file = (ino, inode.generation);
+            let adopted = self.folder.adopt(&self.backing, file, inode.is_torn);
+            adopted.map_err(|errno| Error::of_backing(errno, "take its writer's data file of", Key::Inode(ino)))?;
+            self.steps.step();
+        }
         if inode.map.is_empty() {
             return Ok(());
         }

@@ -3,6 +3,7 @@
 //! ```text
 //! .rdmakv/id             the cluster that this directory belongs to: 32 hexadecimal digits
 //! .rdmakv/data/INO.GEN   a generation's bytes, while the inode is in memory; hexadecimal
+//! .rdmakv/data/INO.GEN.w chunks of a generation that its writer could not store in memory
 //! .rdmakv/new/           staging folders of agents
 //! ```
 //!
@@ -147,6 +148,18 @@ impl Backing {
         }
     }
 
+    /// Opens the data file of a generation's writer, and makes it if it is absent.
+    ///
+    /// # Errors
+    ///
+    /// The backing fails.
+    pub(crate) fn spill_file(&self, ino: Ino, generation: Generation) -> std::result::Result<File, Errno> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::CREATE;
+        let file = openat(&self.data, spill_name(ino, generation), flags, Mode::RUSR | Mode::WUSR)?;
+        fsync(&self.data)?;
+        Ok(file.into())
+    }
+
     /// Opens a directory; None if the name is absent, or is not a directory.
     ///
     /// # Errors
@@ -263,10 +276,15 @@ impl Backing {
         let name = data_name(ino, generation);
         let failed = |errno| Error::of_backing(errno, "read data file", name.to_string_lossy());
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = match openat(&self.data, &name, flags, Mode::empty()) {
-            Ok(file) => File::from(file),
-            Err(Errno::NOENT) => return Ok(None),
-            Err(errno) => return Err(failed(errno)),
+        let open = |name: &OsString| openat(&self.data, name, flags, Mode::empty());
+        // The agent may rename the writer's file meanwhile.
+        let opened = [name.clone(), spill_name(ino, generation), name.clone()].iter().map(open).find(|opened| {
+            let is_absent = opened.as_ref().is_err_and(|&errno| errno == Errno::NOENT);
+            !is_absent
+        });
+        let file = match opened {
+            None => return Ok(None),
+            Some(opened) => File::from(opened.map_err(failed)?),
         };
         let mut bytes = vec![0; length as usize];
         let mut at = 0;
@@ -289,9 +307,12 @@ impl Backing {
     /// The backing fails.
     pub(crate) fn drop_data(&self, ino: Ino, generations: Range<u64>) -> Result<()> {
         for generation in likely(generations) {
-            match unlinkat(&self.data, data_name(ino, Generation(generation)), AtFlags::empty()) {
-                Ok(()) | Err(Errno::NOENT) => {}
-                Err(errno) => return Err(Error::of_backing(errno, "remove data file of", Key::Inode(ino))),
+            let generation = Generation(generation);
+            for name in [data_name(ino, generation), spill_name(ino, generation)] {
+                match unlinkat(&self.data, name, AtFlags::empty()) {
+                    Ok(()) | Err(Errno::NOENT) => {}
+                    Err(errno) => return Err(Error::of_backing(errno, "remove data file of", Key::Inode(ino))),
+                }
             }
         }
         Ok(())
@@ -309,6 +330,13 @@ fn likely(generations: Range<u64>) -> impl Iterator<Item = u64> {
 /// Returns the name of a data file.
 pub(crate) fn data_name(ino: Ino, generation: Generation) -> OsString {
     OsString::from_vec(format!("{:x}.{:x}", ino.0, generation.0).into_bytes())
+}
+
+/// Returns the name of the data file of a generation's writer.
+pub(crate) fn spill_name(ino: Ino, generation: Generation) -> OsString {
+    let mut name = data_name(ino, generation);
+    name.push(".w");
+    name
 }
 
 fn kind_of(kind: FileType) -> Option<Kind> {

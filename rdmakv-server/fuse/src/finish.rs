@@ -471,6 +471,7 @@ mod tests {
             state: State::Frozen,
             is_torn: false,
             is_unlinked: false,
+            is_spilled: false,
             mode: 0o644,
             chunk_bits: 16,
             owner: 0,

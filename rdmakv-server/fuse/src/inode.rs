@@ -28,8 +28,10 @@ use crate::store::{Change, Decision, Refusal};
 pub struct Written {
     /// Bytes of the file.
     pub size: u64,
-    /// Its chunks, all published.
+    /// Its chunks in memory, all published.
     pub map: Vec<Run>,
+    /// Its data file has others, all synced.
+    pub is_spilled: bool,
     /// When its bytes changed.
     pub modified: Time,
 }
@@ -160,7 +162,9 @@ pub fn apply(inode: &Inode, edit: &Edit) -> Result<Inode, Refusal> {
         Edit::Abandon(_) => {}
         Edit::Persist(generation, backing) => match inode.state {
             _ if inode.generation != *generation => return Err(Refusal::Superseded),
-            State::Frozen | State::Persisted => (next.state, next.backing) = (State::Persisted, *backing),
+            State::Frozen | State::Persisted => {
+                (next.state, next.backing, next.is_spilled) = (State::Persisted, *backing, false);
+            }
             State::Open | State::Closed => return Err(Refusal::Superseded),
         },
         Edit::Evict(generation) if may_evict(inode, *generation) => next.map.clear(),
@@ -184,6 +188,7 @@ fn check_writer(inode: &Inode, mount: MountId) -> Result<(), Refusal> {
 fn set_written(inode: &mut Inode, written: &Written) {
     inode.size = written.size;
     inode.map.clone_from(&written.map);
+    inode.is_spilled = written.is_spilled;
     (inode.modified, inode.changed) = (written.modified, written.modified);
 }
 
@@ -223,6 +228,7 @@ mod tests {
             state: State::Frozen,
             is_torn: false,
             is_unlinked: false,
+            is_spilled: false,
             mode: 0o644,
             chunk_bits: 16,
             owner: 0,
@@ -243,7 +249,7 @@ mod tests {
 
     fn written(generation: u64) -> Written {
         let run = Run { first: 0, count: 1, generation: Generation(generation) };
-        Written { size: 10, map: vec![run], modified: Time::default() }
+        Written { size: 10, map: vec![run], is_spilled: false, modified: Time::default() }
     }
 
     fn after(edits: &[Edit]) -> Inode {

@@ -94,6 +94,8 @@ mod names_tests;
 mod node;
 pub mod ranges;
 #[cfg(feature = "library")]
+mod spill;
+#[cfg(feature = "library")]
 mod staging;
 #[cfg(feature = "library")]
 mod status;

@@ -31,6 +31,7 @@ use crate::cluster::Cluster;
 use crate::error::{Error, Result};
 use crate::life::{Life, spawn};
 use crate::node::Stores;
+use crate::spill::Room;
 use crate::volume::{Change, Listed, New, Volume, random};
 use crate::walk::{Undrained, has_drained};
 
@@ -68,6 +69,8 @@ pub struct Settings {
     pub buffered: u64,
     /// How long a write waits for room while no file is drained, before it fails with `ENOSPC`: 2 minutes.
     pub full: Duration,
+    /// How long servers refuse all chunks before chunks of open files go to the backing directory at once: 1 s.
+    pub spill: Duration,
     /// The bounds of the client.
     pub client: Options,
 }
@@ -75,8 +78,8 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         let client = Options { transfer_memory: 128 << 20, value_memory: 128 << 20, ..Options::default() };
-        let (settle, full) = (Duration::from_secs(1), Duration::from_secs(120));
-        Self { chunk: 512 << 10, settle, buffered: 64 << 20, full, client }
+        let (settle, full, spill) = (Duration::from_secs(1), Duration::from_secs(120), Duration::from_secs(1));
+        Self { chunk: 512 << 10, settle, buffered: 64 << 20, full, spill, client }
     }
 }
 
@@ -159,9 +162,9 @@ impl Files {
             return Err(Error::new(Errno::EXIST, format!("make {}: it is taken: mount again", Key::Mount(mount))));
         };
         let life = Arc::new(life);
-        let full = settings.full;
+        let (full, room) = (settings.full, Room::new(settings.spill));
         let opened = Cluster::open(cluster, settings.client)?;
-        let stores = Stores { cluster: opened, backing, mount, buffered: settings.buffered };
+        let stores = Stores { cluster: opened, backing, mount, buffered: settings.buffered, room };
         let volume = Volume::open(stores, settings.chunk.trailing_zeros() as u8, settings.settle)?;
         let (volume, threads) = (Mutex::new(volume), Mutex::new(Vec::new()));
         let shared = Arc::new(Shared { volume, life: Arc::clone(&life), full, threads });

@@ -164,7 +164,7 @@ impl Drop for Turn {
 /// # Errors
 ///
 /// The system has no more.
-pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+pub(crate) fn spawn<T: Send + 'static>(name: &str, run: impl FnOnce() -> T + Send + 'static) -> Result<JoinHandle<T>> {
     let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run);
     thread.map_err(|error| Error::new(Errno::AGAIN, format!("start thread: {error}: allow more threads")))
 }

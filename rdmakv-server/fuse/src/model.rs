@@ -11,7 +11,7 @@
 //! After each step:
 //!
 //! * The backing shows whole generations only, synced ones.
-//! * A chunk that is not persisted is in memory. One that was evicted is on the backing.
+//! * A chunk that is not persisted is in memory, or in its writer's data file. One that was evicted is on the backing.
 //! * A chunk of a frozen generation never changes.
 //! * A name that is *shown* is on the backing with its inode's generation, and a name without entry is not there.
 
@@ -47,6 +47,8 @@ pub(crate) struct Shape {
     pub(crate) loses_server: bool,
     /// Dirty chunks that servers take, if that is bounded.
     pub(crate) room: Option<usize>,
+    /// A mount may write chunks to the backing that servers have no room for.
+    pub(crate) spills: bool,
     /// Operations that a mount may choose.
     pub(crate) choices: &'static [Operation],
 }
@@ -67,6 +69,8 @@ pub(crate) enum Action {
     Release(u8),
     /// A write that waits for room fails, and its program closes the file.
     GiveUp(u8),
+    /// A chunk that waits for room goes to its writer's data file.
+    Spill(u8),
     KillMount(u8),
     Expire(u8),
     Late(usize),
@@ -96,6 +100,8 @@ struct Writing {
     ino: Ino,
     bytes: u8,
     step: u8,
+    /// Its chunks that are in its data file, a bit each.
+    spilled: u8,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -122,7 +128,7 @@ struct Server {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct OnDisk {
     file: File,
-    /// The bytes that readers see, with the server that wrote them, and those that were synced.
+    /// The bytes that readers see, with the server or mount that wrote them, and those that were synced.
     bytes: [(Bytes, u8); 2],
     synced: [Bytes; 2],
 }
@@ -131,6 +137,8 @@ struct OnDisk {
 struct Backing {
     files: Vec<OnDisk>,
     data: BTreeMap<File, usize>,
+    /// Data files of generations' writers.
+    spilled: BTreeMap<File, usize>,
     staging: BTreeMap<(u32, u8), Option<usize>>,
     names: BTreeMap<usize, usize>,
 }
@@ -149,6 +157,8 @@ pub(crate) struct World {
     late: Vec<Late>,
     /// The bytes of each generation once it was frozen by all.
     frozen: BTreeMap<File, [Bytes; 2]>,
+    /// The chunks of frozen generations that their writers' data files had, a bit each.
+    apart: BTreeMap<File, u8>,
     inodes: u64,
     bytes: u8,
     published: u32,
@@ -160,6 +170,8 @@ pub(crate) struct World {
 enum Late {
     Request(Request),
     Chunk(Key, u8),
+    /// Bytes for a file on the backing that the mount has open.
+    Spill(usize, u32, u8, u8),
 }
 
 fn new_inode(name: usize) -> Inode {
@@ -168,6 +180,7 @@ fn new_inode(name: usize) -> Inode {
         state: State::Frozen,
         is_torn: false,
         is_unlinked: false,
+        is_spilled: false,
         mode: 0o644,
         chunk_bits: 16,
         owner: 0,
@@ -186,9 +199,24 @@ fn new_inode(name: usize) -> Inode {
     }
 }
 
-fn written(generation: Generation) -> Written {
-    let map = vec![Run { first: 0, count: 2, generation }];
-    Written { size: 2 * CHUNK, map, modified: Time::default() }
+fn written(generation: Generation, spilled: u8) -> Written {
+    let map = match spilled {
+        0 => vec![Run { first: 0, count: 2, generation }],
+        1 => vec![Run { first: 1, count: 1, generation }],
+        2 => vec![Run { first: 0, count: 1, generation }],
+        _ => Vec::new(),
+    };
+    Written { size: 2 * CHUNK, map, is_spilled: spilled != 0, modified: Time::default() }
+}
+
+/// Returns the number by which the backing knows a mount.
+fn writer(mount: u8) -> u8 {
+    2 + mount
+}
+
+/// Returns whether the map of an inode has a chunk.
+fn is_mapped(inode: &Inode, index: u32) -> bool {
+    inode.map.iter().any(|run| (run.first..run.end()).contains(&index))
 }
 
 /// Tells a server that the backing has a generation.
@@ -237,6 +265,7 @@ impl World {
             backing: Backing::default(),
             late: Vec::new(),
             frozen: BTreeMap::new(),
+            apart: BTreeMap::new(),
             inodes: Ino::ROOT.0,
             bytes: 0,
             published: 0,
@@ -295,6 +324,15 @@ impl World {
         self.keys.get(&Key::Chunk(ino, generation, index)).map(|(_, value)| value[0])
     }
 
+    /// Returns the bytes of a chunk of an inode's generation, wherever they are.
+    fn stored(&self, file: File, inode: &Inode, index: u32) -> Bytes {
+        if is_mapped(inode, index) || !inode.is_spilled {
+            return self.chunk(file, index);
+        }
+        let at = self.backing.data.get(&file)?;
+        self.backing.files[*at].bytes[index as usize].0
+    }
+
     /// Returns all that may happen.
     pub(crate) fn actions(&self, shape: &Shape) -> Vec<Action> {
         let mut actions = Vec::new();
@@ -310,7 +348,9 @@ impl World {
                 continue;
             }
             if mount.job.is_some() {
-                actions.push(if self.waits(mount) { Action::GiveUp(at) } else { Action::Mount(at) });
+                let waits = self.waits(mount);
+                actions.push(if waits { Action::GiveUp(at) } else { Action::Mount(at) });
+                actions.extend((waits && shape.spills).then_some(Action::Spill(at)));
                 if mount.is_expired || dead < usize::from(shape.dead_mounts) {
                     actions.push(Action::KillMount(at));
                 }
@@ -397,6 +437,7 @@ impl World {
             }
             Action::Mount(mount) => self.go_on(mount),
             Action::GiveUp(mount) => self.give_up(mount),
+            Action::Spill(mount) => self.spill(mount),
             Action::Release(mount) => {
                 let mount = &mut self.mounts[usize::from(mount)];
                 let held = mount.held.take().expect("a lease");
@@ -412,6 +453,7 @@ impl World {
             Action::Late(at) => match self.late.remove(at) {
                 Late::Request(request) => drop(self.answer(&request)),
                 Late::Chunk(key, bytes) => drop(self.put(key, bytes)),
+                Late::Spill(at, index, bytes, by) => self.backing.files[at].bytes[index as usize] = (Some(bytes), by),
             },
             Action::KillServer(server) => self.kill_server(server),
             Action::Remove(server) => self.epochs.push(vec![1 - server]),
@@ -492,16 +534,49 @@ impl World {
 
     /// Returns whether a mount waits for room.
     fn waits(&self, mount: &Mount) -> bool {
-        matches!(mount.job, Some(Job::Putting(Writing { step: 0 | 1 | 3, .. }))) && self.is_full()
+        let Some(Job::Putting(writing)) = mount.job else { return false };
+        // A chunk that is in the data file stays there.
+        writing.chunk().is_some_and(|(index, _)| writing.spilled & 1 << index == 0) && self.is_full()
+    }
+
+    /// Writes the next chunk of a write to its data file.
+    fn spill(&mut self, mount: u8) {
+        let at = usize::from(mount);
+        let Some(Job::Putting(writing)) = self.mounts[at].job.take() else { return };
+        let id = self.mounts[at].id;
+        let (Some(inode), Some((index, bytes))) = (self.inode(writing.ino), writing.chunk()) else { return };
+        if inode.writer != Some(id) {
+            return;
+        }
+        let file = self.backing.spill((writing.ino, inode.reserved));
+        self.backing.files[file].bytes[index as usize] = (Some(bytes), writer(mount));
+        let spilled = writing.spilled | 1 << index;
+        self.mounts[at].job = Some(Job::Putting(Writing { step: writing.step + 1, spilled, ..writing }));
+    }
+
+    /// Makes the data file of a generation's writer that of the generation.
+    fn adopt(&mut self, server: u8, file: File, is_torn: bool) {
+        let Some(at) = self.backing.spilled.remove(&file) else { return };
+        if self.backing.data.contains_key(&file) {
+            return;
+        }
+        let at = if is_torn && !is_planted("torn-not-copied") {
+            let bytes = self.backing.files[at].bytes.map(|(bytes, _)| bytes);
+            self.backing.files.push(OnDisk { file, bytes: bytes.map(|bytes| (bytes, server)), synced: bytes });
+            self.backing.files.len() - 1
+        } else {
+            at
+        };
+        self.backing.data.insert(file, at);
     }
 
     fn give_up(&mut self, mount: u8) {
         let at = usize::from(mount);
-        let Some(Job::Putting(Writing { ino, step, .. })) = self.mounts[at].job.take() else { return };
+        let Some(Job::Putting(Writing { ino, step, spilled, .. })) = self.mounts[at].job.take() else { return };
         let (id, Some(inode)) = (self.mounts[at].id, self.inode(ino)) else { return };
         let edit = |edit| Step::Inode(InodeEdit { ino, edit });
         // What was synced is the file. Without that it is the earlier generation.
-        let sync = (step == 3).then(|| edit(Edit::Sync(id, written(inode.reserved), true)));
+        let sync = (step == 3).then(|| edit(Edit::Sync(id, written(inode.reserved, spilled), true)));
         let steps = sync.into_iter().chain([edit(Edit::Settle(id))]).collect();
         let (sequence, request) = Sequence::begin(steps).expect("steps");
         self.mounts[at].job = Some(Job::Running(sequence, request, None));
@@ -526,7 +601,7 @@ impl World {
                     }
                 };
                 self.bytes = self.bytes.wrapping_add(4);
-                writing = Some(Writing { ino, bytes: self.bytes, step: 0 });
+                writing = Some(Writing { ino, bytes: self.bytes, step: 0, spilled: 0 });
                 steps.push(Step::Inode(InodeEdit { ino, edit: Edit::Open(id) }));
                 steps.push(held.mark(NAMES[name], ino));
                 steps
@@ -597,22 +672,30 @@ impl World {
         let id = self.mounts[at].id;
         // The mount knows the generation that it was given. It has none if it was thought dead and another was given one since.
         let Some(inode) = self.inode(writing.ino).filter(|inode| inode.writer == Some(id)) else { return };
-        let Writing { ino, bytes, step } = writing;
+        let Writing { ino, step, spilled, .. } = writing;
         let generation = inode.reserved;
         let edit = |edit| Step::Inode(InodeEdit { ino, edit });
         let next = Writing { step: step + 1, ..writing };
-        let (chunk, steps) = match step {
-            0 | 1 => (Some((u32::from(step), bytes + step)), Vec::new()),
-            2 => (None, vec![edit(Edit::Begin(id, written(generation)))]),
-            3 => (Some((0, bytes + 2)), Vec::new()),
-            _ => (None, vec![edit(Edit::Sync(id, written(generation), true)), edit(Edit::Settle(id))]),
+        let steps = match step {
+            2 => vec![edit(Edit::Begin(id, written(generation, spilled)))],
+            _ => vec![edit(Edit::Sync(id, written(generation, spilled), true)), edit(Edit::Settle(id))],
         };
-        match chunk {
+        match writing.chunk() {
+            Some((index, bytes)) if spilled & 1 << index != 0 => {
+                let file = self.backing.spill((ino, generation));
+                self.backing.files[file].bytes[index as usize] = (Some(bytes), writer(mount));
+                self.mounts[at].job = Some(Job::Putting(next));
+            }
             Some((index, bytes)) => {
                 let is_put = self.put(Key::Chunk(ino, generation, index), bytes);
                 self.mounts[at].job = is_put.then_some(Job::Putting(next));
             }
             None => {
+                if let Some(&file) = self.backing.spilled.get(&(ino, generation))
+                    && !is_planted("spill-not-synced")
+                {
+                    self.backing.files[file].sync(writer(mount));
+                }
                 let (sequence, request) = Sequence::begin(steps).expect("steps");
                 self.mounts[at].job = Some(Job::Running(sequence, request, (step == 2).then_some(next)));
             }
@@ -625,28 +708,28 @@ impl World {
         match self.mounts[at].job.take() {
             Some(Job::Running(_, request @ Request::Cas { .. }, _)) => self.late.push(Late::Request(request)),
             Some(Job::Acquiring(_, _, request @ Request::Cas { .. })) => self.late.push(Late::Request(request)),
-            Some(Job::Putting(Writing { ino, bytes, step: step @ (0 | 1 | 3) })) => {
-                let Some(inode) = self.inode(ino).filter(|inode| inode.writer == Some(self.mounts[at].id)) else {
+            Some(Job::Putting(writing)) => {
+                let Some(inode) = self.inode(writing.ino).filter(|inode| inode.writer == Some(self.mounts[at].id))
+                else {
                     return;
                 };
-                let (index, bytes) = if step == 3 { (0, bytes + 2) } else { (u32::from(step), bytes + step) };
-                self.late.push(Late::Chunk(Key::Chunk(ino, inode.reserved, index), bytes));
+                let file = (writing.ino, inode.reserved);
+                if let Some((index, bytes)) = writing.chunk() {
+                    self.late.push(Late::Chunk(Key::Chunk(file.0, file.1, index), bytes));
+                    let opened = self.backing.spilled.get(&file);
+                    self.late.extend(opened.map(|&at| Late::Spill(at, index, bytes, writer(mount))));
+                }
             }
             _ => {}
         }
+        self.backing.lose_unsynced(writer(mount));
     }
 
     fn kill_server(&mut self, server: u8) {
         let killed = &mut self.servers[usize::from(server)];
         killed.is_alive = false;
         (killed.work, killed.drains) = (None, BTreeMap::new());
-        for file in &mut self.backing.files {
-            for (bytes, synced) in file.bytes.iter_mut().zip(file.synced) {
-                if bytes.1 == server {
-                    bytes.0 = synced;
-                }
-            }
-        }
+        self.backing.lose_unsynced(server);
     }
 
     fn stage(&mut self, server: u8) {
@@ -678,6 +761,9 @@ impl World {
             Need::Store(request) => Told::Store(self.answer(request)),
             Need::Disk(disk) => Told::Disk(self.change(server, disk)),
             Need::Freeze(ino, inode) => {
+                if inode.is_spilled {
+                    self.adopt(server, (*ino, inode.generation), inode.is_torn);
+                }
                 let (epoch, waiting) = freezing.waiting();
                 if let Some(&target) = waiting.first() {
                     self.freeze(target, *ino, inode);
@@ -688,7 +774,9 @@ impl World {
                     return;
                 }
                 let file = (*ino, inode.generation);
-                let bytes = [self.chunk(file, 0), self.chunk(file, 1)];
+                let bytes = [0, 1].map(|index| self.stored(file, inode, index));
+                let apart = (0..2).filter(|&index| !is_mapped(inode, index)).map(|index| 1 << index).sum();
+                self.apart.entry(file).or_insert(apart);
                 let is_there = bytes.iter().any(Option::is_some);
                 if is_there && *self.frozen.entry(file).or_insert(bytes) != bytes {
                     self.violation = Some("a generation was frozen twice, with other bytes");
@@ -704,7 +792,7 @@ impl World {
     /// A server answers FREEZE, and has slices to write: of the chunks that it is primary of.
     fn freeze(&mut self, server: u8, ino: Ino, inode: &Inode) {
         let epoch = self.servers[usize::from(server)].epoch;
-        let own = (0..2).filter(|&index| !inode.map.is_empty() && self.primary(epoch, index) == server);
+        let own = (0..2).filter(|&index| is_mapped(inode, index) && self.primary(epoch, index) == server);
         let own: Vec<u32> = own.collect();
         let stored = self.keys.get(&Key::Persisted(ino, inode.generation, server));
         let stored = stored.map_or(Ranges::default(), |(_, value)| Ranges::decode(value).expect("ranges"));
@@ -745,7 +833,9 @@ impl World {
                 for server in &mut self.servers {
                     persist(&mut server.finals, &self.frozen, (*ino, below.unwrap_or(reserved)));
                 }
-                backing.data.retain(|file, _| file.0 != *ino || below.is_some_and(|below| file.1 >= below));
+                for files in [&mut backing.data, &mut backing.spilled] {
+                    files.retain(|file, _| file.0 != *ino || below.is_some_and(|below| file.1 >= below));
+                }
                 return DiskAnswer::Done(0);
             }
             _ => {}
@@ -791,6 +881,9 @@ impl World {
         };
         for (file, frozen) in &self.frozen {
             for (index, bytes) in (0..).zip(frozen) {
+                if self.apart.get(file).is_some_and(|apart| apart & 1 << index != 0) {
+                    continue;
+                }
                 let stored = self.chunk(*file, index);
                 check(stored.is_none() || stored == *bytes, "a frozen chunk changed");
             }
@@ -807,6 +900,13 @@ impl World {
             let &Key::Inode(ino) = key else { continue };
             let inode = Inode::decode(value).expect("an inode");
             let file = (ino, inode.generation);
+            let has = |index: u32| {
+                let at = self.backing.data.get(&file).or(self.backing.spilled.get(&file));
+                at.is_some_and(|&at| self.backing.files[at].bytes[index as usize].0.is_some())
+            };
+            let is_unused = inode.is_unlinked && inode.writer.is_none();
+            let is_lost = |index| inode.is_spilled && !is_mapped(&inode, index) && !has(index);
+            check(is_unused || !(0..2).any(is_lost), "a chunk of a data file is gone");
             for run in &inode.map {
                 for index in run.first..run.end() {
                     let is_in_memory = self.chunk(file, index).is_some();
@@ -814,7 +914,6 @@ impl World {
                     let frozen = self.frozen.get(&file).copied().unwrap_or_default();
                     let is_there = on_disk.is_some_and(|file| file.synced[index as usize] == frozen[index as usize]);
                     let is_safe = inode.state == State::Persisted && is_there;
-                    let is_unused = inode.is_unlinked && inode.writer.is_none();
                     check(is_in_memory || is_safe || is_unused, "a dirty chunk was evicted");
                 }
             }
@@ -854,6 +953,17 @@ impl World {
     }
 }
 
+impl Writing {
+    /// Returns the chunk that is written next, and its bytes.
+    fn chunk(self) -> Option<(u32, u8)> {
+        match self.step {
+            0 | 1 => Some((u32::from(self.step), self.bytes + self.step)),
+            3 => Some((0, self.bytes + 2)),
+            _ => None,
+        }
+    }
+}
+
 impl OnDisk {
     fn sync(&mut self, server: u8) {
         for (synced, (bytes, by)) in self.synced.iter_mut().zip(self.bytes) {
@@ -865,6 +975,27 @@ impl OnDisk {
 }
 
 impl Backing {
+    /// Opens the data file of a generation's writer.
+    fn spill(&mut self, file: File) -> usize {
+        let next = self.files.len();
+        let at = *self.spilled.entry(file).or_insert(next);
+        if at == next {
+            self.files.push(OnDisk { file, bytes: [(None, 0); 2], synced: [None; 2] });
+        }
+        at
+    }
+
+    /// Has a server or mount die with its machine: what it wrote and did not sync is lost.
+    fn lose_unsynced(&mut self, writer: u8) {
+        for file in &mut self.files {
+            for (bytes, synced) in file.bytes.iter_mut().zip(file.synced) {
+                if bytes.1 == writer {
+                    bytes.0 = synced;
+                }
+            }
+        }
+    }
+
     fn create(&mut self, file: File) -> usize {
         let next = self.files.len();
         let at = *self.data.entry(file).or_insert(next);

@@ -18,10 +18,17 @@ const ALL: &[Operation] = &[
 ];
 
 /// Two mounts that do anything to two names, of which any may die, with a server.
-const LARGE: Shape = Shape { operations: 5, dead_mounts: 2, loses_server: true, room: None, choices: ALL };
+const LARGE: Shape =
+    Shape { operations: 5, dead_mounts: 2, loses_server: true, room: None, spills: false, choices: ALL };
 
 /// The same with room for a file and a half.
 const TIGHT: Shape = Shape { room: Some(3), ..LARGE };
+
+/// The same, with mounts that write to the backing what servers have no room for.
+const SPILLING: Shape = Shape { spills: true, ..TIGHT };
+
+/// One file that spills.
+const SPILLED: Shape = Shape { room: Some(1), spills: true, ..WRITTEN };
 
 /// One file that comes and goes.
 const ONE: Shape = Shape { operations: 4, choices: &[Operation::Write(0), Operation::Unlink(0)], ..LARGE };
@@ -30,8 +37,7 @@ const ONE: Shape = Shape { operations: 4, choices: &[Operation::Write(0), Operat
 const WRITTEN: Shape = Shape { operations: 2, choices: &[Operation::Write(0)], ..LARGE };
 
 /// One file, written once by each mount.
-const SMALL: Shape =
-    Shape { operations: 1, dead_mounts: 1, loses_server: true, room: None, choices: &[Operation::Write(0)] };
+const SMALL: Shape = Shape { operations: 1, dead_mounts: 1, choices: &[Operation::Write(0)], ..LARGE };
 
 /// All states of a small world.
 struct Explored(Shape);
@@ -92,7 +98,7 @@ fn walk(shape: &Shape, seed: u64, steps: u32) -> World {
 /// Lets mounts end, and agents and servers go on, without new operations and losses. Returns whether the backing shows all.
 fn settle(world: &mut World, seed: u64) -> bool {
     let mut dice = Dice(seed);
-    let shape = Shape { operations: 0, dead_mounts: 0, loses_server: false, room: None, choices: &[] };
+    let shape = Shape { operations: 0, dead_mounts: 0, loses_server: false, choices: &[], ..LARGE };
     // A server that was killed is removed.
     let losing = Shape { loses_server: true, ..shape.clone() };
     let is_dead = |action: &Action| matches!(action, Action::Remove(at) if world.is_dead(*at));
@@ -141,6 +147,11 @@ fn writers_that_wait_for_room_end_persisted() {
 }
 
 #[test]
+fn writers_that_spill_end_persisted() {
+    end_persisted(&SPILLING);
+}
+
+#[test]
 fn small_worlds_lose_no_bytes() {
     let checker = Explored(SMALL).checker().threads(2).target_state_count(40_000).spawn_bfs().join();
     let violation = checker.discovery("safe").and_then(|path| path.last_state().violation());
@@ -167,9 +178,11 @@ fn walks_find_planted_faults() {
         "freeze-not-all",
         "no-fence",
         "thawed",
+        "spill-not-synced",
+        "torn-not-copied",
     ] {
         faults::plant(fault);
-        let shapes = [&LARGE, &ONE, &WRITTEN];
+        let shapes = [&LARGE, &ONE, &WRITTEN, &SPILLED];
         let shape = |seed: u64| shapes[seed as usize % shapes.len()];
         let found = |seed: u64| walk(shape(seed), seed, 400).violation().map(|violation| (seed, violation));
         let found = (0..6000).find_map(found);

@@ -86,6 +86,7 @@ fn inode(name: &[u8], kind: Kind) -> Inode {
         state: State::Frozen,
         is_torn: false,
         is_unlinked: false,
+        is_spilled: false,
         mode: 0o644,
         chunk_bits: 16,
         owner: 0,

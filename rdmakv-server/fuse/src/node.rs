@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use rdmakv_client::{Error as ClientError, Stored, Ticket};
-use rdmakv_proto::files::{Generation, Ino, Inode, Key, MAX_CHUNKS, MountId, Ranges, Run, State, Time};
+use rdmakv_proto::files::{Generation, Ino, Inode, Key, MAX_CHUNKS, MAX_RUNS, MountId, Ranges, Run, State, Time};
 use rustix::io::Errno;
 
 use crate::backing::Backing;
@@ -20,6 +20,7 @@ use crate::inode::{Edit, Written};
 use crate::map::Map;
 use crate::names::Step;
 use crate::ranges::{Buffered, Flush};
+use crate::spill::{Room, Spilled};
 
 /// Chunks under way at most, of one file.
 const WINDOW: usize = 16;
@@ -35,6 +36,8 @@ pub(crate) struct Stores {
     pub(crate) mount: MountId,
     /// Bytes of chunks in buffers, for each open file.
     pub(crate) buffered: u64,
+    /// Whether the servers take chunks.
+    pub(crate) room: Room,
 }
 
 /// An open file.
@@ -84,6 +87,8 @@ struct Writing {
     /// Chunks that are stored, or on their way.
     map: Map,
     modified: Time,
+    /// Chunks that the servers had no room for. Each stays there in this generation.
+    spilled: Option<Spilled>,
     /// Something is to be synced.
     is_dirty: bool,
     /// Chunks that no longer belong to the file, once a sync has told so.
@@ -99,6 +104,8 @@ struct Writing {
 enum Source {
     Hole,
     Chunk(Generation, u64),
+    /// The data file of this mount, which writes the file.
+    Spilled(u64),
     /// The data file of a generation on the backing.
     Disk(Generation, u64),
 }
@@ -107,7 +114,7 @@ impl Source {
     fn length(self) -> u64 {
         match self {
             Self::Hole => 0,
-            Self::Chunk(_, length) | Self::Disk(_, length) => length,
+            Self::Chunk(_, length) | Self::Spilled(length) | Self::Disk(_, length) => length,
         }
     }
 }
@@ -222,6 +229,7 @@ impl Node {
             size: inode.size,
             map: Map::default(),
             modified: inode.modified,
+            spilled: None,
             is_dirty: false,
             removed: BTreeSet::new(),
             failed: None,
@@ -289,7 +297,7 @@ impl Node {
         let is_shorter = self.writing.as_ref().is_some_and(|writing| size < writing.size);
         if is_shorter {
             // A chunk of this generation that stays in part is stored anew, shorter.
-            let is_stored = self.writing.as_ref().is_some_and(|writing| writing.map.get(last).is_some());
+            let is_stored = self.writing.as_ref().is_some_and(|writing| writing.has(last));
             if part > 0 && (is_stored || self.chunks.contains_key(&last)) {
                 self.make_room(stores, last)?;
                 let chunk = self.chunk(last);
@@ -305,6 +313,7 @@ impl Node {
                 let gone = writing.map.chunks().map(|(index, _)| index).filter(|&index| index >= kept);
                 writing.removed.extend(gone.collect::<Vec<_>>());
                 writing.map.truncate(kept);
+                writing.spilled.iter_mut().for_each(|spilled| spilled.truncate(kept, size));
                 writing.limit = writing.limit.min(size);
             }
         }
@@ -361,12 +370,18 @@ impl Node {
             self.copy_rest(stores)?;
         }
         if changes {
-            self.fill_holes(stores)?;
+            self.shorten_map(stores)?;
         }
         self.finish_puts(stores, 0)?;
         let Some(writing) = &mut self.writing else { return Ok(()) };
+        if let Some(spilled) = &mut writing.spilled {
+            let synced = spilled.sync();
+            // What the disk lost is not written again by another sync.
+            writing.failed = synced.as_ref().err().filter(|error| !error.may_pass()).cloned();
+            synced?;
+        }
         let (mount, earlier) = (stores.mount, self.inode.clone());
-        let written = Written { size: writing.size, map: writing.map.runs().to_vec(), modified: writing.modified };
+        let written = writing.written();
         if begins {
             if let Some(mark) = mark {
                 stores.cluster.run(vec![mark])?;
@@ -465,9 +480,7 @@ impl Node {
             return Err(Error::new(Errno::BADF, why));
         };
         if writing.has_begun && !writing.is_open {
-            let map = writing.map.runs().to_vec();
-            let written = Written { size: writing.size, map, modified: writing.modified };
-            stores.cluster.edit(self.ino, Edit::Sync(stores.mount, written, false))?;
+            stores.cluster.edit(self.ino, Edit::Sync(stores.mount, writing.written(), false))?;
             writing.is_open = true;
         }
         Ok(())
@@ -482,6 +495,9 @@ impl Node {
                 if let Some(generation) = writing.map.get(index) {
                     return Source::Chunk(generation, within(writing.size));
                 }
+                if writing.has(index) {
+                    return Source::Spilled(within(writing.size));
+                }
                 if writing.has_begun { 0 } else { writing.limit }
             }
             None => self.inode.size,
@@ -490,7 +506,9 @@ impl Node {
         match Map::new(&self.inode.map).get(index) {
             _ if length == 0 => Source::Hole,
             Some(generation) => Source::Chunk(generation, length),
-            None if self.inode.state == State::Persisted => Source::Disk(self.inode.generation, length),
+            None if self.inode.state == State::Persisted || self.inode.is_spilled => {
+                Source::Disk(self.inode.generation, length)
+            }
             None => Source::Hole,
         }
     }
@@ -553,6 +571,7 @@ impl Node {
             let bytes = match source {
                 Source::Hole => Vec::new(),
                 Source::Disk(generation, length) => self.disk(stores, index, generation, length)?,
+                Source::Spilled(length) => self.spilled(index, length)?,
                 Source::Chunk(generation, length) => match values.next().flatten() {
                     Some(value) => {
                         let mut bytes = value.into_vec();
@@ -590,6 +609,12 @@ impl Node {
         })
     }
 
+    fn spilled(&self, index: u32, length: u64) -> Result<Vec<u8>> {
+        let offset = u64::from(index) << self.inode.chunk_bits;
+        let spilled = self.writing.as_ref().and_then(|writing| writing.spilled.as_ref());
+        spilled.map_or(Ok(Vec::new()), |spilled| spilled.read(offset, length))
+    }
+
     /// Stores a chunk, if it is dirty.
     fn send(&mut self, stores: &mut Stores, index: u32) -> Result<()> {
         if self.chunks.get(&index).is_some_and(|chunk| chunk.state.flush() == Flush::Fetch) {
@@ -607,6 +632,10 @@ impl Node {
         if chunk.bytes.len() < length {
             chunk.bytes.resize(length, 0);
         }
+        if self.writing.as_ref().is_some_and(|writing| writing.spills(stores, index)) {
+            return self.spill(stores, index);
+        }
+        let Some(chunk) = self.chunks.get_mut(&index) else { return Ok(()) };
         let ticket = stores.cluster.put(&Key::Chunk(self.ino, generation, index), &chunk.bytes[..length])?;
         let taken = chunk.state.take_dirty();
         chunk.dirty_since = None;
@@ -618,6 +647,17 @@ impl Node {
         Ok(())
     }
 
+    /// Stores a chunk in the data file, whose buffer has all of it.
+    fn spill(&mut self, stores: &Stores, index: u32) -> Result<()> {
+        let (Some(chunk), Some(writing)) = (self.chunks.get_mut(&index), &mut self.writing) else { return Ok(()) };
+        let Flush::Whole(length) = chunk.state.flush() else { return Ok(()) };
+        let length = (length as usize).min(chunk.bytes.len());
+        writing.spill(stores, (self.ino, self.inode.chunk_bits), (index, &chunk.bytes[..length]))?;
+        chunk.state.take_dirty();
+        chunk.dirty_since = None;
+        Ok(())
+    }
+
     /// Waits until at most so many chunks are under way.
     fn finish_puts(&mut self, stores: &mut Stores, left: usize) -> Result<()> {
         while self.puts.len() > left || self.puts.front().is_some_and(|put| stores.cluster.is_done(&put.ticket)) {
@@ -625,6 +665,7 @@ impl Node {
             let outcome = stores.cluster.wait(put.ticket);
             let chunk = self.chunks.get_mut(&put.index);
             let Err(error) = outcome else {
+                stores.room.stored();
                 if let Some(chunk) = chunk {
                     chunk.puts = chunk.puts.saturating_sub(1);
                 }
@@ -646,6 +687,13 @@ impl Node {
             let is_gone = !is_copy && !self.chunks.contains_key(&put.index) && writing.map.get(put.index).is_some();
             if is_unknown || is_gone {
                 writing.failed = Some(error.clone());
+            } else if error.may_pass() {
+                stores.room.refused(Instant::now());
+                // Copies are made again by the next try of the sync.
+                if !is_copy && writing.spills(stores, put.index) {
+                    self.spill(stores, put.index)?;
+                    continue;
+                }
             }
             return Err(error);
         }
@@ -678,7 +726,7 @@ impl Node {
         let Some(writing) = &self.writing else { return Ok(()) };
         let (generation, end) = (writing.generation, writing.limit.div_ceil(self.inode.chunk_size()) as u32);
         let is_left = |node: &Self, index: u32| {
-            let is_stored = node.writing.as_ref().is_some_and(|writing| writing.map.get(index).is_some());
+            let is_stored = node.writing.as_ref().is_some_and(|writing| writing.has(index));
             !is_stored && node.source(index) != Source::Hole
         };
         let left: Vec<u32> = (0..end).filter(|&index| is_left(self, index)).collect();
@@ -689,6 +737,11 @@ impl Node {
                     continue;
                 }
                 self.finish_puts(stores, WINDOW - 1)?;
+                let place = (self.ino, self.inode.chunk_bits);
+                if let Some(writing) = self.writing.as_mut().filter(|writing| writing.spills(stores, index)) {
+                    writing.spill(stores, place, (index, &bytes))?;
+                    continue;
+                }
                 let ticket = stores.cluster.put(&Key::Chunk(self.ino, generation, index), &bytes)?;
                 self.puts.push_back(Put { index, ticket, taken: Ranges::default() });
                 if let Some(writing) = &mut self.writing {
@@ -699,9 +752,36 @@ impl Node {
         Ok(())
     }
 
-    /// Stores chunks of zeros in place of holes, if the map has too many runs.
-    fn fill_holes(&mut self, stores: &mut Stores) -> Result<()> {
+    /// Makes the map short enough for an inode.
+    fn shorten_map(&mut self, stores: &mut Stores) -> Result<()> {
         let Some(writing) = self.writing.as_ref().filter(|writing| !writing.map.fits()) else { return Ok(()) };
+        // Chunks that are not in the map may be in the data file.
+        if writing.spilled.is_some() || stores.room.spills(Instant::now()) {
+            self.spill_runs(stores)
+        } else {
+            self.fill_holes(stores)
+        }
+    }
+
+    /// Moves the chunks of the shortest runs to the data file.
+    fn spill_runs(&mut self, stores: &mut Stores) -> Result<()> {
+        self.finish_puts(stores, 0)?;
+        let mut runs = self.writing.as_ref().map_or_else(Vec::new, |writing| writing.map.runs().to_vec());
+        runs.sort_unstable_by_key(|run| run.count);
+        let many = runs.len().saturating_sub(MAX_RUNS);
+        let place = (self.ino, self.inode.chunk_bits);
+        for index in runs[..many].iter().flat_map(|run| run.first..run.end()) {
+            for (index, bytes) in self.fetch(stores, &[index])? {
+                let Some(writing) = &mut self.writing else { return Ok(()) };
+                writing.spill(stores, place, (index, &bytes))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores chunks of zeros in place of holes.
+    fn fill_holes(&mut self, stores: &mut Stores) -> Result<()> {
+        let Some(writing) = &self.writing else { return Ok(()) };
         let generation = writing.generation;
         let end = writing.map.runs().last().map_or(0, Run::end);
         let holes: Vec<u32> = (0..end).filter(|&index| writing.map.get(index).is_none()).collect();
@@ -714,6 +794,38 @@ impl Node {
             }
         }
         Ok(())
+    }
+}
+
+impl Writing {
+    /// Returns whether this generation has a chunk, in memory or in the data file.
+    fn has(&self, index: u32) -> bool {
+        self.map.get(index).is_some() || self.spilled.as_ref().is_some_and(|spilled| spilled.has(index))
+    }
+
+    /// Returns whether a chunk goes to the data file.
+    fn spills(&self, stores: &Stores, index: u32) -> bool {
+        self.spilled.as_ref().is_some_and(|spilled| spilled.has(index)) || stores.room.spills(Instant::now())
+    }
+
+    /// Stores a chunk in the data file. The one in memory goes once a sync has told so.
+    fn spill(&mut self, stores: &Stores, (ino, bits): (Ino, u8), (index, bytes): (u32, &[u8])) -> Result<()> {
+        let spilled = match &mut self.spilled {
+            Some(spilled) => spilled,
+            None => self.spilled.insert(Spilled::open(&stores.backing, ino, self.generation)?),
+        };
+        spilled.write(index, bits, bytes)?;
+        if self.map.get(index).is_some() {
+            self.map.remove(index);
+            self.removed.insert(index);
+        }
+        Ok(())
+    }
+
+    /// Returns what the next sync tells the cluster.
+    fn written(&self) -> Written {
+        let (map, is_spilled) = (self.map.runs().to_vec(), self.spilled.is_some());
+        Written { size: self.size, map, is_spilled, modified: self.modified }
     }
 }
 

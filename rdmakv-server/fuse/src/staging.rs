@@ -13,10 +13,10 @@ use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, RawDir, Timespec, Timestamps, UTIME_OMIT, chmodat, chownat, fchmod, fchown, fstat,
     fsync, ftruncate, futimens, linkat, mkdirat, openat, renameat, statat, symlinkat, unlinkat, utimensat,
 };
-use rustix::fs::{Gid, Uid};
-use rustix::io::Errno;
+use rustix::fs::{Gid, SeekFrom, Uid, seek};
+use rustix::io::{Errno, pread, pwrite};
 
-use crate::backing::{Backing, data_name};
+use crate::backing::{Backing, data_name, spill_name};
 use crate::error::{Error, Result};
 use crate::finish::{Disk, DiskAnswer, Staging};
 
@@ -25,6 +25,9 @@ const DEPTH: usize = 512;
 
 /// The name in the folder of what is to be removed.
 const GONE: &str = "gone";
+
+/// The name in the folder of the copy of a torn file.
+const TORN: &str = "torn";
 
 /// The folder of an agent that publishes.
 #[derive(Debug)]
@@ -112,6 +115,39 @@ impl Folder {
         match done {
             Ok(number) => Ok(DiskAnswer::Done(number)),
             Err(_) if self.is_gone() => Ok(DiskAnswer::Fenced),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Makes the data file of a generation's writer that of the generation, which is frozen. Its chunks in memory are written to it later.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`: it is gone. Others: the backing fails.
+    pub(crate) fn adopt(
+        &self,
+        backing: &Backing,
+        (ino, generation): (Ino, Generation),
+        is_torn: bool,
+    ) -> std::result::Result<(), Errno> {
+        let (data, from, to) = (backing.data(), spill_name(ino, generation), data_name(ino, generation));
+        let is_adopted = match statat(data, &to, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(_) => true,
+            Err(Errno::NOENT) => false,
+            Err(errno) => return Err(errno),
+        };
+        if !is_adopted && is_torn {
+            // Its writer seems dead, and may wake and write on: to the file that it has open.
+            let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+            let source = openat(data, &from, flags, Mode::empty())?;
+            let create = flags | OFlags::CREATE | OFlags::TRUNC;
+            copy(&source, &openat(&self.own, TORN, create, Mode::RUSR | Mode::WUSR)?)?;
+            renameat(&self.own, TORN, data, &to)?;
+        } else if !is_adopted {
+            renameat(data, &from, data, &to)?;
+        }
+        match unlinkat(data, &from, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => fsync(data),
             Err(errno) => Err(errno),
         }
     }
@@ -272,6 +308,39 @@ fn number_of(name: &[u8]) -> Option<u32> {
 /// Returns the number of the latest folder, or 0 without one.
 fn latest(all: &OwnedFd) -> std::result::Result<u32, Errno> {
     Ok(names(all)?.iter().filter_map(|name| number_of(name)).max().unwrap_or(0))
+}
+
+/// Copies a file, but for its holes.
+fn copy(from: &OwnedFd, to: &OwnedFd) -> std::result::Result<(), Errno> {
+    let length = fstat(from)?.st_size as u64;
+    let mut at = match seek(from, SeekFrom::Data(0)) {
+        Ok(at) => at,
+        Err(Errno::NXIO) => length,
+        Err(errno) => return Err(errno),
+    };
+    let mut buffer = vec![0; 1 << 20];
+    while at < length {
+        let end = seek(from, SeekFrom::Hole(at))?;
+        while at < end {
+            let most = (end - at).min(buffer.len() as u64) as usize;
+            let read = pread(from, &mut buffer[..most], at)?;
+            if read == 0 {
+                break;
+            }
+            let mut written = 0;
+            while written < read {
+                written += pwrite(to, &buffer[written..read], at + written as u64)?;
+            }
+            at += read as u64;
+        }
+        at = match seek(from, SeekFrom::Data(end)) {
+            Ok(next) => next,
+            Err(Errno::NXIO) => break,
+            Err(errno) => return Err(errno),
+        };
+    }
+    ftruncate(to, length)?;
+    fsync(to)
 }
 
 fn remove_below(all: &OwnedFd, number: u32) -> std::result::Result<(), Errno> {

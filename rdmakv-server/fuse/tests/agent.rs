@@ -239,6 +239,32 @@ fn a_later_agent_takes_over() {
     assert_eq!(names_on_backing(&cluster, ".rdmakv/new"), ["2"]);
 }
 
+/// A mount that seems dead goes on, and writes to the data file that the agent has taken a copy of.
+#[test]
+fn a_dead_mounts_spilled_file_stays_as_shown() {
+    let Some(cluster) = Cluster::tight(2) else { return };
+    let spill = Duration::ZERO;
+    let dead = cluster.mount_with(Settings { chunk: 64 << 10, buffered: 64 << 10, spill, ..Settings::default() });
+    let files = mount(&cluster);
+    let bytes = |seed| Dice(seed).bytes(20 << 16);
+    let mut file = dead.open("a", How::new().write().create()).unwrap();
+    file.write_at(0, &bytes(1)).unwrap();
+    file.sync().unwrap();
+    let (_, inode) = dead.look_up("a").unwrap();
+    assert!(inode.is_spilled && !inode.map.is_empty(), "{inode:?}");
+    let mut client = Client::of_cluster(&cluster.address(), Options::default()).unwrap();
+    assert!(client.delete(Key::Mount(inode.writer.unwrap()).to_string()).unwrap());
+    let mut agent = begin(&cluster);
+    settle(&mut agent, &files);
+    assert!(on_backing(&cluster, "a").unwrap() == bytes(1));
+    // Servers refuse the chunks that they have. Others are written, where nothing reads them.
+    let _ = file.write_at(0, &bytes(2));
+    assert!(on_backing(&cluster, "a").unwrap() == bytes(1));
+    let inode = files.look_up("a").unwrap().1;
+    assert!(inode.is_torn && inode.state == State::Persisted, "{inode:?}");
+    assert!(read(&files, "a") == bytes(1));
+}
+
 #[test]
 fn a_dead_mounts_file_is_shown_as_it_was_synced() {
     let Some(cluster) = Cluster::start(2) else { return };

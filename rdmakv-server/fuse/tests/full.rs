@@ -150,7 +150,8 @@ fn a_mount_serves_others_while_writes_wait() {
         return;
     }
     let Some(cluster) = Cluster::start_with(2, 48) else { return };
-    let (mounted, mut agent) = (mounted::Mounted::new(&cluster), Drains::prepare(&cluster));
+    let waits = ["--chunk", "64k", "--spill-after", "3600"];
+    let (mounted, mut agent) = (mounted::Mounted::with(&cluster, &waits), Drains::prepare(&cluster));
     std::fs::write(mounted.path("small"), b"small").unwrap();
     std::thread::scope(|scope| {
         for writer in 0..WRITERS {
@@ -183,6 +184,65 @@ fn a_mount_serves_others_while_writes_wait() {
     }
 }
 
+/// Files that are open together have more bytes than the servers have memory, and no agent runs. All the same they are written, stored, read by
+/// other mounts, and drained in the end.
+#[test]
+fn open_files_outgrow_memory() {
+    const FILES: usize = 14;
+    let Some(cluster) = Cluster::start_with(2, 48) else { return };
+    let (files, other) = (cluster.mount(), cluster.mount());
+    let mut open: Vec<_> =
+        (0..FILES).map(|file| files.open(format!("f{file}"), How::new().write().create()).unwrap()).collect();
+    for at in (0..FILE).step_by(256 << 10) {
+        for (file, open) in open.iter_mut().enumerate() {
+            open.write_at(at as u64, &bytes_of(file)[at..at + (256 << 10)]).unwrap();
+        }
+    }
+    let read = |files: &Files, file| files.open(format!("f{file}"), How::new()).unwrap().read_at(0, 1 << 30).unwrap();
+    for (file, mut open) in open.into_iter().enumerate() {
+        assert!(open.read_at(0, 1 << 30).unwrap() == bytes_of(file), "{file}, before it is synced");
+        open.sync().unwrap();
+        assert!(read(&other, file) == bytes_of(file), "{file}, synced");
+        open.close().unwrap();
+        assert!(read(&other, file) == bytes_of(file), "{file}, closed");
+    }
+    let spilled = (0..FILES).filter(|file| files.look_up(format!("f{file}")).unwrap().1.is_spilled).count();
+    assert!(spilled > 0, "the servers have less memory");
+    let mut agent = Agent::begin(&cluster.address(), cluster.backing(), Options::default()).unwrap();
+    soon("that all is drained", || agent.round().unwrap().failed.is_empty() && files.settle(Duration::ZERO).is_ok());
+    for file in 0..FILES {
+        assert!(std::fs::read(cluster.backing().join(format!("f{file}"))).unwrap() == bytes_of(file), "{file}");
+        assert!(read(&other, file) == bytes_of(file), "{file}, drained");
+    }
+    let left: Vec<_> = std::fs::read_dir(cluster.backing().join(".rdmakv/data")).unwrap().collect();
+    assert_eq!(left.len(), FILES, "{left:?}");
+}
+
+#[cfg(feature = "mount")]
+#[test]
+fn programs_write_at_once_more_than_memory() {
+    const WRITERS: usize = 20;
+    if !mounted::can_mount() {
+        return;
+    }
+    let Some(cluster) = Cluster::start_with(2, 48) else { return };
+    let (mounted, mut agent) = (mounted::Mounted::new(&cluster), Drains::prepare(&cluster));
+    agent.begin();
+    std::thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            let mounted = &mounted;
+            scope.spawn(move || std::fs::write(mounted.path(&format!("f{writer}")), bytes_of(writer)).unwrap());
+        }
+    });
+    for writer in 0..WRITERS {
+        assert!(std::fs::read(mounted.path(&format!("f{writer}"))).unwrap() == bytes_of(writer), "{writer}");
+    }
+    cluster.mount().settle(Duration::from_secs(600)).unwrap();
+    for writer in 0..WRITERS {
+        assert!(std::fs::read(cluster.backing().join(format!("f{writer}"))).unwrap() == bytes_of(writer), "{writer}");
+    }
+}
+
 #[cfg(feature = "mount")]
 #[test]
 fn programs_write_more_than_memory_holds() {
@@ -203,8 +263,8 @@ fn programs_write_more_than_memory_holds() {
 #[test]
 fn a_write_that_nothing_drains_ends_with_enospc() {
     let Some(cluster) = Cluster::start_with(2, 64) else { return };
-    let (chunk, settle, full) = (64 << 10, Duration::ZERO, Duration::from_secs(1));
-    let files = cluster.mount_with(Settings { chunk, settle, full, ..Settings::default() });
+    let (chunk, settle, full, spill) = (64 << 10, Duration::ZERO, Duration::from_secs(1), Duration::MAX);
+    let files = cluster.mount_with(Settings { chunk, settle, full, spill, ..Settings::default() });
     let refused =
         (0..32).find_map(|file| write(&files, &format!("f{file}"), &bytes_of(file)).err().map(|why| (file, why)));
     let (written, why) = refused.expect("the servers have less memory");

@@ -233,13 +233,24 @@ fn a_settled_file_is_frozen_and_begins_anew() {
     frozen(2);
 }
 
-/// Compares one file with a plain vector: writes, reads, truncates, syncs, reopens, renames, and reads of another mount.
 #[test]
 fn a_file_is_as_a_plain_one() {
     let Some(cluster) = Cluster::start(2) else { return };
+    is_as_a_plain_one(&cluster, Settings::default().spill);
+}
+
+/// The same where servers have room for some chunks, later for none: others go to the backing.
+#[test]
+fn a_file_that_spills_is_as_a_plain_one() {
+    let Some(cluster) = Cluster::tight(2) else { return };
+    is_as_a_plain_one(&cluster, Duration::ZERO);
+}
+
+/// Compares one file with a plain vector: writes, reads, truncates, syncs, reopens, renames, and reads of another mount.
+fn is_as_a_plain_one(cluster: &Cluster, spill: Duration) {
     let number = |name: &str, other: u64| std::env::var(name).map_or(other, |text| text.parse().expect("a number"));
     let (steps, seed) = (number("RDMAKV_FSX", 600), number("RDMAKV_SEED", 5));
-    let settings = Settings { settle: Duration::from_millis(50), chunk: 64 << 10, ..Settings::default() };
+    let settings = Settings { settle: Duration::from_millis(50), chunk: 64 << 10, spill, ..Settings::default() };
     let (files, other) = (cluster.mount_with(settings), cluster.mount());
     let mut dice = Dice(seed);
     let mut plain: Vec<u8> = Vec::new();

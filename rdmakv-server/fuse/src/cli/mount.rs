@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use clap::Args;
 use rdmakv_client::Cluster;
@@ -41,6 +42,9 @@ pub(super) struct Flags {
     /// Bytes of a chunk of new files, a power of two from 64k to 8m; servers need a larger -I for more than 512k
     #[arg(long, value_name = "BYTES", default_value = "512k", value_parser = bytes)]
     chunk: u64,
+    /// How long servers refuse all chunks for want of room before chunks go to the backing directory at once
+    #[arg(long, value_name = "SECONDS", default_value_t = 1)]
+    spill_after: u64,
     /// Refuse all changes
     #[arg(long)]
     read_only: bool,
@@ -60,7 +64,8 @@ pub(super) fn run(cluster: &Cluster, flags: &Flags) -> Result<(), Failure> {
         let _ = rustix::process::setsid();
     }
     mount::check(&flags.at)?;
-    let settings = Settings { chunk: flags.chunk, ..Settings::default() };
+    let spill = Duration::from_secs(flags.spill_after);
+    let settings = Settings { chunk: flags.chunk, spill, ..Settings::default() };
     let files = Files::mount(cluster, &flags.backing, settings)?;
     mount::serve(&files, &flags.at, flags.read_only, || {
         // Where standard output is closed, it serves all the same.

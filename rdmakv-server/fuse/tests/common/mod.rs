@@ -56,8 +56,9 @@ pub(crate) struct Cluster {
     etcd: Members,
     pub(crate) ports: Vec<u16>,
     servers: Vec<Option<Process>>,
-    /// Memory of each server, in MiB.
+    /// Memory of each server, in MiB, and the percentage of it that dirty chunks may take.
     memory: u32,
+    dirty_limit: u8,
     /// Those that repair what killed servers had; none where no server returns.
     agents: Vec<Option<Child>>,
     backing: tempfile::TempDir,
@@ -76,15 +77,27 @@ impl Cluster {
 
     /// The same, with this policy of chunks.
     pub(crate) fn start_as(count: usize, memory: u32, of_chunks: Policy) -> Option<Self> {
-        Self::with(count, memory, (of_chunks, Policy::Copies(2)), false)
+        Self::with(count, (memory, 70), (of_chunks, Policy::Copies(2)), false)
+    }
+
+    /// Starts servers that have room for some dirty chunks only: 655 KiB each.
+    pub(crate) fn tight(count: usize) -> Option<Self> {
+        Self::with(count, (64, 1), (Policy::Copies(2), Policy::Copies(2)), false)
     }
 
     /// Starts servers with a policy, and with agents, so that killed servers may return.
-    pub(crate) fn repaired(count: usize, policy: Policy) -> Option<Self> {
-        Self::with(count, 512, (policy, policy), true)
+    ///
+    /// Dirty chunks may take so many percent of their memory, 512 MiB.
+    pub(crate) fn repaired(count: usize, policy: Policy, dirty_limit: u8) -> Option<Self> {
+        Self::with(count, (512, dirty_limit), (policy, policy), true)
     }
 
-    fn with(count: usize, memory: u32, (of_chunks, of_others): (Policy, Policy), has_agents: bool) -> Option<Self> {
+    fn with(
+        count: usize,
+        (memory, dirty_limit): (u32, u8),
+        (of_chunks, of_others): (Policy, Policy),
+        has_agents: bool,
+    ) -> Option<Self> {
         let etcd = Members::start(1)?;
         let mut config = Config::with_lease(7, 1000).unwrap();
         for prefix in ["c/", "d/", "i/", "m/", "n/", "p/"] {
@@ -98,7 +111,7 @@ impl Cluster {
         drop(listeners);
         let backing = tempfile::tempdir().unwrap();
         let (servers, agents) = ((0..count).map(|_| None).collect(), Vec::new());
-        let mut this = Self { etcd, ports, servers, memory, agents, backing };
+        let mut this = Self { etcd, ports, servers, memory, dirty_limit, agents, backing };
         (0..count).for_each(|at| this.run(at));
         if has_agents {
             this.agents = (0..count).map(|at| Some(this.agent(at))).collect();
@@ -109,9 +122,10 @@ impl Cluster {
 
     pub(crate) fn run(&mut self, at: usize) {
         let (port, urls, memory) = (self.ports[at].to_string(), self.urls(), self.memory.to_string());
+        let limit = self.dirty_limit.to_string();
         let address = self.name(at);
         let arguments = ["rdmakv-server", "-p", &port, "-l", "127.0.0.1", "-t", "2", "-m", &memory, "--etcd", &urls];
-        let arguments = [&arguments[..], &["--advertise", &address, "--agent", "no"]].concat();
+        let arguments = [&arguments[..], &["--advertise", &address, "--agent", "no", "--dirty-limit", &limit]].concat();
         let mut process = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "common::serve", "--nocapture", "--include-ignored"])
             .env(SERVE, arguments.join("\n"))

@@ -71,6 +71,8 @@ pub struct Inode {
     pub is_torn: bool,
     /// It has no name any more.
     pub is_unlinked: bool,
+    /// Memory had no room for all of its generation. Chunks that are not in the map are in the generation's data file, if it has them.
+    pub is_spilled: bool,
     /// Permissions: 12 bits.
     pub mode: u16,
     /// Binary logarithm of a chunk's bytes, 16 to 23.
@@ -134,6 +136,7 @@ impl Inode {
         let has_target = !self.target.is_empty() && self.target.len() <= MAX_TARGET && !self.target.contains(&0);
         check(if self.kind == Kind::Link { has_target } else { self.target.is_empty() }, "target")?;
         check((is_file || self.map.is_empty()) && self.map.len() <= MAX_RUNS, "map")?;
+        check(is_file || !self.is_spilled, "marks")?;
         let mut before: Option<Run> = None;
         for run in &self.map {
             let follows = before.is_none_or(|before| {
@@ -155,7 +158,7 @@ impl Inode {
             State::Frozen => 3,
             State::Persisted => 4,
         };
-        let marks = u8::from(self.is_torn) | u8::from(self.is_unlinked) << 1;
+        let marks = u8::from(self.is_torn) | u8::from(self.is_unlinked) << 1 | u8::from(self.is_spilled) << 2;
         let mut out = vec![VERSION, kind(self.kind), state, marks];
         out.extend(self.mode.to_le_bytes());
         out.extend([self.chunk_bits, 0]);
@@ -200,7 +203,7 @@ impl Inode {
             _ => return Err(FilesError::Field("state")),
         };
         let marks = reader.u8()?;
-        check(marks < 4, "marks")?;
+        check(marks < 8, "marks")?;
         let (mode, chunk_bits) = (reader.u16()?, reader.u8()?);
         reader.zeros(1)?;
         let (owner, group, size) = (reader.u32()?, reader.u32()?, reader.u64()?);
@@ -226,6 +229,7 @@ impl Inode {
             state,
             is_torn: marks & 1 != 0,
             is_unlinked: marks & 2 != 0,
+            is_spilled: marks & 4 != 0,
             mode,
             chunk_bits,
             owner,
@@ -261,6 +265,7 @@ mod tests {
             state: State::Open,
             is_torn: false,
             is_unlinked: true,
+            is_spilled: true,
             mode: 0o644,
             chunk_bits: 16,
             owner: 1000,
