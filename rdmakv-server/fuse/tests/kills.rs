@@ -125,18 +125,20 @@ fn run(seed: u64, operations: u64, kills: u64, dirty_limit: u8) {
     let places = mounts.iter().map(place).collect();
     let backing = cluster.backing().to_owned();
     let files = cluster.mount();
-    let shared = Shared { places, plain: plain.path(), backing: &backing, files, done: AtomicU64::new(0) };
+    let shared = Shared { places, plain: plain.path(), backing: &backing, done: AtomicU64::new(0) };
     let agent = agent(&cluster);
     let (mut dice, begun, apart) = (Dice(seed), Instant::now(), Barrier::new(PROGRAMS + 1));
     let processes = std::thread::scope(|scope| {
         let start = |number| {
-            let (program, apart) = (Program::new(&shared, number, seed), &apart);
+            let (program, apart) = (Program::new(&shared, files.clone(), number, seed), &apart);
             scope.spawn(move || {
                 apart.wait();
                 program.run(operations / PROGRAMS as u64);
             })
         };
         let programs: Vec<_> = (0..PROGRAMS).map(start).collect();
+        // It is used and closed where its connections are opened.
+        drop(files);
         keep_descriptors_apart();
         apart.wait();
         let files = cluster.mount();

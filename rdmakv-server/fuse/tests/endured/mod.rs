@@ -41,7 +41,6 @@ pub(crate) struct Shared<'a> {
     pub(crate) places: Vec<Place>,
     pub(crate) plain: &'a Path,
     pub(crate) backing: &'a Path,
-    pub(crate) files: Files,
     /// Operations that were done.
     pub(crate) done: AtomicU64,
 }
@@ -95,6 +94,8 @@ type Outcome = Result<Vec<u8>, i32>;
 /// A program.
 pub(crate) struct Program<'a> {
     shared: &'a Shared<'a>,
+    /// A mount for looking. The last program closes it.
+    files: Files,
     number: usize,
     dice: Dice,
     pool: Vec<u8>,
@@ -111,12 +112,13 @@ pub(crate) struct Program<'a> {
 
 impl<'a> Program<'a> {
     /// Returns a program with a directory of its own on both sides.
-    pub(crate) fn new(shared: &'a Shared<'a>, number: usize, seed: u64) -> Self {
+    pub(crate) fn new(shared: &'a Shared<'a>, files: Files, number: usize, seed: u64) -> Self {
         let mut dice = Dice(seed.wrapping_mul(1000) + number as u64);
         let pool = dice.bytes(300_000);
         let at = number % shared.places.len();
         let this = Self {
             shared,
+            files,
             number,
             dice,
             pool,
@@ -282,11 +284,18 @@ impl<'a> Program<'a> {
         }
         let open = &self.open[at];
         let length = open.plain.metadata()?.len() as usize;
-        let write = write.filter(|(offset, bytes)| open.writes && !open.appends && offset + bytes.len() <= length);
+        let write = write.filter(|(offset, bytes)| self.maps(at, offset + bytes.len()));
         if length == 0 || open.appends {
             return Ok(Vec::new());
         }
         mapped(if is_ours { &open.ours } else { &open.plain }, length, write)
+    }
+
+    /// Returns whether bytes up to here are written by way of a map, and synced.
+    fn maps(&self, at: usize, end: usize) -> bool {
+        let open = &self.open[at];
+        let length = open.plain.metadata().unwrap().len() as usize;
+        open.writes && !open.appends && length > 0 && end <= length
     }
 
     /// Notes what a file is before it is stored: from now on the backing may show it.
@@ -317,7 +326,8 @@ impl<'a> Program<'a> {
     fn took_effect(&mut self, operation: &Operation, before: u64) {
         match operation {
             Operation::Write(at, ..) | Operation::Truncate(at, _) => self.note_change(*at, operation, before),
-            Operation::Sync(at) | Operation::MapWrite(at, ..) => self.acknowledged(*at),
+            Operation::Sync(at) => self.acknowledged(*at),
+            Operation::MapWrite(at, offset, bytes) if self.maps(*at, offset + bytes.len()) => self.acknowledged(*at),
             Operation::Close(at) => {
                 if self.open[*at].writes {
                     self.acknowledged(*at);
@@ -493,7 +503,7 @@ impl<'a> Program<'a> {
             if !known.is_certain() {
                 // Writes that were under way end before that.
                 soon(&format!("{text}: that {path} is persisted"), || {
-                    let found = self.shared.files.look_up(&path);
+                    let found = self.files.look_up(&path);
                     found.is_ok_and(|(_, inode)| inode.state == State::Persisted)
                 });
             }
