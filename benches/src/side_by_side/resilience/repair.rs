@@ -88,12 +88,16 @@ fn once(cluster: &mut Cluster, at: usize) -> Outcome<Repaired> {
     let (watched, whole) = std::thread::scope(|scope| {
         let watch = scope.spawn(|| {
             let mut seen = Vec::new();
-            while !ends.load(Relaxed) {
+            loop {
+                // The last look is after the end: all pieces may have come since the one before.
+                let is_last = ends.load(Relaxed);
                 let bytes = watcher.cluster("piece_bytes").map_err(|error| error.to_string())?;
                 seen.push((begun.elapsed().as_secs_f64(), bytes));
+                if is_last {
+                    return Ok::<_, String>(seen);
+                }
                 std::thread::sleep(LOOK);
             }
-            Ok::<_, String>(seen)
         });
         let whole = cluster.is_whole().map(|()| begun.elapsed().as_nanos() as f64);
         ends.store(true, Relaxed);
