@@ -308,7 +308,8 @@ impl Backing {
     pub(crate) fn drop_data(&self, ino: Ino, generations: Range<u64>) -> Result<()> {
         for generation in likely(generations) {
             let generation = Generation(generation);
-            for name in [data_name(ino, generation), spill_name(ino, generation)] {
+            // The agent may rename the first to the second meanwhile.
+            for name in [spill_name(ino, generation), data_name(ino, generation)] {
                 match unlinkat(&self.data, name, AtFlags::empty()) {
                     Ok(()) | Err(Errno::NOENT) => {}
                     Err(errno) => return Err(Error::of_backing(errno, "remove data file of", Key::Inode(ino))),

@@ -370,6 +370,8 @@ impl Node {
             self.copy_rest(stores)?;
         }
         if changes {
+            // A put that is refused would cut a run in two.
+            self.finish_puts(stores, 0)?;
             self.shorten_map(stores)?;
         }
         self.finish_puts(stores, 0)?;

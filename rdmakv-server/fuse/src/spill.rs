@@ -75,6 +75,8 @@ pub(crate) struct Spilled {
     sync: Option<JoinHandle<io::Result<()>>>,
     /// The file has to be cut here before it grows again: a program made it shorter.
     cut: Option<u64>,
+    /// Why a sync failed. The system tells it once, and the next sync would succeed.
+    lost: Option<Error>,
 }
 
 impl Spilled {
@@ -86,7 +88,7 @@ impl Spilled {
     pub(crate) fn open(backing: &Backing, ino: Ino, generation: Generation) -> Result<Self> {
         let file = backing.spill_file(ino, generation).map_err(|errno| no_room(ino, errno))?;
         let (file, chunks) = (Arc::new(file), Map::default());
-        Ok(Self { ino, generation, file, chunks, unsynced: 0, sync: None, cut: None })
+        Ok(Self { ino, generation, file, chunks, unsynced: 0, sync: None, cut: None, lost: None })
     }
 
     /// Returns whether a chunk's bytes are here.
@@ -156,7 +158,7 @@ impl Spilled {
             cut.map_err(|error| no_room(self.ino, Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
             self.unsynced += 1;
         }
-        while self.unsynced > 0 || self.sync.is_some() {
+        while self.unsynced > 0 || self.sync.is_some() || self.lost.is_some() {
             self.begin_sync()?;
             // A short one is not worth another try.
             for _ in 0..10 {
@@ -182,6 +184,7 @@ impl Spilled {
     }
 
     fn end_sync(&mut self) -> Result<()> {
+        self.lost.clone().map_or(Ok(()), Err)?;
         let Some(sync) = self.sync.take() else { return Ok(()) };
         if !sync.is_finished() {
             self.sync = Some(sync);
@@ -191,7 +194,9 @@ impl Spilled {
         let synced = sync.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()));
         synced.map_err(|error| {
             let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-            Error::of_backing(errno, "sync data file of", Key::Inode(self.ino))
+            let lost = Error::of_backing(errno, "sync data file of", Key::Inode(self.ino));
+            self.lost = Some(lost.clone());
+            lost
         })
     }
 
@@ -231,7 +236,7 @@ mod tests {
 
     fn spilled(file: File) -> Spilled {
         let (ino, generation, chunks) = (Ino(5), Generation(1), Map::default());
-        Spilled { ino, generation, file: Arc::new(file), chunks, unsynced: 0, sync: None, cut: None }
+        Spilled { ino, generation, file: Arc::new(file), chunks, unsynced: 0, sync: None, cut: None, lost: None }
     }
 
     #[test]
