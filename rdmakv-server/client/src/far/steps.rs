@@ -99,7 +99,7 @@ pub(super) struct StepParts<'a> {
 pub(super) struct StepAnswer {
     pub(super) marks: Vec<u8>,
     pub(super) token: Option<Token>,
-    /// The sum of the region: that of the copy, or of its source. 0 is none.
+    /// The sum of the region: that of the copy, or of its source; 0 stands for no sum.
     pub(super) sum: u32,
 }
 

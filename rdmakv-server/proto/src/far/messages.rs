@@ -37,7 +37,7 @@
 //!  0  u8   verb      of the request
 //!  1  u8   refusal   0 none  1 no room  2 unknown  3 taken  4 stale  5 in another state  6 unable  7 the source is gone
 //!                of modules: 8 the server runs none  9 the login has too many  10 too long  11 malformed  12 no step
-//!                13 an import that is none  14 a start function  15 too much memory  16 compiling took too long  17 no such module
+//!                13 an import unknown here  14 a start function  15 too much memory  16 compiling took too long  17 no such module
 //!  2       zero, 2 bytes
 //!  4  u32  region
 //!  8  u64  memory
@@ -283,7 +283,7 @@ pub enum Refusal {
     BadModule = 11,
     /// A module exports no function `step` of the right type.
     NoStep = 12,
-    /// A module imports something that is none of the functions `far`.
+    /// A module imports something else than the functions `far`.
     UnknownImport = 13,
     /// A module has a start function.
     StartFunction = 14,
