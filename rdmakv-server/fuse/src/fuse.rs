@@ -376,18 +376,18 @@ impl Filesystem for Served {
     ) {
         // Pages that were mapped know their place.
         let at_end = appends(flags.0) && !how.contains(WriteFlags::FUSE_WRITE_CACHE);
-        let offset = (!at_end).then_some(offset);
+        let mut place = (!at_end).then_some(offset);
         let length = data.len() as u32;
         let answer = move |outcome: Result<u64>| match outcome {
             Ok(_) => reply.written(length),
             Err(error) => reply.error(errno(&error)),
         };
         let mut waits = self.files.waits();
-        match self.files.attempt(&mut waits, |volume| volume.write(handle.0, offset, data)) {
+        match self.files.attempt(&mut waits, |volume| volume.write(handle.0, &mut place, data)) {
             Some(outcome) => answer(outcome),
             None => {
                 let data = data.to_vec();
-                self.wait(waits, move |volume| volume.write(handle.0, offset, &data), answer);
+                self.wait(waits, move |volume| volume.write(handle.0, &mut place, &data), answer);
             }
         }
     }

@@ -443,6 +443,8 @@ impl Shared {
         }
         let outcome = operation(&mut lock(&self.volume));
         match outcome.as_ref().err().filter(|error| error.may_pass()) {
+            // The disk has all that it needs, and takes its time.
+            Some(error) if error.errno() == Errno::AGAIN => None,
             Some(error) if !waits.are_over(error.errno() == Errno::BUSY, || lock(&self.volume).undrained()) => None,
             _ => Some(outcome),
         }
@@ -499,7 +501,7 @@ impl File {
     /// `ENOSPC`: the cluster was full for 2 minutes, and no file was drained meanwhile. `EFBIG`, `EBADF`, `EIO`.
     pub fn write_at(&mut self, offset: u64, data: &[u8]) -> Result<()> {
         let handle = self.handle()?;
-        self.files.0.run(|volume| volume.write(handle, Some(offset), data)).map(|_| ())
+        self.files.0.run(|volume| volume.write(handle, &mut Some(offset), data)).map(|_| ())
     }
 
     /// Writes bytes at the file's end. Returns where they are.
@@ -509,7 +511,8 @@ impl File {
     /// As [`File::write_at`].
     pub fn append(&mut self, data: &[u8]) -> Result<u64> {
         let handle = self.handle()?;
-        self.files.0.run(|volume| volume.write(handle, None, data))
+        let mut place = None;
+        self.files.0.run(|volume| volume.write(handle, &mut place, data))
     }
 
     /// Sets the file's size. A longer one ends with a hole.

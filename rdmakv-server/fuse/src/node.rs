@@ -25,6 +25,9 @@ use crate::spill::{Room, Spilled};
 /// Chunks under way at most, of one file.
 const WINDOW: usize = 16;
 
+/// How long writes wait for a sync that is not tried again: its program may have been killed.
+const SYNC_WAITS: Duration = Duration::from_secs(1);
+
 /// Chunks that a sequential reader gets at once.
 const READ_AHEAD: u32 = 8;
 
@@ -63,6 +66,8 @@ struct Chunk {
     dirty_since: Option<Instant>,
     used: u64,
     puts: u32,
+    /// Since when its server refuses it: others may take theirs.
+    refused: Option<Instant>,
 }
 
 /// A chunk on its way to the cluster.
@@ -93,6 +98,8 @@ struct Writing {
     is_dirty: bool,
     /// Chunks that no longer belong to the file, once a sync has told so.
     removed: BTreeSet<u32>,
+    /// When a sync last had to wait for the disk. Writes wait for it, or it would have more to sync each time.
+    sync_waits: Option<Instant>,
     /// Why the generation cannot be finished.
     failed: Option<Error>,
     /// When its last writer closed it.
@@ -232,6 +239,7 @@ impl Node {
             spilled: None,
             is_dirty: false,
             removed: BTreeSet::new(),
+            sync_waits: None,
             failed: None,
             closed: Some(now),
         });
@@ -280,6 +288,14 @@ impl Node {
         }
         debug_assert_eq!(at, end);
         Ok(())
+    }
+
+    /// Has the file end here at least, for an append that has to wait.
+    pub(crate) fn reserve(&mut self, end: u64) {
+        if let Some(writing) = &mut self.writing {
+            writing.size = writing.size.max(end);
+            writing.is_dirty = true;
+        }
     }
 
     /// Sets the size.
@@ -380,6 +396,7 @@ impl Node {
             let synced = spilled.sync();
             // What the disk lost is not written again by another sync.
             writing.failed = synced.as_ref().err().filter(|error| !error.may_pass()).cloned();
+            writing.sync_waits = synced.is_err().then(Instant::now);
             synced?;
         }
         let (mount, earlier) = (stores.mount, self.inode.clone());
@@ -424,8 +441,14 @@ impl Node {
         } else {
             Edit::Settle(stores.mount)
         };
+        let unused = writing.spilled.is_some() && !writing.has_begun;
+        let generation = writing.generation.0;
         stores.cluster.edit(self.ino, edit)?;
         self.writing = None;
+        if unused {
+            // Nothing reads it. One that stays takes room, and does no other harm.
+            let _ = stores.backing.drop_data(self.ino, generation..generation.saturating_add(1));
+        }
         self.puts.clear();
         self.chunks.clear();
         self.inode = stores.cluster.inode(self.ino)?.ok_or_else(|| gone(self.ino))?;
@@ -481,6 +504,10 @@ impl Node {
             let why = format!("write {}: it is not open for writing", Key::Inode(self.ino));
             return Err(Error::new(Errno::BADF, why));
         };
+        if writing.sync_waits.is_some_and(|since| since.elapsed() < SYNC_WAITS) {
+            let why = format!("write {}: a sync of it is under way: wait for the disk", Key::Inode(self.ino));
+            return Err(Error::passing(Errno::AGAIN, why));
+        }
         if writing.has_begun && !writing.is_open {
             stores.cluster.edit(self.ino, Edit::Sync(stores.mount, writing.written(), false))?;
             writing.is_open = true;
@@ -526,6 +553,7 @@ impl Node {
             dirty_since: None,
             used: 0,
             puts: 0,
+            refused: None,
         });
         chunk.used = used;
         chunk
@@ -586,6 +614,17 @@ impl Node {
                         if !is_ours && inode.generation != self.inode.generation {
                             let why = format!("read {}: another mount wrote it: open it again", Key::Inode(self.ino));
                             return Err(Error::new(Errno::STALE, why));
+                        }
+                        let is_elsewhere = !is_ours && Map::new(&inode.map).get(index).is_none();
+                        if is_elsewhere && inode.state != State::Persisted {
+                            // Its writer moved it to the data file, or cut the file.
+                            let bytes = if inode.is_spilled {
+                                self.disk(stores, index, generation, length)?
+                            } else {
+                                Vec::new()
+                            };
+                            chunks.push((index, bytes));
+                            continue;
                         }
                         let is_persisted = inode.state == State::Persisted && inode.generation == generation;
                         if !is_persisted {
@@ -670,6 +709,7 @@ impl Node {
                 stores.room.stored();
                 if let Some(chunk) = chunk {
                     chunk.puts = chunk.puts.saturating_sub(1);
+                    chunk.refused = None;
                 }
                 continue;
             };
@@ -678,8 +718,10 @@ impl Node {
             let Some(writing) = &mut self.writing else { return Err(error) };
             let is_copy = put.taken.is_empty();
             if is_copy {
-                // The earlier generation still has it.
-                writing.map.remove(put.index);
+                // The earlier generation still has it, unless a write is under way behind it.
+                if !self.puts.iter().any(|other| other.index == put.index) {
+                    writing.map.remove(put.index);
+                }
             } else if let Some(chunk) = chunk {
                 chunk.puts = chunk.puts.saturating_sub(1);
                 chunk.state.restore(&put.taken);
@@ -690,9 +732,12 @@ impl Node {
             if is_unknown || is_gone {
                 writing.failed = Some(error.clone());
             } else if error.may_pass() {
-                stores.room.refused(Instant::now());
+                let now = Instant::now();
+                stores.room.refused(now);
+                let refused = self.chunks.get_mut(&put.index).map(|chunk| *chunk.refused.get_or_insert(now));
+                let is_over = refused.is_some_and(|since| stores.room.is_over(since, now));
                 // Copies are made again by the next try of the sync.
-                if !is_copy && writing.spills(stores, put.index) {
+                if !is_copy && (is_over || writing.spills(stores, put.index)) {
                     self.spill(stores, put.index)?;
                     continue;
                 }
@@ -876,7 +921,14 @@ mod tests {
 
     #[test]
     fn a_chunk_is_filled_over_its_end_and_beyond() {
-        let mut chunk = Chunk { state: Buffered::new(0, 16), bytes: Vec::new(), dirty_since: None, used: 0, puts: 0 };
+        let mut chunk = Chunk {
+            state: Buffered::new(0, 16),
+            bytes: Vec::new(),
+            dirty_since: None,
+            used: 0,
+            puts: 0,
+            refused: None,
+        };
         for (start, bytes, whole) in
             [(2, &b"ab"[..], &b"\0\0ab"[..]), (3, b"cde", b"\0\0acde"), (0, b"xy", b"xyacde"), (6, b"", b"xyacde")]
         {

@@ -52,9 +52,14 @@ impl Room {
     /// Notes that they refused one for want of room.
     pub(crate) fn refused(&mut self, now: Instant) {
         let since = *self.refused.get_or_insert(now);
-        if now.saturating_duration_since(since) >= self.patience {
+        if self.is_over(since, now) {
             self.until = now.checked_add(AGAIN);
         }
+    }
+
+    /// Returns whether servers have refused for long enough.
+    pub(crate) fn is_over(&self, since: Instant, now: Instant) -> bool {
+        now.saturating_duration_since(since) >= self.patience
     }
 
     /// Returns whether chunks go to the backing now.
@@ -107,12 +112,13 @@ impl Spilled {
         }
         let start = u64::from(index) << chunk_bits;
         let end = start + bytes.len() as u64;
+        // Counted before: a write that fails may have written a part.
+        self.unsynced += bytes.len() as u64;
         let written = self.cut_now().and_then(|()| self.file.write_all_at(bytes, start)).and_then(|()| {
             // What an earlier write left behind these bytes goes. The part that is not in the file is a hole.
             self.fill(end, start + (1 << chunk_bits))
         });
         written.map_err(|error| no_room(self.ino, Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
-        self.unsynced += bytes.len() as u64;
         self.chunks.set(Run { first: index, count: 1, generation: self.generation });
         Ok(())
     }
@@ -156,7 +162,6 @@ impl Spilled {
         if self.cut.is_some() {
             let cut = self.cut_now();
             cut.map_err(|error| no_room(self.ino, Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
-            self.unsynced += 1;
         }
         while self.unsynced > 0 || self.sync.is_some() || self.lost.is_some() {
             self.begin_sync()?;
@@ -177,7 +182,9 @@ impl Spilled {
         self.end_sync()?;
         if self.unsynced > 0 {
             let file = Arc::clone(&self.file);
-            self.sync = Some(spawn("rdmakv-sync", move || file.sync_data())?);
+            let thread = spawn("rdmakv-sync", move || file.sync_data());
+            // There may be threads again later.
+            self.sync = Some(thread.map_err(|error| Error::passing(Errno::NOSPC, error.to_string()))?);
             self.unsynced = 0;
         }
         Ok(())
@@ -189,7 +196,7 @@ impl Spilled {
         if !sync.is_finished() {
             self.sync = Some(sync);
             let why = format!("sync data file of {}: it is under way: wait for the disk", Key::Inode(self.ino));
-            return Err(Error::passing(Errno::NOSPC, why));
+            return Err(Error::passing(Errno::AGAIN, why));
         }
         let synced = sync.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()));
         synced.map_err(|error| {
@@ -204,6 +211,7 @@ impl Spilled {
         if let Some(cut) = self.cut {
             if self.file.metadata()?.len() > cut {
                 self.file.set_len(cut)?;
+                self.unsynced += 1;
             }
             self.cut = None;
         }
@@ -211,9 +219,13 @@ impl Spilled {
     }
 
     /// Writes zeros up to an offset, or to the file's end if that is before.
-    fn fill(&self, from: u64, to: u64) -> io::Result<()> {
+    fn fill(&mut self, from: u64, to: u64) -> io::Result<()> {
         let to = to.min(self.file.metadata()?.len());
-        if from < to { self.file.write_all_at(&vec![0; (to - from) as usize], from) } else { Ok(()) }
+        if from < to {
+            self.unsynced += to - from;
+            self.file.write_all_at(&vec![0; (to - from) as usize], from)?;
+        }
+        Ok(())
     }
 }
 

@@ -141,7 +141,12 @@ impl Folder {
             let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
             let source = openat(data, &from, flags, Mode::empty())?;
             let create = flags | OFlags::CREATE | OFlags::TRUNC;
-            copy(&source, &openat(&self.own, TORN, create, Mode::RUSR | Mode::WUSR)?)?;
+            let copied = copy(&source, &openat(&self.own, TORN, create, Mode::RUSR | Mode::WUSR)?);
+            if let Err(errno) = copied {
+                // Other files need the room.
+                let _ = unlinkat(&self.own, TORN, AtFlags::empty());
+                return Err(errno);
+            }
             renameat(&self.own, TORN, data, &to)?;
         } else if !is_adopted {
             renameat(data, &from, data, &to)?;

@@ -394,17 +394,22 @@ impl Volume {
         node.read(&mut self.stores, offset, length)
     }
 
-    /// Writes bytes: at an offset, or with None at the file's end. Returns where they are.
+    /// Writes bytes: at an offset, or with None at the file's end. That is noted in `place`, so that another try writes there, too.
     ///
     /// # Errors
     ///
     /// `EBADF`, `EFBIG`, `EIO`; `ENOSPC`: the cluster is full.
-    pub(crate) fn write(&mut self, handle: u64, offset: Option<u64>, data: &[u8]) -> Result<u64> {
+    pub(crate) fn write(&mut self, handle: u64, place: &mut Option<u64>, data: &[u8]) -> Result<u64> {
         let Handle { ino, writes } = self.handle(handle)?;
         let node = self.nodes.get_mut(&ino).filter(|_| writes).ok_or_else(|| not_writable(ino))?;
-        let offset = offset.unwrap_or_else(|| node.inode().size);
-        node.write(&mut self.stores, offset, data, now())?;
-        Ok(offset)
+        let is_append = place.is_none();
+        let offset = *place.get_or_insert_with(|| node.inode().size);
+        let written = node.write(&mut self.stores, offset, data, now());
+        if is_append && written.as_ref().is_err_and(Error::may_pass) {
+            // Others append behind it.
+            node.reserve(offset.saturating_add(data.len() as u64));
+        }
+        written.map(|()| offset)
     }
 
     /// Sets the size of a file that is open for writing.

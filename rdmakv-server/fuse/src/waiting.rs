@@ -53,12 +53,12 @@ impl Waiting {
         self.changed.notify_all();
     }
 
-    /// Tries requests in turn until the end, and pauses after each one that has to wait on.
+    /// Tries requests in turn until the end, and pauses once all have to wait on.
     pub(crate) fn serve(&self) {
-        let mut pause = PAUSE.0;
+        let (mut pause, mut tried) = (PAUSE.0, 0);
         while let Some(mut job) = self.next(&mut pause) {
             if job() {
-                pause = PAUSE.0;
+                (pause, tried) = (PAUSE.0, 0);
                 continue;
             }
             let mut state = self.lock();
@@ -66,6 +66,11 @@ impl Waiting {
                 return;
             }
             state.jobs.push_back(job);
+            tried += 1;
+            if tried < state.jobs.len() {
+                continue;
+            }
+            tried = 0;
             let rested = self.changed.wait_timeout_while(state, pause, |state| !state.ends);
             drop(rested.unwrap_or_else(PoisonError::into_inner));
             pause = (pause * 2).min(PAUSE.1);

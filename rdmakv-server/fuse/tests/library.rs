@@ -7,9 +7,10 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{Cluster, Dice};
+use common::{Cluster, Dice, soon};
 use rdmakv_client::{Client, Options};
 use rdmakv_fuse::{Files, How, Settings};
 use rdmakv_proto::files::{Key, Kind, State};
@@ -244,6 +245,73 @@ fn a_file_is_as_a_plain_one() {
 fn a_file_that_spills_is_as_a_plain_one() {
     let Some(cluster) = Cluster::tight(2) else { return };
     is_as_a_plain_one(&cluster, Duration::ZERO);
+}
+
+/// An append that waits for room has filled a chunk in part. Its next try writes at the same place.
+#[test]
+fn appends_that_wait_are_written_once() {
+    let Some(cluster) = Cluster::tight(2) else { return };
+    let (files, other) = (cluster.mount(), cluster.mount());
+    let (mut dice, mut plain) = (Dice(9), Vec::new());
+    let mut file = files.open("a", How::new().write().create()).unwrap();
+    for _ in 0..60 {
+        let bytes = dice.bytes(50_000);
+        assert_eq!(file.append(&bytes).unwrap(), plain.len() as u64);
+        plain.extend_from_slice(&bytes);
+    }
+    file.close().unwrap();
+    assert!(read(&other, "a") == plain);
+}
+
+/// A sync ends though another thread writes the same file all the time, faster than the disk.
+#[test]
+fn a_sync_ends_beside_a_steady_writer() {
+    const MOST: u64 = 1 << 30;
+    let Some(cluster) = Cluster::tight(2) else { return };
+    let files = cluster.mount_with(Settings { chunk: 512 << 10, spill: Duration::ZERO, ..Settings::default() });
+    let (begun, ended, is_through) = (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(false));
+    let mut writer = files.open("a", How::new().write().create()).unwrap();
+    let mut syncing = files.open("a", How::new().write()).unwrap();
+    let bytes = Dice(6).bytes(1 << 20);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for at in (0..MOST).step_by(1 << 20) {
+                if ended.load(Ordering::Relaxed) {
+                    return;
+                }
+                // It goes round in a part of the file.
+                writer.write_at(at % (64 << 20), &bytes).unwrap();
+                begun.store(at > 8 << 20, Ordering::Relaxed);
+            }
+            is_through.store(true, Ordering::Relaxed);
+        });
+        soon("that chunks are written", || begun.load(Ordering::Relaxed));
+        syncing.sync().unwrap();
+        ended.store(true, Ordering::Relaxed);
+        assert!(!is_through.load(Ordering::Relaxed), "the sync waited for the writer's end");
+    });
+    assert!(files.look_up("a").unwrap().1.is_spilled);
+}
+
+/// A reader that opened the file before finds a chunk that moved to the backing.
+#[test]
+fn a_chunk_that_moved_is_found() {
+    let Some(cluster) = Cluster::tight(2) else { return };
+    let files = cluster.mount_with(Settings { chunk: 64 << 10, spill: Duration::ZERO, ..Settings::default() });
+    let (other, mut dice) = (cluster.mount(), Dice(4));
+    let mut file = files.open("a", How::new().write().create()).unwrap();
+    let (first, second) = (dice.bytes(3 << 16), dice.bytes(3 << 16));
+    file.write_at(0, &first).unwrap();
+    file.sync().unwrap();
+    let reader = other.open("a", How::new()).unwrap();
+    assert!(reader.read_at(0, 1 << 16).unwrap() == first[..1 << 16]);
+    let mut filler = files.open("b", How::new().write().create()).unwrap();
+    filler.write_at(0, &dice.bytes(40 << 16)).unwrap();
+    filler.sync().unwrap();
+    file.write_at(0, &second).unwrap();
+    file.sync().unwrap();
+    assert!(files.look_up("a").unwrap().1.is_spilled, "servers have room for the chunk in place");
+    assert!(reader.read_at(2 << 16, 1 << 16).unwrap() == second[2 << 16..]);
 }
 
 /// Compares one file with a plain vector: writes, reads, truncates, syncs, reopens, renames, and reads of another mount.
