@@ -11,8 +11,10 @@ mod loopback;
 use loopback::pins::{comes_to, pinned};
 use loopback::{
     By, Loopback, Memory, RIGHTS, alone, deregister, domain, guards_reads, is_refusal, pair, register, registered,
+    setting,
 };
 use mrrc::registrar::Registrar;
+use mrrc::registrar::rails::{RailError, RailKeys, RailSet, Rails};
 use mrrc::registrar::verbs::binding as ib;
 use mrrc::registrar::verbs::{Domain, Forks, Transport, Verbs};
 use mrrc::{Access, PAGE, PageRange};
@@ -280,4 +282,52 @@ fn threads_lose_no_pin() {
         }
     });
     comes_to(before);
+}
+
+/// Two devices, the second by `MRRC_VERBS_SECOND`. Each region has a key of each, and an unmapping ends both. When one is lost
+/// the other goes on.
+#[test]
+fn rails_are_two_devices_under_one_cache() {
+    let _alone = alone();
+    let Some(second) = setting("MRRC_VERBS_SECOND") else {
+        return println!("not run: MRRC_VERBS_SECOND names no second device");
+    };
+    let Some((first, pair)) = pair() else { return };
+    let second = Domain::open(&second).unwrap();
+    let other_pair = Loopback::over(&second);
+    let before = pinned();
+    let rails = Rails::new(vec![Verbs::new(&first).unwrap(), Verbs::new(&second).unwrap()]).unwrap();
+    let cache = mrrc::Cache::builder(rails.clone()).ignore_environment().build().unwrap();
+    let mut buffers: Vec<_> = (0..8).map(|_| Memory::new(16)).collect();
+    let acquire = |memory: &Memory| {
+        let address = (memory.range().start() * PAGE) as *const u8;
+        // SAFETY: the memory outlives the lease, and transfers to it are waited for.
+        unsafe { cache.acquire(address, 16 * PAGE as usize, RIGHTS) }.unwrap()
+    };
+    for buffer in &buffers {
+        let lease = acquire(buffer);
+        assert!(lease.segments().all(|segment| segment.registration().filled() == RailSet::of(&[0, 1])));
+    }
+    assert_eq!((cache.counters().attempts, pinned() - before), (8, 2 * 8 * 16));
+    drop(buffers.pop());
+    cache.reap().unwrap();
+    comes_to(before + 2 * 7 * 16);
+    let (from, to) = (acquire(&buffers[0]), acquire(&buffers[1]));
+    buffers[0].fill(b'r');
+    for (rail, pair) in [(0, &pair), (1, &other_pair)] {
+        let (lkey, rkey) = (first_segment(&from).key(rail).unwrap(), first_segment(&to).key(rail).unwrap());
+        assert_eq!(pair.one(By::Us, false, (&buffers[0], lkey), (&buffers[1], rkey), 40_000), Ok(()), "rail {rail}");
+        assert!(buffers[1].copy()[..40_000].iter().all(|&arrived| arrived == b'r'));
+        buffers[1].fill(b't');
+    }
+    rails.lose(1);
+    assert!(matches!(first_segment(&from).key(1), Err(RailError::Gone { rail: 1 })));
+    let (lkey, rkey) = (first_segment(&from).key(0).unwrap(), first_segment(&to).key(0).unwrap());
+    assert_eq!(pair.one(By::Us, false, (&buffers[0], lkey), (&buffers[1], rkey), 40_000), Ok(()));
+    drop((from, to, buffers, cache));
+    comes_to(before);
+}
+
+fn first_segment(lease: &mrrc::Lease<Rails<Verbs>>) -> &RailKeys<Verbs> {
+    lease.segments().next().unwrap().registration()
 }

@@ -10,6 +10,7 @@
 pub(crate) mod budget;
 #[cfg(all(feature = "io-uring", target_os = "linux"))]
 pub mod io_uring;
+pub mod rails;
 #[cfg(all(any(feature = "verbs", feature = "verbs-linked"), target_os = "linux"))]
 pub mod verbs;
 
@@ -99,6 +100,11 @@ pub unsafe trait Registrar: Send + Sync + 'static {
     /// Returns the rights that it can grant: all, unless it says otherwise.
     fn rights(&self) -> Access {
         Access::all()
+    }
+
+    /// Whether its device is gone for good, and its registrations with it. Asked after an error. Default: it is not.
+    fn is_gone(&self) -> bool {
+        false
     }
 
     /// Its name in messages.

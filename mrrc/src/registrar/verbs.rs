@@ -299,6 +299,10 @@ unsafe impl Registrar for Verbs {
         self.rights
     }
 
+    fn is_gone(&self) -> bool {
+        self.domain.is_gone()
+    }
+
     fn name(&self) -> &'static str {
         "verbs"
     }
