@@ -13,10 +13,12 @@ use loopback::pins::{comes_to, pinned};
 use loopback::{
     By, Loopback, Memory, RIGHTS, Transfer, alone, domain, guards_reads, is_refusal, not_run, pair, register, setting,
 };
+use mrrc::cache::Builder;
 use mrrc::invalidation::{Explicit, Monitor, Reports, Userfaultfd, Watch};
 use mrrc::registrar::verbs::binding::{self, ibv_wc_status as status};
 use mrrc::registrar::verbs::{Domain, MemoryRegion, Verbs, VerbsError};
 use mrrc::registrar::{Registered, Registrar};
+use mrrc::testing::NoopRegistrar;
 use mrrc::{Access, AcquireError, Cache, Lease, PAGE, PageRange};
 use std::io;
 use std::process::Command;
@@ -500,4 +502,57 @@ fn a_registrar_in_a_forked_child_refuses() {
     assert_eq!(pinned() - before, 1);
     table.deregister(&mut batch).unwrap();
     comes_to(before);
+}
+
+/// Views of one mapping, of 4 KiB to 1 MiB (uniform logarithm), anywhere in it.
+fn views(pages: u64, count: u32) -> impl Iterator<Item = (u64, u64)> {
+    let mut seed = 31_u64;
+    let mut next = move |below: u64| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed % below
+    };
+    (0..count).map(move |_| {
+        let longest = 1 << next(9);
+        let view = 1 + next(longest);
+        (next(pages - view + 1), view)
+    })
+}
+
+/// With growth on, the device registers views of one buffer as often as a registrar without a device: `MRRC_WIDEN=on`, one key a lease.
+/// The guest compares the printed number with what its kernel counts.
+#[test]
+fn grown_views_register_as_often_as_simulated() {
+    let _alone = alone();
+    let Some(domain) = domain() else { return };
+    let mut memory = Memory::new(16 << 10);
+    memory.fill(1);
+    let settings = |widens, builder: Builder<Verbs>| {
+        let builder = builder.monitor(Explicit).ignore_environment().capacity_pages(6 * memory.pages).max_segments(1);
+        builder.widen(widens).widen_for_peers(widens).build().unwrap()
+    };
+    let exact = {
+        let cache = settings(false, Cache::builder(Verbs::new(&domain).unwrap()));
+        for (page, pages) in views(memory.pages, 500) {
+            drop(acquire(&cache, &memory, page, pages).unwrap());
+        }
+        cache.counters().attempts
+    };
+    let cache = settings(true, Cache::builder(Verbs::new(&domain).unwrap()));
+    let builder = Cache::builder(NoopRegistrar::new()).monitor(Explicit).ignore_environment();
+    let builder = builder.capacity_pages(6 * memory.pages).max_segments(1).widen(true).widen_for_peers(true);
+    let without_device = builder.build().unwrap();
+    for (page, pages) in views(memory.pages, 3000) {
+        drop(acquire(&cache, &memory, page, pages).unwrap());
+        let (address, bytes) = (memory.address.wrapping_add((page * PAGE) as usize), (pages * PAGE) as usize);
+        // SAFETY: within the mapping, and no device transfers anything.
+        drop(unsafe { without_device.acquire(address, bytes, RIGHTS) }.unwrap());
+    }
+    assert_eq!(cache.usage().capacity_pages, without_device.usage().capacity_pages, "as much room");
+    let (grown, simulated) = (cache.counters().attempts, without_device.counters().attempts);
+    println!("3000 views of 64 MiB: {grown} registrations, {simulated} without a device; 500 without growth: {exact}");
+    println!("registered: {}", grown + exact);
+    assert_eq!(grown, simulated);
+    assert!(grown * 4 < exact, "{grown} of 3000, {exact} of 500");
 }
