@@ -97,7 +97,7 @@ pub const MAX_CALL: usize = HEADER + 8 + MAX_FATES * FATE;
 pub const MAX_REPLY: usize = HEADER + 16 + MAX_FATES * FATE;
 
 /// Chunks of a file at most.
-const MAX_CHUNKS: u64 = 1 << 16;
+const MAX_CHUNKS: u64 = 1 << 17;
 
 /// Bytes of a write's number with its fate.
 const FATE: usize = 32;

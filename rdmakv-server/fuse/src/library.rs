@@ -61,7 +61,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 /// Fields may be added in a minor release: name those that you set, and write `..Default::default()` for the others.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settings {
-    /// Bytes of a chunk of new files, a power of two from 64 KiB to 8 MiB: 512 KiB. Servers need a larger `-I` for more than 1 MiB.
+    /// Bytes of a chunk of new files, a power of two from 64 KiB to 8 MiB: 256 KiB. Servers need a larger `-I` for more than 1 MiB.
     pub chunk: u64,
     /// How long after its last close a file is frozen: 1 s. Reopened before, it needs no new generation.
     pub settle: Duration,
@@ -79,7 +79,7 @@ impl Default for Settings {
     fn default() -> Self {
         let client = Options { transfer_memory: 128 << 20, value_memory: 128 << 20, ..Options::default() };
         let (settle, full, spill) = (Duration::from_secs(1), Duration::from_secs(120), Duration::from_secs(1));
-        Self { chunk: 512 << 10, settle, buffered: 64 << 20, full, spill, client }
+        Self { chunk: 256 << 10, settle, buffered: 64 << 20, full, spill, client }
     }
 }
 

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use super::{Generation, Ino, Inode, Key, Ranges};
+use super::{Generation, Ino, Inode, Key, MAX_RANGES, Ranges};
 
 /// Files of which a server remembers that the backing has a generation, at most. Those that were persisted first are forgotten first.
 pub const MAX_PERSISTED: usize = 1 << 17;
@@ -188,9 +188,9 @@ impl Draining {
         &self.written
     }
 
-    /// Returns the value of `p/INO/GEN/SERVER`.
+    /// Returns the value of `p/INO/GEN/SERVER`: as many ranges as fit. The bytes of others are written again if need be.
     pub fn value(&self) -> Ranges {
-        self.synced.clone()
+        self.synced.first(MAX_RANGES)
     }
 }
 
@@ -264,5 +264,14 @@ mod tests {
         assert!(draining.begin_sync());
         draining.end_sync(false);
         assert_eq!((draining.value(), draining.next()), (Ranges::of(0..20), Some(20..30)));
+    }
+
+    #[test]
+    fn states_as_many_ranges_as_fit() {
+        let mut ranges = Ranges::default();
+        (0..=MAX_RANGES as u64).for_each(|at| ranges.insert(2 * at..2 * at + 1));
+        let value = Draining::new(ranges.clone()).value();
+        assert_eq!((value.len(), ranges.len()), (MAX_RANGES, MAX_RANGES + 1));
+        assert_eq!(Ranges::decode(&value.encode()), Ok(value));
     }
 }

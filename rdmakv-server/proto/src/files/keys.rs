@@ -103,6 +103,7 @@ mod tests {
             "p/1/1/40",
             "m/10000000000000000",
             "i/ 1",
+            "c/1/1/20000",
             "c/1/1/ffffffff",
         ];
         for text in others {

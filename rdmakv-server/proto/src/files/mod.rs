@@ -39,8 +39,8 @@ pub const VERSION: u8 = 1;
 /// Bytes of a value at most, but for those of chunks: with its key and header it fits into 1 MiB.
 pub const MAX_VALUE: usize = (1 << 20) - 4096;
 
-/// Chunks of a file at most: a server that drains each chunk in one piece can name all of them in its [`Ranges`].
-pub const MAX_CHUNKS: u32 = MAX_RANGES as u32;
+/// Chunks of a file at most: 32 GiB in chunks of 256 KiB. A server goes through all of them at once when they are frozen.
+pub const MAX_CHUNKS: u32 = 1 << 17;
 
 /// The number of an inode: 64 random bits, drawn by the mount that creates it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -88,6 +88,11 @@ impl Ranges {
         self.0.iter().map(|&(start, end)| start..end)
     }
 
+    /// Returns the first so many ranges.
+    pub fn first(&self, count: usize) -> Self {
+        Self(self.0[..count.min(self.0.len())].to_vec())
+    }
+
     /// Returns how many ranges there are.
     pub fn len(&self) -> usize {
         self.0.len()
