@@ -607,7 +607,7 @@ impl Client {
     /// # Errors
     /// [`Error::NotEverywhere`]: some servers did not take it within [`Cluster::give_up_after`]. Others may have; it may be repeated.
     pub fn freeze(&mut self, frozen: &Frozen) -> Result<u32> {
-        self.tell(Call::Freeze(frozen.clone()), "freeze", frozen)
+        self.tell(Call::Freeze(frozen.clone()), "freeze", frozen).map(|(epoch, _)| epoch)
     }
 
     /// Tells all servers of a cluster that the backing directory shows a frozen generation. Returns the epoch in which all of them took it.
@@ -615,7 +615,19 @@ impl Client {
     /// # Errors
     /// As [`Client::freeze`].
     pub fn persisted(&mut self, frozen: &Frozen) -> Result<u32> {
-        self.tell(Call::Persisted(frozen.clone()), "persist", frozen)
+        self.tell(Call::Persisted(frozen.clone()), "persist", frozen).map(|(epoch, _)| epoch)
+    }
+
+    /// Has the servers of a cluster write chunks of a frozen generation to its data file, which has this inode number in the backing
+    /// directory. Returns for each chunk of `frozen`, in the order of its runs, whether it is on disk. A server writes those that it
+    /// has whole, and orders the writes of, if it was started with that directory (`--backing`).
+    ///
+    /// # Errors
+    /// As [`Client::freeze`]. `frozen` names more than [`MAX_CARRIED`](rdmakv_cluster::messages::MAX_CARRIED) chunks: no server takes it.
+    pub fn carry(&mut self, file: u64, frozen: &Frozen) -> Result<Vec<bool>> {
+        let (_, telling) = self.tell(Call::Carry { file, frozen: frozen.clone() }, "carry", frozen)?;
+        let (bits, chunks) = (telling.carried(), frozen.runs.iter().map(|&(_, count)| count as usize).sum());
+        Ok((0..chunks).map(|at| bits.get(at / 64).is_some_and(|bits| bits >> (at % 64) & 1 == 1)).collect())
     }
 
     // ---- Inside ------------------------------------------------------------------------------------
@@ -745,7 +757,7 @@ impl Client {
         }
     }
 
-    fn tell(&mut self, call: Call, operation: &'static str, of: &Frozen) -> Result<u32> {
+    fn tell(&mut self, call: Call, operation: &'static str, of: &Frozen) -> Result<(u32, Telling)> {
         let Some(after) = self.resilient.as_ref().map(|resilient| resilient.patience()) else {
             let why = format!("{operation} generation: the client is of no cluster: use Client::of_cluster");
             return Err(Error::Configuration { why });
@@ -755,7 +767,10 @@ impl Client {
         self.told = telling.last();
         let (inode, generation, servers) = (of.ino, of.generation, telling.missing());
         let missing = Error::NotEverywhere { operation, inode, generation, servers, after };
-        telling.done().map(|epoch| epoch.0).ok_or(missing)
+        match telling.done() {
+            Some(epoch) => Ok((epoch.0, telling)),
+            None => Err(missing),
+        }
     }
 
     fn ticket<T: Outcome>(

@@ -14,6 +14,9 @@ use std::sync::Arc;
 /// Nanoseconds before a server is asked again, at first and at most.
 const PAUSE: (u64, u64) = (5_000_000, 1_000_000_000);
 
+/// The same at most for one that writes chunks: its disk should not rest until it is asked for the next ones.
+const CARRIES: u64 = 20_000_000;
+
 /// A call on its way to all servers.
 #[derive(Debug)]
 pub(super) struct Telling {
@@ -23,6 +26,8 @@ pub(super) struct Telling {
     /// The servers that calls went to, by the numbers of the calls.
     calls: HashMap<u64, ServerId>,
     last: u64,
+    /// The chunks that some server carried, a bit each.
+    carried: Vec<u64>,
 }
 
 /// A server that has not taken the call.
@@ -37,7 +42,7 @@ struct Waiting {
 impl Telling {
     /// Begins. Calls have numbers after `last`: replies to calls of before have others.
     pub(super) fn new(call: Call, last: u64) -> Self {
-        Self { call, epoch: None, waiting: BTreeMap::new(), calls: HashMap::new(), last }
+        Self { call, epoch: None, waiting: BTreeMap::new(), calls: HashMap::new(), last, carried: Vec::new() }
     }
 
     /// Returns the epoch in which all servers took the call, once they have.
@@ -48,6 +53,11 @@ impl Telling {
     /// Returns the names of the servers that have not taken it.
     pub(super) fn missing(&self) -> Vec<String> {
         self.waiting.values().map(|server| server.name.clone()).collect()
+    }
+
+    /// Returns the chunks that some server carried, a bit each, after a [`Call::Carry`].
+    pub(super) fn carried(self) -> Vec<u64> {
+        self.carried
     }
 
     /// Returns the number of its last call.
@@ -88,12 +98,20 @@ impl Caller for Telling {
 
     fn take(&mut self, number: u64, came: Option<Came>, now: u64) -> Vec<Outgoing> {
         let Some(from) = self.calls.remove(&number) else { return Vec::new() };
-        let reply = came.map(|(frame, _)| frame.reply);
-        if reply.is_some_and(|reply| reply.answer == Answer::Taken && Some(reply.epoch) == self.epoch) {
-            self.waiting.remove(&from);
-        } else if let Some(server) = self.waiting.get_mut(&from) {
-            server.due = Some(now.saturating_add(server.pause));
-            server.pause = (2 * server.pause).min(PAUSE.1);
+        let reply = came.map(|(frame, _)| frame.reply).filter(|reply| Some(reply.epoch) == self.epoch);
+        let carries = matches!(self.call, Call::Carry { .. });
+        match reply.map(|reply| reply.answer) {
+            Some(Answer::Taken) if !carries => _ = self.waiting.remove(&from),
+            Some(Answer::Carried(bits)) if carries => {
+                self.carried.resize(self.carried.len().max(bits.len()), 0);
+                self.carried.iter_mut().zip(bits).for_each(|(all, bits)| *all |= bits);
+                self.waiting.remove(&from);
+            }
+            _ => {
+                let Some(server) = self.waiting.get_mut(&from) else { return Vec::new() };
+                server.due = Some(now.saturating_add(server.pause));
+                server.pause = (2 * server.pause).min(if carries { CARRIES } else { PAUSE.1 });
+            }
         }
         Vec::new()
     }
@@ -166,6 +184,29 @@ mod tests {
         let last = telling.progress(&later, 3 + PAUSE.0);
         last.iter().for_each(|call| _ = telling.take(call.number, came(later.epoch(), Answer::Taken), 9));
         assert_eq!(telling.done(), Some(later.epoch()));
+    }
+
+    #[test]
+    fn what_servers_carried_is_put_together() {
+        let layout = Arc::new(Layout::of(&config(3)));
+        let epoch = layout.epoch();
+        let frozen = Frozen { ino: 5, generation: 1, size: 1, chunk_bits: 16, runs: vec![(0, 1)] };
+        let mut telling = Telling::new(Call::Carry { file: 3, frozen }, 0);
+        telling.progress(&layout, 0);
+        for (number, answer) in [(1, Answer::Carried(vec![1])), (2, Answer::Busy), (3, Answer::Carried(vec![4, 8]))] {
+            telling.take(number, came(epoch, answer), 1);
+        }
+        assert_eq!(telling.done(), None);
+        // It is asked often, and one that wrote nothing has nothing to say.
+        let mut now = 1;
+        for number in 4..10 {
+            now += CARRIES;
+            assert_eq!(telling.progress(&layout, now).len(), 1);
+            telling.take(number, came(epoch, Answer::Taken), now);
+        }
+        assert_eq!(telling.progress(&layout, now + CARRIES).len(), 1);
+        telling.take(10, came(epoch, Answer::Carried(Vec::new())), now);
+        assert_eq!((telling.done(), telling.carried()), (Some(epoch), vec![5, 8]));
     }
 
     #[test]

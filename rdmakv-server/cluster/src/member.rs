@@ -359,7 +359,9 @@ impl Member {
             }
             Call::FatesAfter { after, .. } => one(Answer::Fates(Some(self.fates.after(after)))),
             // These are the driver's, which has all keys.
-            Call::Keys { .. } | Call::Report(_) | Call::Freeze(_) | Call::Persisted(_) => one(Answer::NotServing),
+            Call::Keys { .. } | Call::Report(_) | Call::Freeze(_) | Call::Persisted(_) | Call::Carry { .. } => {
+                one(Answer::NotServing)
+            }
             Call::Fates(fates) => {
                 fates.into_iter().for_each(|(id, fate)| self.fates.record(id, fate));
                 one(Answer::Taken)
@@ -425,7 +427,7 @@ impl Member {
             }
             Call::Stage { .. } | Call::Forget { .. } | Call::Fetch { .. } => None,
             Call::Fates(_) | Call::FatesAfter { .. } | Call::Keys { .. } | Call::Report(_) => None,
-            Call::Freeze(_) | Call::Persisted(_) => None,
+            Call::Freeze(_) | Call::Persisted(_) | Call::Carry { .. } => None,
         };
         // In a whole epoch nothing is repaired, so no agent makes these calls. They would drop values, and end writes of others.
         let repairs = matches!(request.call, Call::List { .. } | Call::Repair { .. } | Call::Fates(_));

@@ -186,6 +186,9 @@ pub struct Frozen {
 /// Runs of a generation's chunks at most.
 pub const MAX_RUNS: usize = 256;
 
+/// Chunks that one [`Call::Carry`] names at most.
+pub const MAX_CARRIED: usize = 4096;
+
 /// The work that a call asks for.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Call {
@@ -289,6 +292,14 @@ pub enum Call {
     Freeze(Frozen),
     /// Learn that the backing directory shows a frozen generation. For no key.
     Persisted(Frozen),
+    /// Write chunks of a frozen generation to its data file in the backing directory: those that this server orders the writes of, and
+    /// has whole. For no key.
+    Carry {
+        /// The number of the data file's inode there.
+        file: u64,
+        /// The generation. Its runs are those that are to be written, of at most [`MAX_CARRIED`] chunks.
+        frozen: Frozen,
+    },
     /// Forget a tombstone. To the others first, and to the primary last.
     Forget {
         /// Its version.
@@ -310,13 +321,13 @@ impl Call {
             | Self::Repair { id, .. } => Some(*id),
             Self::Read | Self::Survey | Self::List { .. } | Self::Forget { .. } | Self::Fetch { .. } => None,
             Self::Fates(_) | Self::FatesAfter { .. } | Self::Keys { .. } | Self::Report(_) => None,
-            Self::Freeze(_) | Self::Persisted(_) => None,
+            Self::Freeze(_) | Self::Persisted(_) | Self::Carry { .. } => None,
         }
     }
 
     /// Returns whether the call is for the server, and no key.
     pub fn is_for_no_key(&self) -> bool {
-        let is_files = matches!(self, Self::Freeze(_) | Self::Persisted(_));
+        let is_files = matches!(self, Self::Freeze(_) | Self::Persisted(_) | Self::Carry { .. });
         is_files || matches!(self, Self::Fates(_) | Self::FatesAfter { .. } | Self::Keys { .. } | Self::Report(_))
     }
 
@@ -351,7 +362,7 @@ pub enum Answer {
     NotServing,
     /// A new primary waits until its predecessor's right has ended.
     Fenced,
-    /// Too many writes wait, too many bytes are staged, or a generation is not frozen yet. Nothing happened, and later it may.
+    /// Too many writes wait, too many bytes are staged, a generation is not frozen yet, or chunks are not on disk yet. Ask again later.
     Busy,
     /// The piece is kept.
     Staged,
@@ -393,6 +404,9 @@ pub enum Answer {
         /// Keys that were not looked at.
         left: u64,
     },
+    /// The chunks of a [`Call::Carry`] that this server wrote, and has synced. Bit I % 64 of number I / 64 stands for the chunk I of the
+    /// call, in the order of its runs. Numbers that are left out are 0.
+    Carried(Vec<u64>),
 }
 
 /// How a write ended.

@@ -32,6 +32,7 @@
 //!   18 FREEZE   u64 inode, u64 generation, u64 size, u8 log2 of a chunk's bytes, u8 zero, u16 runs, u32 zero,
 //!               then for each run: u32 first chunk, u32 count
 //!   19 PERSISTED  the same
+//!   20 CARRY    the same, then u64 inode of the data file
 //!
 //! reply
 //!    0 u8  version: 1      1 u8 kind       2 u8 1 if the call was for a write     4 u32 epoch     8 id; then, by kind, from 24:
@@ -45,6 +46,7 @@
 //!   16 HAS      u8 1 if it has the version, u8 index, 6 zero
 //!   17 FATES    u8 1 if there is such a shard, 7 zero, u32 count, u32 zero, then for each: id, fate
 //!   18 KEYS     u32 shard, u8 1 if there are more, 3 zero, u64 below, u64 keys left
+//!   19 CARRIED  u32 count, u32 zero, then so many u64: a bit for each chunk of the call
 //!
 //! id         16 bytes: u64 client, u64 sequence
 //! piece      32 bytes: u8 form (0 none, 1 copy, 2 fragment, 3 tombstone), u8 k, u8 index, u8 zero, u32 CRC32C of the whole value,
@@ -78,8 +80,8 @@
 
 use crate::ids::{Epoch, MAX_EPOCH, MAX_SERVERS, Version, WriteId};
 use crate::messages::{
-    Answer, Call, Change, Chunk, Condition, Fate, Form, Frozen, MAX_RUNS, Pending, Piece, Place, Refusal, Reply,
-    Report, Request, Select, Stored, Verdict,
+    Answer, Call, Change, Chunk, Condition, Fate, Form, Frozen, MAX_CARRIED, MAX_RUNS, Pending, Piece, Place, Refusal,
+    Reply, Report, Request, Select, Stored, Verdict,
 };
 
 /// The version of these layouts.
@@ -252,6 +254,10 @@ impl RequestFrame {
                 numbers.into_iter().for_each(|number| put_u64(out, number));
             }
             Call::Freeze(frozen) | Call::Persisted(frozen) => put_frozen(out, frozen),
+            Call::Carry { file, frozen } => {
+                put_frozen(out, frozen);
+                put_u64(out, *file);
+            }
         }
     }
 
@@ -345,6 +351,13 @@ impl RequestFrame {
             }
             18 => Call::Freeze(read.frozen()?),
             19 => Call::Persisted(read.frozen()?),
+            20 => {
+                let frozen = read.frozen()?;
+                if frozen.runs.iter().map(|run| u64::from(run.1)).sum::<u64>() > MAX_CARRIED as u64 {
+                    return Err(WireError::Field("run of chunks"));
+                }
+                Call::Carry { file: read.u64()?, frozen }
+            }
             _ => return Err(WireError::Field("kind of call")),
         };
         read.end()?;
@@ -401,6 +414,11 @@ impl ReplyFrame {
                 out.extend([u8::from(next.is_some()), 0, 0, 0]);
                 put_u64(out, place.below);
                 put_u64(out, *left);
+            }
+            Answer::Carried(bits) => {
+                // A list that is too long is the sender's mistake, and no decoder takes it.
+                put_u64(out, bits.len() as u64);
+                bits.iter().for_each(|&bits| put_u64(out, bits));
             }
         }
     }
@@ -483,6 +501,13 @@ impl ReplyFrame {
                 };
                 Answer::Keys { next, left: read.u64()? }
             }
+            19 => {
+                let count = read.u64()?;
+                if count > MAX_CARRIED as u64 / 64 {
+                    return Err(WireError::Field("number of chunks"));
+                }
+                Answer::Carried((0..count).map(|_| read.u64()).collect::<Result<_, _>>()?)
+            }
             _ => return Err(WireError::Field("kind of answer")),
         };
         read.end()?;
@@ -527,6 +552,7 @@ fn call_kind(call: &Call) -> u8 {
         Call::Report(_) => 17,
         Call::Freeze(_) => 18,
         Call::Persisted(_) => 19,
+        Call::Carry { .. } => 20,
     }
 }
 
@@ -550,6 +576,7 @@ fn answer_kind(answer: &Answer) -> u8 {
         Answer::Has(_) => 16,
         Answer::Fates(_) => 17,
         Answer::Keys { .. } => 18,
+        Answer::Carried(_) => 19,
     }
 }
 

@@ -116,6 +116,7 @@ fn call() -> impl Strategy<Value = Call> {
         }),
         frozen().prop_map(Call::Freeze),
         frozen().prop_map(Call::Persisted),
+        (any::<u64>(), frozen()).prop_map(|(file, frozen)| Call::Carry { file, frozen }),
     ]
 }
 
@@ -143,6 +144,7 @@ fn answer() -> impl Strategy<Value = Answer> {
             let next = next.map(|(shard, below)| Place { shard, below });
             Answer::Keys { next, left }
         }),
+        proptest::collection::vec(any::<u64>(), 0..=MAX_CARRIED / 64).prop_map(Answer::Carried),
     ]
 }
 
@@ -313,6 +315,23 @@ fn a_frozen_generation_has_chunks_of_its_file() {
         assert_eq!(decoded(runs, u64::MAX), wrong, "{runs:?}");
     }
     assert_eq!(decoded(&[(0, 1); MAX_RUNS + 1], 1), Err(WireError::Field("generation")));
+}
+
+#[test]
+fn a_call_carries_4096_chunks_at_most() {
+    let decoded = |count: u32| {
+        let runs = vec![(0, 96), (100, count - 96)];
+        let frozen = Frozen { ino: 1, generation: 1, size: 1 << 40, chunk_bits: 16, runs };
+        let mut bytes = Vec::new();
+        RequestFrame::new(Request { cluster: 7, epoch: Epoch(1), call: Call::Carry { file: 1, frozen } })
+            .encode(&mut bytes);
+        RequestFrame::decode(&bytes).map(drop)
+    };
+    assert_eq!((decoded(4096), decoded(4097)), (Ok(()), Err(WireError::Field("run of chunks"))));
+    let answer = Answer::Carried(vec![0; MAX_CARRIED / 64 + 1]);
+    let mut bytes = Vec::new();
+    ReplyFrame::new(Reply { epoch: Epoch(1), id: None, answer }).encode(&mut bytes);
+    assert_eq!(ReplyFrame::decode(&bytes), Err(WireError::Field("number of chunks")));
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rdmakv_client::{Cluster as Address, Frozen, Options};
 use rdmakv_proto::files::{BUCKETS, Entry, Ino, Inode, Key, Kind, Standing, State};
@@ -13,7 +14,7 @@ use rustix::io::Errno;
 use crate::backing::Backing;
 use crate::clean::Clean;
 use crate::cluster::Cluster;
-use crate::drain::{carry, frozen};
+use crate::drain::{Help, carry, frozen};
 use crate::error::{Error, Result};
 use crate::faults::Countdown;
 use crate::finish::{AGENT, Disk, DiskAnswer, Need, Outcome, Publication, Told};
@@ -27,6 +28,9 @@ use crate::walk::{Place, Walk, entries};
 /// Inodes that are read at once.
 const KEYS: usize = 256;
 
+/// How long servers are not asked to write chunks, after they wrote none, and after some did not answer. They may be of an earlier release.
+const UNASKED: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(600));
+
 /// The agent of a file system.
 #[derive(Debug)]
 pub struct Agent {
@@ -37,6 +41,8 @@ pub struct Agent {
     clean: Clean,
     /// Bytes of persisted chunks that stay in memory; None for all.
     kept: Option<u64>,
+    /// Until then servers are not asked to write chunks.
+    unasked: Option<Instant>,
 }
 
 /// The outcome of one round through all names.
@@ -47,8 +53,10 @@ pub struct Round {
     pub shown: u64,
     /// Names that it does not show yet: their files are being written, or changed meanwhile.
     pub left: u64,
-    /// Bytes that were written to the backing.
+    /// Bytes that were written to the backing, by servers and by this agent.
     pub bytes: u64,
+    /// Bytes of these that did not go through this agent: servers with the directory wrote them.
+    pub by_servers: u64,
     /// Names that could not be shown, and why. They are tried again in the next round.
     pub failed: Vec<(Vec<u8>, Error)>,
 }
@@ -62,6 +70,7 @@ struct Job<'a> {
     /// The inode as it was read last.
     inode: Option<Inode>,
     bytes: u64,
+    by_servers: u64,
     /// Why a step failed.
     why: Option<Error>,
 }
@@ -78,7 +87,15 @@ impl Agent {
         let backing = Backing::open(backing, config.uuid())?;
         let folder = Folder::take(&backing)?;
         let cluster = Cluster::open(cluster, options)?;
-        Ok(Self { cluster, backing, folder, steps: Countdown::default(), clean: Clean::default(), kept: None })
+        Ok(Self {
+            cluster,
+            backing,
+            folder,
+            steps: Countdown::default(),
+            clean: Clean::default(),
+            kept: None,
+            unasked: None,
+        })
     }
 
     /// Keeps at most so many bytes of persisted files in memory: those that were shown last. Without this all stay there.
@@ -158,12 +175,13 @@ impl Agent {
 
     /// Has the backing show a name as it is, if that is possible now.
     fn publish(&mut self, place: &Place, entry: &Entry, round: &mut Round) -> Result<()> {
-        let mut job = Job { name: &entry.name, parent: None, inode: None, bytes: 0, why: None };
+        let mut job = Job { name: &entry.name, parent: None, inode: None, bytes: 0, by_servers: 0, why: None };
         let outcome = self.parent(place).and_then(|parent| {
             job.parent = parent;
             self.run(place, &mut job)
         });
         round.bytes += job.bytes;
+        round.by_servers += job.by_servers;
         let fail = |why: Error| (place.path(&entry.name), why);
         let failed = matches!(outcome, Err(_) | Ok(Outcome::Failed | Outcome::Broken));
         match outcome {
@@ -247,7 +265,16 @@ impl Agent {
             return Ok(());
         }
         self.cluster.freeze(&frozen(ino, inode))?;
-        job.bytes += carry((&mut self.cluster, &self.backing), (ino, inode), &mut self.steps)?;
+        let asks = self.unasked.is_none_or(|until| Instant::now() >= until);
+        let carried = carry((&mut self.cluster, &self.backing), (ino, inode), asks, &mut self.steps)?;
+        job.bytes += carried.written;
+        job.by_servers += carried.by_servers;
+        self.unasked = match carried.help {
+            Help::Came => None,
+            Help::Absent => Some(Instant::now() + UNASKED.0),
+            Help::Failed => Some(Instant::now() + UNASKED.1),
+            Help::Unasked => self.unasked,
+        };
         Ok(())
     }
 

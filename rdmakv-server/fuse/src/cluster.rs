@@ -251,6 +251,15 @@ impl Cluster {
         self.client.freeze(frozen).map(|_| ()).map_err(|error| Error::of_client(&error))
     }
 
+    /// Has servers write chunks of a frozen generation to its data file. Returns for each whether it is on disk.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::freeze`].
+    pub(crate) fn carry(&mut self, file: u64, frozen: &Frozen) -> Result<Vec<bool>> {
+        self.client.carry(file, frozen).map_err(|error| Error::of_client(&error))
+    }
+
     /// Tells all servers that the backing has a generation.
     ///
     /// # Errors

@@ -1,13 +1,14 @@
 //! Carries frozen generations to their data files on the backing.
 //!
-//! Chunks are read by the client, and written where their index tells. A generation that was frozen at all servers never changes. So a file
-//! that is written twice, or by two processes, gets the same bytes.
+//! Servers write the chunks that they have whole, if they have the directory. The others are read by the client, and written where their
+//! index tells. A generation that was frozen at all servers never changes. So a file that is written twice, late, or by several processes,
+//! gets the same bytes.
 
 use std::fs::File;
 use std::io;
 use std::num::NonZeroU64;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::thread::ScopedJoinHandle;
 
 use rdmakv_client::Frozen;
@@ -21,6 +22,7 @@ use crate::error::{Error, Result};
 use crate::faults::Countdown;
 use crate::finish::AGENT;
 use crate::map::Map;
+use crate::orders::{LEAST, orders};
 
 /// Bytes of chunks that are read at once.
 const READ: u64 = 8 << 20;
@@ -40,7 +42,30 @@ pub(crate) fn frozen(ino: Ino, inode: &Inode) -> Frozen {
     }
 }
 
-/// Writes a frozen generation to its data file, from where an earlier agent came to. Returns how many bytes.
+/// How servers help with a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Help {
+    /// They wrote some of it.
+    Came,
+    /// They wrote none of it: they do not have the directory, or cannot write there.
+    Absent,
+    /// Not all of them answered.
+    Failed,
+    /// They were not asked.
+    Unasked,
+}
+
+/// The bytes of a file that were written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Carried {
+    /// By servers and by this agent.
+    pub(crate) written: u64,
+    /// By servers.
+    pub(crate) by_servers: u64,
+    pub(crate) help: Help,
+}
+
+/// Writes a frozen generation to its data file, from where an earlier agent came to.
 ///
 /// # Errors
 ///
@@ -48,8 +73,9 @@ pub(crate) fn frozen(ino: Ino, inode: &Inode) -> Frozen {
 pub(crate) fn carry(
     (cluster, backing): (&mut Cluster, &Backing),
     (ino, inode): (Ino, &Inode),
+    asks: bool,
     steps: &mut Countdown,
-) -> Result<u64> {
+) -> Result<Carried> {
     let generation = inode.generation;
     let failed = |error: std::io::Error| {
         let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
@@ -68,7 +94,11 @@ pub(crate) fn carry(
     for (index, _) in map.chunks() {
         draining.add(places.slice(index, inode.chunk_size(), Part::Whole).1);
     }
-    let (mut written, mut unsynced) = (0, 0);
+    let number = file.metadata().map_err(failed)?.ino();
+    let asks = asks && map.chunks().count() >= LEAST;
+    let (by_servers, help) =
+        if asks { ask(cluster, number, (ino, inode), &mut draining, (&key, steps))? } else { (0, Help::Unasked) };
+    let (mut written, mut unsynced) = (by_servers, 0);
     std::thread::scope(|scope| {
         // A sync that is under way, so that the disk has something to do while chunks are read.
         let mut sync: Option<ScopedJoinHandle<'_, io::Result<()>>> = None;
@@ -101,8 +131,41 @@ pub(crate) fn carry(
                 finish(last, &mut draining, (&mut *cluster, &key), steps)?.map_err(failed)?;
             }
         }
-        Ok(written)
+        Ok(Carried { written, by_servers, help })
     })
+}
+
+/// Has servers write what is left of a file, whose data file has this inode number. Returns how many bytes they wrote.
+fn ask(
+    cluster: &mut Cluster,
+    number: u64,
+    (ino, inode): (Ino, &Inode),
+    draining: &mut Draining,
+    (key, steps): (&Key, &mut Countdown),
+) -> Result<(u64, Help)> {
+    let (places, mut written) = (Places::from(inode), 0);
+    for runs in orders(draining.left(), inode.chunk_bits) {
+        steps.step();
+        let Ok(carried) = cluster.carry(number, &Frozen { runs: runs.clone(), ..frozen(ino, inode) }) else {
+            return Ok((written, Help::Failed));
+        };
+        let before = written;
+        let indexes = runs.iter().flat_map(|&(first, count)| first..first + count);
+        for (index, _) in indexes.zip(carried).filter(|&(_, is_carried)| is_carried) {
+            let (_, covered) = places.slice(index, inode.chunk_size(), Part::Whole);
+            written += covered.end - covered.start;
+            draining.wrote(covered);
+        }
+        if written == before {
+            return Ok((written, if written == 0 { Help::Absent } else { Help::Came }));
+        }
+        // They synced before they answered.
+        draining.begin_sync();
+        draining.end_sync(true);
+        steps.step();
+        cluster.store(key, &draining.value().encode())?;
+    }
+    Ok((written, if written == 0 { Help::Unasked } else { Help::Came }))
 }
 
 /// Has the system begin to write bytes to the disk, so that it is busy before the next sync. Without that, the sync does so.

@@ -33,8 +33,8 @@
 //! # From keys to the backing
 //!
 //! The agent goes through all names again and again, and runs a [`finish::Publication`] for each that is new or a whiteout. It freezes a
-//! generation at all servers, reads its chunks with the client, and writes them to `.rdmakv/data/INO.GEN` by [`finish::Draining`]. **One agent works for
-//! a cluster**, the one that began last. It removes the folders of all earlier ones, as [`finish::Staging`] has it.
+//! generation at all servers, and has those that have the directory write their chunks to `.rdmakv/data/INO.GEN` (`Call::Carry`). It reads the
+//! others with the client, and writes them by [`finish::Draining`]. **One agent works for a cluster**, the one that began last. It removes the folders of all earlier ones, as [`finish::Staging`] has it.
 //!
 //! # Rules for drivers
 //!
@@ -50,7 +50,7 @@
 //!
 //! # Not here yet
 //!
-//! * Servers do not drain by themselves: all bytes go through the agent. They do evict what is persisted, and [`Agent::keep`] deletes it.
+//! * Servers write whole chunks only: those in fragments (`code:K+M`) go through the agent.
 //! * Inodes that never got a name, and chunks of a generation whose writer died, are not swept.
 //! * Files that others put on the backing are replaced by a publication. The page's `RENAME_EXCHANGE` belongs into its driver.
 //! * Open files are not drained, and a file that is written again and again without a pause is not persisted.
@@ -92,6 +92,8 @@ pub mod names;
 mod names_tests;
 #[cfg(feature = "library")]
 mod node;
+#[cfg(feature = "library")]
+mod orders;
 pub mod ranges;
 #[cfg(feature = "library")]
 mod spill;

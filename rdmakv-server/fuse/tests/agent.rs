@@ -186,6 +186,40 @@ fn the_backing_shows_what_a_mount_has() {
     assert_eq!(read(&mount(&cluster), "empty"), b"no longer");
 }
 
+/// Holes, a short last chunk, and a file of few chunks, which is not worth asking for.
+#[test]
+fn servers_write_their_own_chunks() {
+    let Some(mut cluster) = Cluster::carrying(3) else { return };
+    let (files, mut agent, mut dice) = (mount(&cluster), begin(&cluster), Dice(9));
+    let long = dice.bytes(3_000_001);
+    let mut file = files.open("long", How::new().write().create()).unwrap();
+    file.write_at(0, &long).unwrap();
+    file.write_at(5_000_000, b"behind a hole").unwrap();
+    file.truncate(6_000_000).unwrap();
+    file.close().unwrap();
+    write(&files, "short", &dice.bytes(150_000));
+    let (mut bytes, mut by_servers) = (0, 0);
+    soon("that the backing shows all", || {
+        let round = agent.round().unwrap();
+        assert!(round.failed.is_empty(), "{round:?}");
+        (bytes, by_servers) = (bytes + round.bytes, by_servers + round.by_servers);
+        files.settle(Duration::ZERO).is_ok()
+    });
+    let shown = on_backing(&cluster, "long").unwrap();
+    assert!(shown.len() == 6_000_000 && shown[..long.len()] == long && shown[5_000_000..].starts_with(b"behind"));
+    let rest = shown.iter().skip(long.len()).filter(|&&byte| byte != 0).count();
+    assert_eq!(rest, b"behind a hole".len());
+    // 46 chunks, and the one behind the hole.
+    assert_eq!((by_servers, bytes - by_servers), (47 << 16, 150_000));
+
+    // Those of a lost server are written by the ones that are left.
+    let long = dice.bytes(9_000_000);
+    write(&files, "long", &long);
+    cluster.kill(1);
+    settle(&mut agent, &files);
+    assert!(on_backing(&cluster, "long").unwrap() == long);
+}
+
 #[test]
 fn an_imported_file_is_changed_on_the_backing() {
     let Some(cluster) = Cluster::start(2) else { return };
@@ -324,7 +358,7 @@ fn a_rewritten_file_is_never_shown_in_part() {
 /// An agent is killed after so many steps. It has a new file, a changed one, one that is gone, and a directory to show.
 #[test]
 fn an_agent_that_is_killed_is_followed() {
-    let Some(cluster) = Cluster::start(2) else { return };
+    let Some(cluster) = Cluster::carrying(2) else { return };
     let files = mount(&cluster);
     let stride = std::env::var("RDMAKV_STRIDE").map_or(5, |text| text.parse().expect("a number"));
     for steps in (0..).step_by(stride) {
@@ -364,14 +398,24 @@ fn an_agent_that_is_killed_is_followed() {
 
 #[test]
 fn a_server_killed_in_the_drain_loses_nothing() {
-    let Some(mut cluster) = Cluster::start(3) else { return };
+    let Some(cluster) = Cluster::start(3) else { return };
+    lose_a_server(cluster, 60);
+}
+
+#[test]
+fn a_server_killed_while_it_writes_loses_nothing() {
+    let Some(cluster) = Cluster::carrying(3) else { return };
+    lose_a_server(cluster, 40);
+}
+
+fn lose_a_server(mut cluster: Cluster, steps: u64) {
     let files = mount(&cluster);
     let mut dice = Dice(9);
     let all: Vec<(String, Vec<u8>)> = (0..8).map(|at| (format!("f{at}"), dice.bytes(1_000_000))).collect();
     all.iter().for_each(|(name, bytes)| write(&files, name, bytes));
     all.iter().for_each(|(name, _)| _ = frozen(&files, name));
     // It is killed in the middle, and another goes on without one of the servers.
-    assert!(!agent(&cluster, Some(60)).wait().unwrap().success());
+    assert!(!agent(&cluster, Some(steps)).wait().unwrap().success());
     assert!(names_on_backing(&cluster, "").len() < all.len());
     let mut second = agent(&cluster, None);
     cluster.kill(1);

@@ -6,6 +6,7 @@
 //!
 //! A [`Driver`] runs the tiers of all shards over one disk.
 
+mod backing;
 mod buffers;
 mod driver;
 mod files;
@@ -15,6 +16,7 @@ mod ring;
 mod thread;
 mod transfer;
 
+pub(crate) use backing::BackingThread;
 pub use driver::Driver;
 pub use files::{FileError, FlashFile, open};
 pub(crate) use files::{has_data, is_at, limit_below, open_or_make, remedy, remove_made};

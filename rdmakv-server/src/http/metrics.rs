@@ -258,6 +258,8 @@ fn cluster(text: &mut Text, shared: &Shared) {
     for (name, value) in cluster.file_counts().list() {
         let help = match name {
             "files_evicted" => "Clean chunks of files that were evicted.",
+            "files_carried_bytes" => "Bytes of chunks that this server wrote to the backing directory.",
+            "files_carry_errors" => "Orders to write chunks there that failed. The agent writes them itself.",
             _ => "Writes of chunks that were refused because of the limit. Their mounts try again.",
         };
         text.counter(&format!("{name}_total"), help, value);

@@ -35,6 +35,10 @@ counters! { shared
         evicted = "files_evicted",
         /// Chunks that were refused because too many are dirty.
         refused = "files_refused",
+        /// Bytes of chunks that this server wrote to the backing directory.
+        carried_bytes = "files_carried_bytes",
+        /// Orders of an agent to write chunks there that failed. The agent writes them itself.
+        carry_errors = "files_carry_errors",
     }
 }
 

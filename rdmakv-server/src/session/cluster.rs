@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use super::Shards;
 use super::adoption::{self, Adoption, Step};
+use super::carry::{Order, Orders};
 use super::files::{self, Admission, FileChunks};
 use super::room::Room;
 use crate::metrics::{ClusterCounts, ClusterGauges, FileCounts, add, count};
@@ -59,6 +60,9 @@ pub struct Cluster {
     /// For pieces of ordered writes where the store has no room.
     reserve: Arc<Reserve>,
     files: FileChunks,
+    /// Chunks that this server is to write to the backing directory, if it has one.
+    orders: Orders,
+    has_backing: bool,
 }
 
 /// The replicas of one shard.
@@ -167,6 +171,8 @@ impl Cluster {
             counts: ClusterCounts::default(),
             reserve: Arc::new(Reserve::new(RESERVE)),
             files: FileChunks::default(),
+            orders: Orders::default(),
+            has_backing: false,
         }
     }
 
@@ -175,6 +181,18 @@ impl Cluster {
     pub fn with_dirty_limit(mut self, percent: u8) -> Self {
         self.files.set_dirty_limit(percent);
         self
+    }
+
+    /// Has agents order chunks for the backing directory: a thread carries out the [orders](Self::orders).
+    #[must_use]
+    pub(crate) fn with_backing(mut self) -> Self {
+        self.has_backing = true;
+        self
+    }
+
+    /// Returns the chunks that this server is to write to the backing directory.
+    pub(crate) fn orders(&self) -> &Orders {
+        &self.orders
     }
 
     /// Returns the counts of chunks of files.
@@ -355,6 +373,12 @@ impl Cluster {
             Call::Keys { select, from } => self.keys((select, from), now, page),
             Call::Freeze(frozen) => self.freeze(shards, &frozen),
             Call::Persisted(frozen) => self.persisted(shards, &frozen),
+            Call::Carry { file, frozen } => {
+                let order = Order { cluster: request.cluster, epoch: request.epoch, file, frozen };
+                // Without a directory it has written nothing.
+                let ended = if self.has_backing { self.orders.ask(order) } else { Some(Vec::new()) };
+                ended.map_or(Answer::Busy, Answer::Carried)
+            }
             Call::Report(report) => {
                 *self.report.lock().unwrap_or_else(PoisonError::into_inner) = (standing.epoch, report);
                 if report.lost > 0 {
@@ -377,7 +401,7 @@ impl Cluster {
         }
         // Also those that a repair brings later are final: it takes the mark along.
         let mut is_busy = false;
-        for key in files::keys(frozen).map(|key| key.to_string()) {
+        for (_, key) in files::chunks_of(frozen) {
             let mut shard = self.shard(shards.of(key.as_bytes()));
             let Shard { keys, pieces, .. } = &mut *shard;
             let Some(replica) = keys.get(key.as_bytes()) else { continue };
@@ -390,7 +414,7 @@ impl Cluster {
     /// Takes a generation that the backing shows. Its chunks stay final, and are clean: they may be evicted.
     fn persisted(&self, shards: &Shards, frozen: &Frozen) -> Answer {
         self.files.persisted(frozen);
-        for key in files::keys(frozen).map(|key| key.to_string()) {
+        for (_, key) in files::chunks_of(frozen) {
             let mut shard = self.shard(shards.of(key.as_bytes()));
             let Shard { keys, pieces, .. } = &mut *shard;
             if let Some(current) = keys.get(key.as_bytes()).and_then(Replica::current) {
@@ -399,6 +423,17 @@ impl Cluster {
             }
         }
         Answer::Taken
+    }
+
+    /// Copies a chunk of a frozen generation, if this server may answer with it. Returns whether it did.
+    pub(crate) fn copy_final(&self, shards: &Shards, key: &[u8], out: &mut Vec<u8>) -> bool {
+        let shard = self.shard(shards.of(key));
+        // While a write is under way, the value before it may be marked already.
+        let replica = shard.keys.get(key).filter(|replica| replica.next().is_none());
+        let Ok(Some(current)) = self.answer(replica, key).and_then(whole) else { return false };
+        let piece = shard.pieces.get(current.piece.chunk.0).filter(|_| shard.pieces.is_final(current.piece.chunk.0));
+        out.clear();
+        piece.inspect(|(bytes, ..)| out.extend_from_slice(bytes)).is_some()
     }
 
     /// Returns whether a chunk of a file has room beside others. Clean ones make room for it.

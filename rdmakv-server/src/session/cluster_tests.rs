@@ -34,6 +34,10 @@ fn server(config: &Configuration) -> (Shared, Arc<Cluster>) {
 }
 
 fn server_of(memory: usize, config: &Configuration) -> (Shared, Arc<Cluster>) {
+    server_with((memory, false), config)
+}
+
+fn server_with((memory, carries): (usize, bool), config: &Configuration) -> (Shared, Arc<Cluster>) {
     let stores = Config { memory, huge: false, ..Config::default() };
     let mut shared = Shared::new(Shards::new(&stores, 1).unwrap(), Settings { threads: 1, ..Settings::default() }, NOW);
     let identity = Identity {
@@ -42,7 +46,8 @@ fn server_of(memory: usize, config: &Configuration) -> (Shared, Arc<Cluster>) {
         weight: 1,
         clock_skew: 1_000_000_000,
     };
-    let cluster = Arc::new(Cluster::new(identity, RUN, 1));
+    let cluster = Cluster::new(identity, RUN, 1);
+    let cluster = Arc::new(if carries { cluster.with_backing() } else { cluster });
     shared.join(cluster.clone());
     adopt(&shared, &cluster, config, 5);
     (shared, cluster)
@@ -458,6 +463,50 @@ fn chunks_of_a_frozen_generation_never_change() {
     assert_eq!(ask("c/5/1/0", order(8, Condition::Always), b"value"), declined);
 }
 
+#[test]
+fn servers_carry_final_chunks_only() {
+    let config = configuration().with_policy(b"c/", Policy::Copies(2)).unwrap();
+    let (shared, cluster) = server(&config);
+    let ask =
+        |key: &str, call: Call, piece: &[u8]| answer(&send(&shared, key, (call, piece), Attributes::default(), NOW)).0;
+    let copied = |key: &str| {
+        let mut bytes = b"before".to_vec();
+        cluster.copy_final(&shared.shards, key.as_bytes(), &mut bytes).then_some(bytes)
+    };
+    let write = |key: &str, sequence| {
+        let Answer::Ordered { version, .. } = ask(key, order(sequence, Condition::Always), b"value") else { panic!() };
+        version
+    };
+    let publish =
+        |key: &str, sequence, version| ask(key, Call::Publish { id: WriteId { client: 9, sequence }, version }, b"");
+    let version = write("c/5/1/0", 1);
+    publish("c/5/1/0", 1, version);
+    assert_eq!(copied("c/5/1/0"), None, "it may change");
+    let version = write("c/5/1/0", 2);
+    assert_eq!(ask("agent", Call::Freeze(freeze(5)), b""), Answer::Busy);
+    assert_eq!(copied("c/5/1/0"), None, "a write is under way");
+    publish("c/5/1/0", 2, version);
+    assert_eq!(ask("agent", Call::Freeze(freeze(5)), b""), Answer::Taken);
+    assert_eq!(copied("c/5/1/0"), Some(b"value".to_vec()));
+    assert_eq!((copied("c/5/1/1"), copied("c/6/1/0")), (None, None));
+    // Without a directory it carries none.
+    let carry = || ask("agent", Call::Carry { file: 3, frozen: freeze(5) }, b"");
+    assert_eq!(carry(), Answer::Carried(Vec::new()));
+}
+
+#[test]
+fn a_server_is_asked_until_chunks_are_on_disk() {
+    let config = configuration().with_policy(b"c/", Policy::Copies(2)).unwrap();
+    let (shared, cluster) = server_with((8 << 20, true), &config);
+    let carry = || of_file(&shared, Call::Carry { file: 3, frozen: freeze(5) });
+    assert_eq!((carry(), carry()), (Answer::Busy, Answer::Busy));
+    let order = cluster.orders().next(std::time::Duration::ZERO).unwrap();
+    assert_eq!((order.cluster, order.file, &order.frozen), (7, 3, &freeze(5)));
+    assert_eq!(carry(), Answer::Busy);
+    cluster.orders().end(vec![2]);
+    assert_eq!((carry(), carry()), (Answer::Carried(vec![2]), Answer::Carried(vec![2])));
+}
+
 /// A server of 32 MiB that evicts clean chunks, and the length of values that take a page each.
 fn files() -> (Shared, Arc<Cluster>) {
     let config = configuration().with_rule(b"c/", "copies:2,evict=clean".parse().unwrap()).unwrap();
@@ -516,7 +565,10 @@ fn dirty_chunks_are_refused_beyond_their_share() {
         assert!(matches!(put(6, index, 61 + u64::from(index)), Answer::Ordered { .. }), "{index}");
     }
     assert_eq!((files(&cluster).0, files(&cluster).1), (11 << 20, 13 << 20));
-    assert_eq!(cluster.file_counts().list(), [("files_evicted", 8), ("files_refused", 3)]);
+    assert_eq!(
+        cluster.file_counts().list(),
+        [("files_evicted", 8), ("files_refused", 3), ("files_carried_bytes", 0), ("files_carry_errors", 0)]
+    );
     let has = |key: &str| {
         matches!(answer(&send(&shared, key, (Call::Survey, b""), Attributes::default(), NOW)).0, Answer::Value(Some(_)))
     };

@@ -135,11 +135,11 @@ pub(super) fn chunk(key: &[u8]) -> Option<(Ino, Generation)> {
     if let Key::Chunk(ino, generation, _) = key { Some((ino, generation)) } else { None }
 }
 
-/// Returns the keys of a generation's chunks.
-pub(super) fn keys(frozen: &Frozen) -> impl Iterator<Item = Key> + '_ {
+/// Returns the keys of a generation's chunks, with their indexes.
+pub(crate) fn chunks_of(frozen: &Frozen) -> impl Iterator<Item = (u32, String)> + '_ {
     let (ino, generation) = (Ino(frozen.ino), Generation(frozen.generation));
     let indexes = frozen.runs.iter().flat_map(|&(first, count)| first..first.saturating_add(count));
-    indexes.map(move |index| Key::Chunk(ino, generation, index))
+    indexes.map(move |index| (index, Key::Chunk(ino, generation, index).to_string()))
 }
 
 /// Returns whether a call brings bytes that stay in memory, and whether it is a repair. None if it brings none, or none that may be declined.

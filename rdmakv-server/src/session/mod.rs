@@ -10,6 +10,7 @@ mod admin;
 mod adoption;
 mod binary;
 mod body;
+mod carry;
 mod cluster;
 #[cfg(test)]
 mod cluster_tests;
@@ -37,9 +38,11 @@ mod tls;
 mod watch;
 
 pub(crate) use body::Rest;
+pub(crate) use carry::Order;
 pub use cluster::Cluster;
 pub use context::Context;
 pub use files::DIRTY_LIMIT;
+pub(crate) use files::chunks_of;
 pub(crate) use flash::Recalled;
 pub use flash::{Bell, Reads, Waits};
 pub use out::{Out, SLICES};

@@ -1,5 +1,7 @@
 //! The flags of a server in a cluster.
 
+use std::path::PathBuf;
+
 use clap::Args;
 
 use rdmakv_cluster::config::{MAX_ADDRESS, MAX_ADDRESSES, MAX_NAME};
@@ -41,6 +43,10 @@ pub(super) struct ClusterFlags {
         requires = "advertise"
     )]
     dirty_limit: u8,
+    /// The directory that has the files in the end, as mounts and agents have it (rdmakv-fuse). This server writes its own chunks there itself,
+    /// as the user that the agent runs as, or root. Without it they go through the agent
+    #[arg(long = "backing", value_name = "DIR", requires = "advertise")]
+    backing: Option<PathBuf>,
 }
 
 /// A server's place in a cluster.
@@ -50,6 +56,8 @@ pub(super) struct ClusterPlan {
     pub(super) identity: Identity,
     /// The share of dirty chunks of files, in percent.
     pub(super) dirty_limit: u8,
+    /// The directory of a file system that it writes chunks to.
+    pub(super) backing: Option<PathBuf>,
 }
 
 impl ClusterFlags {
@@ -85,6 +93,9 @@ impl ClusterFlags {
                  tcp:10.0.0.1:11211"
             ));
         }
+        if let Some(path) = self.backing.as_ref().filter(|path| !path.is_dir()) {
+            return Err(format!("--backing {}: it is no directory: mount the file system first", path.display()));
+        }
         let name = addresses[0].clone();
         let agent = Agent { program: self.agent.clone(), etcd, cluster: self.cluster.clone(), server: name.clone() };
         let agent = (self.agent.as_deref() != Some("no")).then_some(agent);
@@ -93,6 +104,7 @@ impl ClusterFlags {
             place: Place { endpoints, name: self.cluster.clone(), address, agent, tag_lease: None },
             identity,
             dirty_limit: self.dirty_limit,
+            backing: self.backing.clone(),
         }))
     }
 }

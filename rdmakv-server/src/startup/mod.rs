@@ -34,6 +34,7 @@ use clap::{CommandFactory, Parser};
 use rdmakv_cluster::config::Incarnation;
 use rdmakv_proto::clock;
 
+use crate::disk::BackingThread;
 use crate::fabric::open::{Opened, Running};
 use crate::http::{self, Hosts};
 use crate::kernel::{self, Kernel};
@@ -217,10 +218,11 @@ fn as_user(
     }
     let mut shared = Shared::new(shards, plan.settings, clock::now());
     shared.tls = certificates.map(|held| Tls::new(Box::new(move || held.refresh()), clock::now()));
-    if let Some(ClusterPlan { identity, dirty_limit, .. }) = &plan.cluster {
+    if let Some(ClusterPlan { identity, dirty_limit, backing, .. }) = &plan.cluster {
         let shards = shared.shards.count();
         let cluster = Cluster::new(identity.clone(), Incarnation(rand::random()), shards);
-        shared.join(Arc::new(cluster.with_dirty_limit(*dirty_limit)));
+        let cluster = cluster.with_dirty_limit(*dirty_limit);
+        shared.join(Arc::new(if backing.is_some() { cluster.with_backing() } else { cluster }));
     }
     let shared = Arc::new(shared);
     if let Some(kernel) = &kernel {
@@ -356,6 +358,7 @@ struct Threads {
     maintenance: Option<JoinHandle<()>>,
     watch: Option<http::Watch>,
     membership: Option<membership::Running>,
+    backing: Option<BackingThread>,
 }
 
 impl Threads {
@@ -373,6 +376,9 @@ impl Threads {
         }
         if let Some(membership) = self.membership {
             membership.end();
+        }
+        if let Some(backing) = self.backing {
+            backing.end();
         }
     }
 }
@@ -401,6 +407,9 @@ fn serve_by(
     if let (Some(plan), Some(cluster)) = (cluster, &shared.cluster) {
         let membership = membership::start(&plan.place, cluster.clone(), shared.clone());
         threads.membership = Some(membership.map_err(|error| format!("--etcd: starting its threads: {error}"))?);
+        let start = |path: &std::path::PathBuf| BackingThread::start(path.clone(), cluster.clone(), shared.clone());
+        let backing = plan.backing.as_ref().map(start).transpose();
+        threads.backing = backing.map_err(|error| format!("--backing: starting its thread: {error}"))?;
     }
     if let Some(kernel) = kernel {
         kernel.answer();

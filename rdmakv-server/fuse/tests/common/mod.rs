@@ -62,6 +62,8 @@ pub(crate) struct Cluster {
     /// Those that repair what killed servers had; none where no server returns.
     agents: Vec<Option<Child>>,
     backing: tempfile::TempDir,
+    /// The servers have the backing directory.
+    carry: bool,
 }
 
 impl Cluster {
@@ -77,26 +79,31 @@ impl Cluster {
 
     /// The same, with this policy of chunks.
     pub(crate) fn start_as(count: usize, memory: u32, of_chunks: Policy) -> Option<Self> {
-        Self::with(count, (memory, 70), (of_chunks, Policy::Copies(2)), false)
+        Self::with(count, (memory, 70), (of_chunks, Policy::Copies(2)), (false, false))
+    }
+
+    /// Starts servers that write chunks to the backing directory.
+    pub(crate) fn carrying(count: usize) -> Option<Self> {
+        Self::with(count, (512, 70), (Policy::Copies(2), Policy::Copies(2)), (false, true))
     }
 
     /// Starts servers that have room for some dirty chunks only: 655 KiB each.
     pub(crate) fn tight(count: usize) -> Option<Self> {
-        Self::with(count, (64, 1), (Policy::Copies(2), Policy::Copies(2)), false)
+        Self::with(count, (64, 1), (Policy::Copies(2), Policy::Copies(2)), (false, false))
     }
 
-    /// Starts servers with a policy, and with agents, so that killed servers may return.
+    /// Starts servers with a policy, and with agents, so that killed servers may return. They write chunks to the backing directory.
     ///
     /// Dirty chunks may take so many percent of their memory, 512 MiB.
     pub(crate) fn repaired(count: usize, policy: Policy, dirty_limit: u8) -> Option<Self> {
-        Self::with(count, (512, dirty_limit), (policy, policy), true)
+        Self::with(count, (512, dirty_limit), (policy, policy), (true, true))
     }
 
     fn with(
         count: usize,
         (memory, dirty_limit): (u32, u8),
         (of_chunks, of_others): (Policy, Policy),
-        has_agents: bool,
+        (has_agents, carry): (bool, bool),
     ) -> Option<Self> {
         let etcd = Members::start(1)?;
         let mut config = Config::with_lease(7, 1000).unwrap();
@@ -111,7 +118,7 @@ impl Cluster {
         drop(listeners);
         let backing = tempfile::tempdir().unwrap();
         let (servers, agents) = ((0..count).map(|_| None).collect(), Vec::new());
-        let mut this = Self { etcd, ports, servers, memory, dirty_limit, agents, backing };
+        let mut this = Self { etcd, ports, servers, memory, dirty_limit, agents, backing, carry };
         (0..count).for_each(|at| this.run(at));
         if has_agents {
             this.agents = (0..count).map(|at| Some(this.agent(at))).collect();
@@ -126,6 +133,9 @@ impl Cluster {
         let address = self.name(at);
         let arguments = ["rdmakv-server", "-p", &port, "-l", "127.0.0.1", "-t", "2", "-m", &memory, "--etcd", &urls];
         let arguments = [&arguments[..], &["--advertise", &address, "--agent", "no", "--dirty-limit", &limit]].concat();
+        let backing = self.backing().to_str().unwrap();
+        let more = if self.carry { &["--backing", backing][..] } else { &[] };
+        let arguments = [&arguments[..], more].concat();
         let mut process = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "common::serve", "--nocapture", "--include-ignored"])
             .env(SERVE, arguments.join("\n"))

@@ -157,6 +157,11 @@ impl Draining {
         self.left.iter().next()
     }
 
+    /// Returns the bytes that are to be written.
+    pub fn left(&self) -> &Ranges {
+        &self.left
+    }
+
     /// Takes a range that was written.
     pub fn wrote(&mut self, range: Range<u64>) {
         self.left.remove(range.clone());
