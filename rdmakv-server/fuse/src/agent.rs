@@ -23,6 +23,7 @@ use crate::library::{check_policies, read_config};
 use crate::map::Map;
 use crate::staging::Folder;
 use crate::store::{Answer, Request};
+use crate::sweep::{Sweeper, Swept};
 use crate::walk::{Place, Walk, entries};
 
 /// Inodes that are read at once.
@@ -41,6 +42,7 @@ pub struct Agent {
     clean: Clean,
     /// Bytes of persisted chunks that stay in memory; None for all.
     kept: Option<u64>,
+    sweeper: Sweeper,
     /// Until then servers are not asked to write chunks.
     unasked: Option<Instant>,
 }
@@ -94,6 +96,7 @@ impl Agent {
             steps: Countdown::default(),
             clean: Clean::default(),
             kept: None,
+            sweeper: Sweeper::default(),
             unasked: None,
         })
     }
@@ -153,6 +156,16 @@ impl Agent {
     #[doc(hidden)]
     pub fn abort_after(&mut self, steps: u64) {
         self.steps = Countdown::end_after(steps);
+    }
+
+    /// Frees memory and room that dead mounts left behind. Data files are looked at that did not change for so long: 10 minutes are enough for
+    /// those that are being made.
+    ///
+    /// # Errors
+    ///
+    /// The cluster does not serve, or the backing fails.
+    pub fn sweep(&mut self, age: Duration) -> Result<Swept> {
+        self.sweeper.sweep(&mut self.cluster, &self.backing, age)
     }
 
     /// Goes through all names once, and has the backing show them as they are.

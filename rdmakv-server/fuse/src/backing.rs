@@ -17,6 +17,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rdmakv_proto::files::{Generation, Ino, Key, Kind, Time, is_name};
 use rustix::fs::{
@@ -45,6 +46,31 @@ pub(crate) struct Found {
     pub(crate) number: u64,
     /// Target of a symbolic link.
     pub(crate) target: Vec<u8>,
+}
+
+/// A file in the folder of data files.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct DataFile {
+    pub(crate) ino: Ino,
+    pub(crate) generation: Generation,
+    /// It is of the generation's writer, and no agent has taken it.
+    pub(crate) is_writers: bool,
+}
+
+impl DataFile {
+    /// Returns the data file that has this name; None for one of others.
+    fn of(name: &[u8]) -> Option<Self> {
+        let name = std::str::from_utf8(name).ok()?;
+        let (number, is_writers) = name.strip_suffix(".w").map_or((name, false), |number| (number, true));
+        let (ino, generation) = number.split_once('.')?;
+        let of = |digits: &str| u64::from_str_radix(digits, 16).ok();
+        let file = Self { ino: Ino(of(ino)?), generation: Generation(of(generation)?), is_writers };
+        (file.name() == name).then_some(file)
+    }
+
+    fn name(&self) -> OsString {
+        if self.is_writers { spill_name(self.ino, self.generation) } else { data_name(self.ino, self.generation) }
+    }
 }
 
 /// A backing directory.
@@ -300,6 +326,46 @@ impl Backing {
         Ok(Some(bytes))
     }
 
+    /// Returns the data files that neither changed nor got another name for so long.
+    ///
+    /// # Errors
+    ///
+    /// The backing fails.
+    pub(crate) fn data_files(&self, age: Duration) -> Result<Vec<DataFile>> {
+        let failed = |errno| Error::of_backing(errno, "list data files in", self.path.display());
+        // A directory of its own, which begins with the first name.
+        let folder = openat(&self.data, ".", DIRECTORY, Mode::empty()).map_err(failed)?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let (mut files, mut buffer) = (Vec::new(), Vec::with_capacity(32 << 10));
+        let mut entries = RawDir::new(&folder, buffer.spare_capacity_mut());
+        while let Some(entry) = entries.next() {
+            let entry = entry.map_err(failed)?;
+            let Some(file) = DataFile::of(entry.file_name().to_bytes()) else { continue };
+            let stat = match statat(&self.data, file.name(), AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => stat,
+                Err(Errno::NOENT) => continue,
+                Err(errno) => return Err(failed(errno)),
+            };
+            let changed = Duration::from_secs(u64::try_from(stat.st_ctime).unwrap_or(0));
+            if now.saturating_sub(changed) >= age {
+                files.push(file);
+            }
+        }
+        Ok(files)
+    }
+
+    /// Removes a data file. That it is not there is no error.
+    ///
+    /// # Errors
+    ///
+    /// The backing fails.
+    pub(crate) fn remove_data(&self, file: &DataFile) -> Result<()> {
+        match unlinkat(&self.data, file.name(), AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(Error::of_backing(errno, "remove data file of", Key::Inode(file.ino))),
+        }
+    }
+
     /// Removes the data files of an inode that has had these generations. Those that stay take space, and do no other harm.
     ///
     /// # Errors
@@ -367,6 +433,17 @@ fn found(stat: &Stat, kind: Kind, target: Vec<u8>) -> Found {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn data_files_are_told_by_their_names() {
+        for (ino, generation, is_writers) in [(0x1f, 10, false), (u64::MAX, 0, true)] {
+            let file = DataFile { ino: Ino(ino), generation: Generation(generation), is_writers };
+            assert_eq!(DataFile::of(file.name().as_encoded_bytes()), Some(file));
+        }
+        for name in ["1f", "1F.a", "01f.a", "1f.a.x", "1f.", ".w", "+1.a"] {
+            assert_eq!(DataFile::of(name.as_bytes()), None, "{name}");
+        }
+    }
 
     #[test]
     fn only_generations_of_the_range_are_dropped() {

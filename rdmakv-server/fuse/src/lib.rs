@@ -51,7 +51,7 @@
 //! # Not here yet
 //!
 //! * Servers write whole chunks only: those in fragments (`code:K+M`) go through the agent.
-//! * Inodes that never got a name, and chunks of a generation whose writer died, are not swept.
+//! * Inodes that never got a name are not swept. They take some hundred bytes each.
 //! * Files that others put on the backing are replaced by a publication. The page's `RENAME_EXCHANGE` belongs into its driver.
 //! * Open files are not drained, and a file that is written again and again without a pause is not persisted.
 
@@ -103,6 +103,8 @@ mod staging;
 mod status;
 pub mod store;
 #[cfg(feature = "library")]
+mod sweep;
+#[cfg(feature = "library")]
 mod volume;
 #[cfg(feature = "mount")]
 mod waiting;
@@ -117,5 +119,7 @@ pub use error::{Error, Result};
 pub use library::{File, Files, How, Settings};
 #[cfg(feature = "library")]
 pub use status::Status;
+#[cfg(feature = "library")]
+pub use sweep::Swept;
 #[cfg(feature = "library")]
 pub use volume::Listed;

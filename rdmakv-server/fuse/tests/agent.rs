@@ -299,6 +299,50 @@ fn a_dead_mounts_spilled_file_stays_as_shown() {
     assert!(read(&files, "a") == bytes(1));
 }
 
+/// A mount died before its first sync. Its chunks would stay dirty, and its data file would stay, for good.
+#[test]
+fn what_a_dead_mount_left_is_swept() {
+    let Some(cluster) = Cluster::tight(2) else { return };
+    let (spill, settle_at_once) = (Duration::ZERO, Duration::ZERO);
+    let files = mount(&cluster);
+    let mut agent = begin(&cluster);
+    write(&files, "a", b"bytes");
+    settle(&mut agent, &files);
+    drop(files);
+    let dead = cluster.mount_with(Settings {
+        chunk: 64 << 10,
+        buffered: 64 << 10,
+        spill,
+        settle: settle_at_once,
+        ..Settings::default()
+    });
+    let mut file = dead.open("a", How::new().write()).unwrap();
+    file.write_at(0, &Dice(1).bytes(20 << 16)).unwrap();
+    let (ino, inode) = dead.look_up("a").unwrap();
+    let data = || names_on_backing(&cluster, ".rdmakv/data");
+    assert!(data().iter().any(|name| name.ends_with(".w")), "{:?}", data());
+    let chunk = |index| Key::Chunk(ino, inode.reserved, index).to_string();
+    let mut client = Client::of_cluster(&cluster.address(), Options::default()).unwrap();
+    let kept = (0..20).find(|&index| client.get(chunk(index)).unwrap().is_some()).expect("one is in memory");
+    // It lives, so all of it stays.
+    assert_eq!(agent.sweep(Duration::ZERO).unwrap(), Default::default());
+    assert!(client.delete(Key::Mount(inode.writer.unwrap()).to_string()).unwrap());
+    let swept = agent.sweep(Duration::from_secs(600)).unwrap();
+    assert_eq!((swept.writers, swept.freed, swept.data_files), (1, 1, 0), "the data file is young");
+    let swept = agent.sweep(Duration::ZERO).unwrap();
+    assert_eq!((swept.writers, swept.freed, swept.data_files), (0, 0, 1));
+    assert!(!data().iter().any(|name| name.ends_with(".w")), "{:?}", data());
+    // Servers take no more of it, and what they have may go.
+    let why = client.set(chunk(kept), b"late", ()).unwrap_err();
+    assert!(matches!(&why, Error::Refused { said, .. } if said.contains("chunk is final")), "{why}");
+    assert_eq!(on_backing(&cluster, "a").unwrap(), b"bytes");
+    // The next writer has room, and another generation.
+    let files = mount(&cluster);
+    write(&files, "a", b"next");
+    settle(&mut agent, &files);
+    assert_eq!(on_backing(&cluster, "a").unwrap(), b"next");
+}
+
 #[test]
 fn a_dead_mounts_file_is_shown_as_it_was_synced() {
     let Some(cluster) = Cluster::start(2) else { return };

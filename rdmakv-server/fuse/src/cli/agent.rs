@@ -11,13 +11,16 @@ use rustix::io::Errno;
 
 use super::Failure;
 use crate::life::Turn;
-use crate::{Agent, Round};
+use crate::{Agent, Round, Swept};
 
 /// The pause after a round, at least. It is as long as the round if that took longer.
 const REST: Duration = Duration::from_millis(200);
 
 /// The pause after a round in which names failed and none was shown, and after one without an answer.
 const AGAIN: Duration = Duration::from_secs(5);
+
+/// How often what dead mounts left behind is looked for, and for how long its data files did not change.
+const SWEEP: Duration = Duration::from_secs(600);
 
 /// Failures that are remembered, so that each is told once.
 const TOLD: usize = 1000;
@@ -51,9 +54,14 @@ pub(super) fn run(cluster: &Cluster, flags: &Flags) -> Result<(), Failure> {
     }
     say(&format!("carries files to {}", flags.backing.display()));
     let mut told = BTreeMap::new();
+    let mut swept = Instant::now();
     loop {
         turn.check()?;
         let begun = Instant::now();
+        if begun.duration_since(swept) >= SWEEP {
+            swept = begun;
+            sweep(&mut agent);
+        }
         let rest = match agent.round() {
             Err(error) if error.errno() == Errno::STALE => return Err(error.into()),
             Err(error) => {
@@ -67,6 +75,16 @@ pub(super) fn run(cluster: &Cluster, flags: &Flags) -> Result<(), Failure> {
             }
         };
         std::thread::sleep(rest);
+    }
+}
+
+fn sweep(agent: &mut Agent) {
+    match agent.sweep(SWEEP) {
+        Ok(swept) if swept == Swept::default() => {}
+        Ok(Swept { writers, freed, data_files, .. }) => say(&format!(
+            "swept what dead mounts left: {writers} files open, chunks of {freed} files, {data_files} data files"
+        )),
+        Err(error) => say(&format!("sweep: {error}")),
     }
 }
 
