@@ -1,4 +1,4 @@
-//! What an agent orders of servers: the chunks of a frozen generation that they write to the backing directory themselves.
+//! Orders of an agent to servers: chunks of a frozen generation that they write to the backing directory themselves.
 
 use rdmakv_proto::files::Ranges;
 

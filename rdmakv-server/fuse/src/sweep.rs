@@ -1,4 +1,4 @@
-//! What dead mounts left behind: memory and room on the backing that nothing would free.
+//! Memory and room on the backing that dead mounts left, and that nothing would free.
 //!
 //! A mount that dies before its first sync leaves chunks of a generation that never began, and perhaps a data file of its own. No name
 //! tells of them, so the agent looks for them from time to time.
@@ -21,7 +21,7 @@ const KEYS: usize = 256;
 /// Files whose chunks are known to be freed, at most.
 const FREED: usize = 1 << 16;
 
-/// What a sweep found.
+/// The numbers of what a sweep freed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Swept {

@@ -1,7 +1,7 @@
 //! The thread that writes chunks of files to the backing directory, as agents order it.
 //!
-//! A frozen chunk never changes, so the thread may write one late, or after another server did: the bytes are the same, and so is their
-//! place. It makes no file. The agent made it, and gives the number of its inode: another file under that name is left alone.
+//! A frozen chunk never changes, so the thread may write one late, or after another server did: the same bytes at the same place. It
+//! makes no file. The agent made it, and gives the number of its inode. Another file under that name is left alone.
 //!
 //! An order ends once a sync has. A chunk counts as on disk only then.
 

@@ -15,7 +15,7 @@ const WAITING: usize = 4;
 /// Orders of which the outcome is remembered, for an agent that did not get the answer.
 const REMEMBERED: usize = 64;
 
-/// What an agent asked for.
+/// Chunks that an agent asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Order {
     /// The cluster, which the directory has to be of.
