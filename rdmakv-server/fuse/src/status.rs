@@ -29,6 +29,8 @@ pub struct Status {
     pub frozen: u64,
     /// Bytes of files that are not on the backing.
     pub dirty: u64,
+    /// Bytes of these that their mounts wrote to the backing directory themselves, because servers had no room. They are under no name yet.
+    pub spilled: u64,
     /// Names that the backing does not show as they are, with those that are removed.
     pub names: u64,
     /// Files whose writer died before it closed them.
@@ -102,6 +104,10 @@ impl Status {
         self.open += u64::from(inode.writer.is_some());
         self.frozen += u64::from(inode.state == State::Frozen && inode.writer.is_none());
         self.dirty += if inode.state == State::Persisted { 0 } else { inode.size };
+        if inode.is_spilled {
+            let chunks: u64 = inode.map.iter().map(|run| u64::from(run.count)).sum();
+            self.spilled += inode.size.saturating_sub(chunks << inode.chunk_bits);
+        }
     }
 }
 

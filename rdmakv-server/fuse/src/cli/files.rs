@@ -75,10 +75,10 @@ fn settle(cluster: &Cluster, path: Option<&OsStr>, longest: Duration) -> Result<
 }
 
 fn text(status: &Status, is_checked: bool) -> String {
-    let Status { files, bytes, open, frozen, dirty, names, torn, lost } = status;
+    let Status { files, bytes, open, frozen, dirty, spilled, names, torn, lost } = status;
     let lost_count = if is_checked { lost.len().to_string() } else { "not looked for: use --check".to_owned() };
     let mut text = format!(
-        "files        {files}\nbytes        {bytes}\ndirty bytes  {dirty}\nopen files   {open}\nfrozen files {frozen}\nnames left   {names}\ntorn         {}\nlost         {lost_count}\n",
+        "files        {files}\nbytes        {bytes}\ndirty bytes  {dirty}\nspilled      {spilled}\nopen files   {open}\nfrozen files {frozen}\nnames left   {names}\ntorn         {}\nlost         {lost_count}\n",
         torn.len()
     );
     let named = |word: &'static str| move |path: &Vec<u8>| format!("{word} {}\n", path.escape_ascii());
@@ -96,12 +96,16 @@ mod tests {
         let status = Status {
             files: 3,
             dirty: 70,
+            spilled: 40,
             torn: vec![b"/a".to_vec()],
             lost: vec![b"/b\n".to_vec()],
             ..Status::default()
         };
         let shown = text(&status, true);
-        assert!(shown.starts_with("files        3\n") && shown.contains("dirty bytes  70\n"), "{shown}");
+        assert!(
+            shown.starts_with("files        3\n") && shown.contains("dirty bytes  70\nspilled      40\n"),
+            "{shown}"
+        );
         assert!(shown.ends_with("lost         1\ntorn /a\nlost /b\\n\n"), "{shown}");
         assert!(text(&Status::default(), false).contains("use --check"));
     }
