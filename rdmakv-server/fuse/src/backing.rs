@@ -21,11 +21,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rdmakv_proto::files::{Generation, Ino, Key, Kind, Time, is_name};
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, RawDir, Stat, fsync, linkat, openat, readlinkat, statat, unlinkat,
+    AtFlags, CWD, FileType, Mode, OFlags, RawDir, Stat, StatVfsMountFlags, fsync, linkat, openat, readlinkat, statat,
+    unlinkat,
 };
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
+use crate::persist::Space;
 
 /// The folder of the file system's own, which no program sees.
 pub(crate) const FOLDER: &[u8] = b".rdmakv";
@@ -237,10 +239,25 @@ impl Backing {
     /// # Errors
     ///
     /// The backing fails.
-    #[cfg(feature = "mount")]
     pub(crate) fn space(&self) -> Result<rustix::fs::StatVfs> {
         let space = rustix::fs::fstatvfs(&self.root);
         space.map_err(|errno| Error::of_backing(errno, "look at room of", self.path.display()))
+    }
+
+    /// Returns the room that a generation's data file has, and takes.
+    ///
+    /// # Errors
+    ///
+    /// The backing fails.
+    pub(crate) fn space_for(&self, ino: Ino, generation: Generation) -> Result<Space> {
+        let space = self.space()?;
+        let taken = match statat(&self.data, data_name(ino, generation), AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => stat.st_blocks as u64 * 512,
+            Err(Errno::NOENT) => 0,
+            Err(errno) => return Err(Error::of_backing(errno, "look at data file of", Key::Inode(ino))),
+        };
+        let is_read_only = space.f_flag.contains(StatVfsMountFlags::RDONLY);
+        Ok(Space { is_read_only, free: space.f_bavail.saturating_mul(space.f_frsize), taken })
     }
 
     /// Returns the root directory as it is.

@@ -94,6 +94,8 @@ mod names_tests;
 mod node;
 #[cfg(feature = "library")]
 mod orders;
+#[cfg(feature = "library")]
+mod persist;
 pub mod ranges;
 #[cfg(feature = "library")]
 mod spill;
@@ -116,7 +118,7 @@ pub use agent::{Agent, Round};
 #[cfg(feature = "library")]
 pub use error::{Error, Result};
 #[cfg(feature = "library")]
-pub use library::{File, Files, How, Settings};
+pub use library::{File, Files, Fsync, How, Settings};
 #[cfg(feature = "library")]
 pub use status::Status;
 #[cfg(feature = "library")]

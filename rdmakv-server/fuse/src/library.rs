@@ -56,6 +56,16 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_mi
 /// How long etcd has for an answer.
 const ANSWER: Duration = Duration::from_secs(5);
 
+/// When a sync, or the close of a file that was written, returns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Fsync {
+    /// Once the bytes survive lost servers.
+    #[default]
+    Memory,
+    /// Once the backing directory shows the file. A write after a sync copies the whole file into its next generation.
+    Backing,
+}
+
 /// How a mount behaves.
 ///
 /// Fields may be added in a minor release: name those that you set, and write `..Default::default()` for the others.
@@ -71,6 +81,8 @@ pub struct Settings {
     pub full: Duration,
     /// How long servers refuse all chunks before chunks of open files go to the backing directory at once: 1 s.
     pub spill: Duration,
+    /// When syncs return.
+    pub fsync: Fsync,
     /// The bounds of the client.
     pub client: Options,
 }
@@ -79,7 +91,7 @@ impl Default for Settings {
     fn default() -> Self {
         let client = Options { transfer_memory: 128 << 20, value_memory: 128 << 20, ..Options::default() };
         let (settle, full, spill) = (Duration::from_secs(1), Duration::from_secs(120), Duration::from_secs(1));
-        Self { chunk: 256 << 10, settle, buffered: 64 << 20, full, spill, client }
+        Self { chunk: 256 << 10, settle, buffered: 64 << 20, full, spill, fsync: Fsync::Memory, client }
     }
 }
 
@@ -165,7 +177,8 @@ impl Files {
         let (full, room) = (settings.full, Room::new(settings.spill));
         let opened = Cluster::open(cluster, settings.client)?;
         let stores = Stores { cluster: opened, backing, mount, buffered: settings.buffered, room };
-        let volume = Volume::open(stores, settings.chunk.trailing_zeros() as u8, settings.settle)?;
+        let bits = settings.chunk.trailing_zeros() as u8;
+        let volume = Volume::open(stores, bits, (settings.settle, settings.fsync == Fsync::Backing))?;
         let (volume, threads) = (Mutex::new(volume), Mutex::new(Vec::new()));
         let shared = Arc::new(Shared { volume, life: Arc::clone(&life), full, threads });
         let (weak, other) = (Arc::downgrade(&shared), Arc::clone(&life));
@@ -360,11 +373,12 @@ impl Files {
 
     /// Closes a file by its handle.
     pub(crate) fn close_handle(&self, handle: u64) -> Result<()> {
+        let persisted = self.0.run(|volume| volume.persist_last(handle));
         let closed = self.0.run(|volume| volume.close(handle));
         if closed.is_err() {
             lock(&self.0.volume).abandon(handle);
         }
-        closed
+        persisted.and(closed)
     }
 
     /// Returns the directory of a path, and the last name.
@@ -525,11 +539,12 @@ impl File {
         self.files.0.run(|volume| volume.set_size(handle, size))
     }
 
-    /// Stores what was written, so that it survives lost servers.
+    /// Stores what was written, so that it survives lost servers. With [`Fsync::Backing`] it survives the loss of all.
     ///
     /// # Errors
     ///
-    /// As [`File::write_at`]. The bytes are kept: the next sync may succeed, but for `EIO` after an unknown outcome.
+    /// As [`File::write_at`]. With [`Fsync::Backing`] also `ENOSPC` and `EROFS` of the directory, and `ETIMEDOUT`: no file was drained for 2
+    /// minutes. The bytes are kept: the next sync may succeed, but for `EIO` after an unknown outcome.
     pub fn sync(&mut self) -> Result<()> {
         let handle = self.handle()?;
         self.files.0.run(|volume| volume.sync(handle, false))

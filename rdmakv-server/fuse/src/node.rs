@@ -175,7 +175,6 @@ impl Node {
     }
 
     /// Returns how many handles write it.
-    #[cfg(feature = "mount")]
     pub(crate) fn writers(&self) -> u32 {
         self.writers
     }

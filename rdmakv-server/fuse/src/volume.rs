@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::inode::{Attributes, Edit};
 use crate::names::{Held, Lookup, look_up};
 use crate::node::{FLUSH_AFTER, Node, Stores};
+use crate::persist::{Standing as Waiting, standing};
 use crate::walk::{Undrained, entries, undrained, unsettled};
 
 /// How often other mounts' wishes for directories are looked at.
@@ -70,6 +71,10 @@ pub(crate) struct Volume {
     stores: Stores,
     chunk_bits: u8,
     settle: Duration,
+    /// Syncs wait for the backing.
+    persists: bool,
+    /// Since when syncs of files wait for it.
+    persisting: HashMap<Ino, Instant>,
     held: BTreeMap<Ino, Held>,
     nodes: BTreeMap<Ino, Node>,
     handles: HashMap<u64, Handle>,
@@ -86,11 +91,13 @@ impl Volume {
     /// # Errors
     ///
     /// The cluster does not serve.
-    pub(crate) fn open(stores: Stores, chunk_bits: u8, settle: Duration) -> Result<Self> {
+    pub(crate) fn open(stores: Stores, chunk_bits: u8, (settle, persists): (Duration, bool)) -> Result<Self> {
         let mut this = Self {
             stores,
             chunk_bits,
             settle,
+            persists,
+            persisting: HashMap::new(),
             held: BTreeMap::new(),
             nodes: BTreeMap::new(),
             handles: HashMap::new(),
@@ -401,6 +408,10 @@ impl Volume {
     /// `EBADF`, `EFBIG`, `EIO`; `ENOSPC`: the cluster is full.
     pub(crate) fn write(&mut self, handle: u64, place: &mut Option<u64>, data: &[u8]) -> Result<u64> {
         let Handle { ino, writes } = self.handle(handle)?;
+        if writes {
+            // A sync may have frozen it.
+            self.begin_writing(ino)?;
+        }
         let node = self.nodes.get_mut(&ino).filter(|_| writes).ok_or_else(|| not_writable(ino))?;
         let is_append = place.is_none();
         let offset = *place.get_or_insert_with(|| node.inode().size);
@@ -430,7 +441,48 @@ impl Volume {
     pub(crate) fn sync(&mut self, handle: u64, closes: bool) -> Result<()> {
         let Handle { ino, writes } = self.handle(handle)?;
         // A reader's sync stores what writers of the same mount wrote.
-        self.sync_file(ino, closes && writes)
+        if self.persists { self.persist(ino) } else { self.sync_file(ino, closes && writes) }
+    }
+
+    /// Stores what was written before the last writer closes a file, and waits for the backing if syncs do.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::sync`].
+    pub(crate) fn persist_last(&mut self, handle: u64) -> Result<()> {
+        let Handle { ino, writes } = self.handle(handle)?;
+        let is_last = writes && self.nodes.get(&ino).is_some_and(|node| node.writers() == 1);
+        if self.persists && is_last { self.persist(ino) } else { Ok(()) }
+    }
+
+    /// Freezes what a file has, and waits until the backing shows it.
+    fn persist(&mut self, ino: Ino) -> Result<()> {
+        match self.nodes.get(&ino) {
+            // Its writer keeps its bytes until it is closed for good.
+            Some(node) if node.inode().is_unlinked => return self.sync_file(ino, false),
+            Some(node) if node.is_writing() => {
+                self.sync_file(ino, true)?;
+                self.settle_file(ino)?;
+            }
+            _ => {}
+        }
+        let since = *self.persisting.entry(ino).or_insert_with(Instant::now);
+        let Some(inode) = self.stores.cluster.inode_now(ino)? else {
+            self.persisting.remove(&ino);
+            return Ok(());
+        };
+        let space = self.stores.backing.space_for(ino, inode.generation)?;
+        let why = |errno: Errno| format!("sync {}: the backing does not have it: {errno}", Key::Inode(ino));
+        let done = match standing(&inode, since.elapsed(), space) {
+            // What has waited is tried again while agents drain something.
+            Waiting::Waits => {
+                return Err(Error::passing(Errno::TIMEDOUT, why(Errno::TIMEDOUT) + ": see whether an agent runs"));
+            }
+            Waiting::Done => Ok(()),
+            Waiting::Fails(errno) => Err(Error::new(errno, why(errno) + ": see the backing directory")),
+        };
+        self.persisting.remove(&ino);
+        done
     }
 
     /// Stores all that was written, of all files.
@@ -720,6 +772,9 @@ impl Volume {
         let inode = self.inode(ino)?;
         let node = self.nodes.entry(ino).or_insert_with(|| Node::new(ino, inode.clone()));
         node.begin_writing(inode, Instant::now());
+        if node.has_writers() {
+            node.reopen();
+        }
         Ok(())
     }
 
@@ -846,6 +901,7 @@ impl Volume {
         if writes {
             let is_last = self.nodes.get(&ino).is_some_and(|node| node.writers() == 1);
             self.sync_file(ino, is_last)?;
+            self.persist_last(handle)?;
         }
         Ok(writes)
     }

@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use common::{Cluster, Dice, soon};
 use rdmakv_client::{Client, Cluster as Address, Error, Frozen, Options};
-use rdmakv_fuse::{Agent, Files, How, Settings};
+use rdmakv_cluster::config::Policy;
+use rdmakv_fuse::{Agent, Files, Fsync, How, Settings};
 use rdmakv_proto::files::{Generation, Inode, Key, State};
 use rustix::io::Errno;
 
@@ -189,7 +190,7 @@ fn the_backing_shows_what_a_mount_has() {
 /// Holes, a short last chunk, and a file of few chunks, which is not worth asking for.
 #[test]
 fn servers_write_their_own_chunks() {
-    let Some(mut cluster) = Cluster::carrying(3) else { return };
+    let Some(mut cluster) = Cluster::repaired(3, Policy::Copies(2), 70) else { return };
     let (files, mut agent, mut dice) = (mount(&cluster), begin(&cluster), Dice(9));
     let long = dice.bytes(3_000_001);
     let mut file = files.open("long", How::new().write().create()).unwrap();
@@ -216,8 +217,110 @@ fn servers_write_their_own_chunks() {
     let long = dice.bytes(9_000_000);
     write(&files, "long", &long);
     cluster.kill(1);
-    settle(&mut agent, &files);
+    soon("that the backing shows all", || {
+        // Servers freeze no chunk whose last write they do not know to be published. Their agents find out.
+        let _ = agent.round();
+        files.settle(Duration::ZERO).is_ok()
+    });
     assert!(on_backing(&cluster, "long").unwrap() == long);
+}
+
+/// A thread that goes through the names until it is dropped.
+struct Drains(std::sync::Arc<std::sync::atomic::AtomicBool>, Option<std::thread::JoinHandle<()>>);
+
+impl Drains {
+    fn begin(cluster: &Cluster) -> Self {
+        let (ends, mut agent) = (std::sync::Arc::<std::sync::atomic::AtomicBool>::default(), begin(cluster));
+        let seen = std::sync::Arc::clone(&ends);
+        let run = move || {
+            while !seen.load(std::sync::atomic::Ordering::Relaxed) {
+                let _ = agent.round();
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        };
+        Self(ends, Some(std::thread::spawn(run)))
+    }
+}
+
+impl Drop for Drains {
+    fn drop(&mut self) {
+        self.0.store(true, std::sync::atomic::Ordering::Relaxed);
+        let _ = self.1.take().map(std::thread::JoinHandle::join);
+    }
+}
+
+#[test]
+fn syncs_wait_for_the_backing() {
+    let Some(cluster) = Cluster::carrying(2) else { return };
+    let settings = || Settings { chunk: 64 << 10, fsync: Fsync::Backing, ..Settings::default() };
+    let files = cluster.mount_with(settings());
+    // Without an agent there is an end to the wait.
+    let patience = Duration::from_secs(1);
+    let hurried = cluster.mount_with(Settings { full: patience, ..settings() });
+    hurried.mkdir("d").unwrap();
+    let mut alone = hurried.open("d/alone", How::new().write().create()).unwrap();
+    alone.write_at(0, b"alone").unwrap();
+    assert_eq!(alone.sync().unwrap_err().errno(), Errno::TIMEDOUT);
+    let _agent = Drains::begin(&cluster);
+    alone.close().unwrap();
+    assert_eq!(on_backing(&cluster, "d/alone").unwrap(), b"alone");
+
+    let bytes = Dice(4).bytes(500_000);
+    let mut file = files.open("a", How::new().write().create()).unwrap();
+    file.write_at(0, &bytes).unwrap();
+    file.sync().unwrap();
+    assert!(on_backing(&cluster, "a").unwrap() == bytes);
+    // It is written on, by the next generation, and cut.
+    file.append(b"more").unwrap();
+    assert!(file.read_at(0, 1 << 20).unwrap() == [&bytes[..], b"more"].concat());
+    file.sync().unwrap();
+    assert!(on_backing(&cluster, "a").unwrap() == [&bytes[..], b"more"].concat());
+    file.truncate(100_000).unwrap();
+    file.write_at(0, b"begin").unwrap();
+    file.close().unwrap();
+    let shown = on_backing(&cluster, "a").unwrap();
+    assert!(shown.len() == 100_000 && shown[..5] == *b"begin" && shown[5..] == bytes[5..100_000]);
+    // Two writers: the last close waits.
+    let open = || files.open("b", How::new().write().create()).unwrap();
+    let (mut first, second) = (open(), open());
+    first.write_at(0, b"both").unwrap();
+    first.close().unwrap();
+    second.close().unwrap();
+    assert_eq!(on_backing(&cluster, "b").unwrap(), b"both");
+    // A file without a name is not awaited.
+    let mut gone = files.open("c", How::new().write().create()).unwrap();
+    gone.write_at(0, b"gone").unwrap();
+    files.unlink("c").unwrap();
+    gone.sync().unwrap();
+    assert_eq!(gone.read_at(0, 10).unwrap(), b"gone");
+    gone.close().unwrap();
+    assert_eq!(on_backing(&cluster, "c"), None);
+}
+
+#[test]
+fn a_sync_tells_that_the_directory_is_full() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: a small file system needs root");
+        return;
+    }
+    let Some(cluster) = Cluster::start(2) else { return };
+    let at = cluster.backing().to_str().unwrap().to_owned();
+    let mounts = |arguments: &[&str]| Command::new(arguments[0]).args(&arguments[1..]).status().unwrap().success();
+    assert!(mounts(&["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", &at]));
+    let outcome = std::panic::catch_unwind(|| {
+        let settings = Settings { chunk: 64 << 10, fsync: Fsync::Backing, ..Settings::default() };
+        let files = cluster.mount_with(settings);
+        let _agent = Drains::begin(&cluster);
+        let mut file = files.open("a", How::new().write().create()).unwrap();
+        file.write_at(0, &Dice(4).bytes(4 << 20)).unwrap();
+        assert_eq!(file.sync().unwrap_err().errno(), Errno::NOSPC);
+        // With room it goes on.
+        assert!(mounts(&["mount", "-o", "remount,size=64m", &at]));
+        file.sync().unwrap();
+        assert_eq!(on_backing(&cluster, "a").unwrap().len(), 4 << 20);
+    });
+    assert!(mounts(&["umount", "-l", &at]));
+    outcome.unwrap();
 }
 
 #[test]

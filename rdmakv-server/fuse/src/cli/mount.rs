@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use rdmakv_client::Cluster;
 
 use super::Failure;
-use crate::library::{Files, Settings};
+use crate::library::{Files, Fsync, Settings};
 use crate::mount;
 
 /// Set for the process that serves a mount in the background.
@@ -45,12 +45,24 @@ pub(super) struct Flags {
     /// How long servers refuse all chunks for want of room before chunks go to the backing directory at once
     #[arg(long, value_name = "SECONDS", default_value_t = 1)]
     spill_after: u64,
+    /// When fsync, O_SYNC and close return: once the bytes survive lost servers, or once the backing directory shows the file
+    #[arg(long, value_enum, default_value_t = FsyncFlag::Memory)]
+    fsync: FsyncFlag,
     /// Refuse all changes
     #[arg(long)]
     read_only: bool,
     /// Return once it is mounted, and serve in the background
     #[arg(short = 'd', long = "daemon")]
     daemon: bool,
+}
+
+/// A value of `--fsync`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum FsyncFlag {
+    /// The bytes survive lost servers
+    Memory,
+    /// The backing directory shows the file
+    Backing,
 }
 
 /// Serves until the mount is unmounted.
@@ -65,7 +77,8 @@ pub(super) fn run(cluster: &Cluster, flags: &Flags) -> Result<(), Failure> {
     }
     mount::check(&flags.at)?;
     let spill = Duration::from_secs(flags.spill_after);
-    let settings = Settings { chunk: flags.chunk, spill, ..Settings::default() };
+    let fsync = if flags.fsync == FsyncFlag::Backing { Fsync::Backing } else { Fsync::Memory };
+    let settings = Settings { chunk: flags.chunk, spill, fsync, ..Settings::default() };
     let files = Files::mount(cluster, &flags.backing, settings)?;
     mount::serve(&files, &flags.at, flags.read_only, || {
         // Where standard output is closed, it serves all the same.

@@ -1,0 +1,91 @@
+//! The wait of a sync for the backing directory.
+
+use std::time::Duration;
+
+use rdmakv_proto::files::{Inode, State};
+use rustix::io::Errno;
+
+/// How long a file may wait before a full directory counts as the reason: the agent tries again after as long.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// How far a frozen file is on its way to the backing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Standing {
+    /// The backing shows them, or never will: the file has no name.
+    Done,
+    Waits,
+    /// The directory does not take them.
+    Fails(Errno),
+}
+
+/// The room in a directory's file system.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Space {
+    pub(crate) is_read_only: bool,
+    /// Bytes.
+    pub(crate) free: u64,
+    /// Bytes that the data file takes already.
+    pub(crate) taken: u64,
+}
+
+/// Decides how far a frozen file is that has waited for so long.
+pub(crate) fn standing(inode: &Inode, waited: Duration, space: Space) -> Standing {
+    let chunks: u64 = inode.map.iter().map(|run| u64::from(run.count)).sum();
+    let needed = (chunks << inode.chunk_bits).min(inode.size).saturating_sub(space.taken);
+    match inode.state {
+        State::Persisted => Standing::Done,
+        _ if inode.is_unlinked => Standing::Done,
+        _ if waited < AGAIN => Standing::Waits,
+        _ if space.is_read_only => Standing::Fails(Errno::ROFS),
+        _ if needed > space.free => Standing::Fails(Errno::NOSPC),
+        _ => Standing::Waits,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rdmakv_proto::files::{Generation, Ino, Kind, Run, Time};
+
+    #[test]
+    fn a_full_directory_is_told_after_a_while() {
+        let mut inode = Inode {
+            kind: Kind::File,
+            state: State::Frozen,
+            is_torn: false,
+            is_unlinked: false,
+            is_spilled: false,
+            mode: 0o644,
+            chunk_bits: 16,
+            owner: 0,
+            group: 0,
+            size: 1 << 20,
+            modified: Time::default(),
+            changed: Time::default(),
+            generation: Generation(1),
+            reserved: Generation(1),
+            writer: None,
+            parent: Some(Ino::ROOT),
+            backing: 0,
+            name: b"a".to_vec(),
+            target: Vec::new(),
+            map: vec![Run { first: 0, count: 4, generation: Generation(1) }],
+        };
+        let space = |free, taken| Space { is_read_only: false, free, taken };
+        let after = |inode: &Inode, space| standing(inode, AGAIN, space);
+        assert_eq!(standing(&inode, AGAIN / 2, space(0, 0)), Standing::Waits);
+        assert_eq!(after(&inode, space(0, 0)), Standing::Fails(Errno::NOSPC));
+        // Four chunks are needed, whatever the size: holes take no room.
+        assert_eq!(after(&inode, space((4 << 16) - 1, 0)), Standing::Fails(Errno::NOSPC));
+        assert_eq!(
+            (after(&inode, space(4 << 16, 0)), after(&inode, space(0, 4 << 16))),
+            (Standing::Waits, Standing::Waits)
+        );
+        let read_only = Space { is_read_only: true, free: 1 << 30, taken: 0 };
+        assert_eq!(after(&inode, read_only), Standing::Fails(Errno::ROFS));
+        inode.state = State::Persisted;
+        assert_eq!(after(&inode, read_only), Standing::Done);
+        (inode.state, inode.is_unlinked) = (State::Frozen, true);
+        assert_eq!(after(&inode, read_only), Standing::Done);
+    }
+}
