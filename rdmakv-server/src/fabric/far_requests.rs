@@ -177,7 +177,7 @@ impl<F: Fabric> Call<'_, F> {
             }
             Verb::Map { runs, .. } => {
                 let here = runs.iter().filter(|run| run.server == far.server());
-                let regions = here.flat_map(|run| (run.first..run.first + run.regions).map(move |at| (at, run.epoch)));
+                let regions = here.map(|run| (run.first..run.first.saturating_add(run.regions), run.epoch));
                 far.map(&caller, memory, regions)?;
                 reply(memory, Answer::Map);
             }

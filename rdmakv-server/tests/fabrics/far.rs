@@ -25,6 +25,7 @@ on_shm_and_iwarp! {
     procedures_reach_attached_regions_alone(super::FLAGS) = procedures;
     procedures_without_sense_end_the_connection(super::FLAGS) = senseless;
     endless_procedures_end_beside_others(super::FLAGS) = endless;
+    maps_of_all_numbers_stop_nobody(super::FLAGS) = vast_map;
 }
 
 /// Asks for something, and passes the answer on.
@@ -324,4 +325,28 @@ fn endless<W: Way>(_: &Server, way: &W, address: &str) {
         assert!(matches!(status, RunStatus::Bytes | RunStatus::Time) && at == 64, "{status:?}");
         assert_eq!(run(&mut other, 9, &walk(64, 1)).unwrap().0, RunStatus::Done);
     }
+}
+
+fn vast_map<W: Way>(_: &Server, way: &W, address: &str) {
+    use rdmakv_proto::far::messages::{RegionRun, Runs, Servers};
+    let cache = cache(way);
+    let (mut owner, mut other) = (Client::new(way, &cache, address), Client::new(way, &cache, address));
+    take(&mut owner, 9, 1, 60_000);
+    let offer = Request { memory: 0, region: 0, epoch: 0, verb: Verb::Offer };
+    let server = ask(&mut other, &offer, |answer| match answer {
+        Answer::Offer { server, .. } => server,
+        other => panic!("{other:?}"),
+    });
+    let run = RegionRun { first: 0, regions: u32::MAX, epoch: 7, server };
+    let (mut runs, mut servers, mut bytes) = (Vec::new(), Vec::new(), Vec::new());
+    let verb =
+        Verb::Map { number: 7, runs: Runs::write(&[run; 100], &mut runs), servers: Servers::write(&[], &mut servers) };
+    Request { memory: 9, region: 0, epoch: 7, verb }.encode(&mut bytes);
+    owner.tell(Kind::Far, &bytes).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    let begun = std::time::Instant::now();
+    let mut asked = Vec::new();
+    offer.encode(&mut asked);
+    let answer = other.ask(Kind::Far, &asked);
+    assert!(answer.is_some() && begun.elapsed().as_secs() < 5, "{:?} after {:?}", answer.is_some(), begun.elapsed());
 }

@@ -21,9 +21,10 @@
 use super::places::Places;
 use rdmakv_proto::far::messages::{ENTRIES_MAX, Entry, Refusal, Secret, State};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::time::Duration;
 
-/// Memories of a server at most.
+/// Memories of a server at most. A login has half of what the others leave, as of regions.
 const MEMORIES_MAX: usize = 4096;
 /// Connections that are attached to a memory at most.
 const CONNECTIONS_MAX: usize = 1024;
@@ -207,6 +208,10 @@ impl Offers {
         most.saturating_sub(held(true)).min(self.places.free_count())
     }
 
+    fn memories_of(&self, is_own: bool, login: u32) -> usize {
+        self.memories.values().filter(|memory| (memory.login == login) == is_own).count()
+    }
+
     /// Takes regions, all or none, and attaches the connection. Returns the secret; `fresh` is that of a new memory.
     ///
     /// # Errors
@@ -237,7 +242,9 @@ impl Offers {
             if !take.name.is_empty() && self.memories.values().any(is_named) {
                 return Err(Refusal::Taken.into());
             }
-            if self.memories.len() >= MEMORIES_MAX {
+            if self.memories_of(true, caller.login)
+                >= (MEMORIES_MAX - self.memories_of(false, caller.login)).div_ceil(2)
+            {
                 return Err(Refused { why: Refusal::NoRoom, room: 0 });
             }
         }
@@ -432,12 +439,13 @@ impl Offers {
     /// # Errors
     ///
     /// The connection is not attached to such a memory.
-    pub fn map(&mut self, caller: &Caller, memory: u64, region: u32, epoch: u32) -> Result<(), Refused> {
-        if let Some(region) = self.memory(caller, memory)?.regions.get_mut(&region)
-            && let Phase::Live { is_mapped, other } = &mut region.phase
-            && region.epoch == epoch
-        {
-            (*is_mapped, *other) = (true, 0);
+    pub fn map(&mut self, caller: &Caller, memory: u64, regions: Range<u32>, epoch: u32) -> Result<(), Refused> {
+        // By the regions that are here: a client may claim four billion.
+        let regions = self.memory(caller, memory)?.regions.range_mut(regions.start..regions.end.max(regions.start));
+        for (_, region) in regions.filter(|(_, region)| region.epoch == epoch) {
+            if let Phase::Live { is_mapped, other } = &mut region.phase {
+                (*is_mapped, *other) = (true, 0);
+            }
         }
         Ok(())
     }

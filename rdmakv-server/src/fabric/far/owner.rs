@@ -5,6 +5,7 @@
 //! held.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::{Builder, JoinHandle};
@@ -404,10 +405,10 @@ impl Far {
         &self,
         caller: &Caller,
         memory: u64,
-        regions: impl Iterator<Item = (u32, u32)>,
+        regions: impl Iterator<Item = (Range<u32>, u32)>,
     ) -> Result<(), Refused> {
         let mut state = self.state();
-        regions.into_iter().try_for_each(|(region, epoch)| state.offers.map(caller, memory, region, epoch))
+        regions.into_iter().try_for_each(|(regions, epoch)| state.offers.map(caller, memory, regions, epoch))
     }
 
     /// Carries out a batch for a lane, and returns the batch of replies.

@@ -466,7 +466,7 @@ impl World {
                 }
             },
             Call::Commit => self.nodes[at].offers.commit(&who, MEMORY, 0, ask.epoch),
-            Call::Map => self.nodes[at].offers.map(&who, MEMORY, 0, ask.epoch),
+            Call::Map => self.nodes[at].offers.map(&who, MEMORY, 0..1, ask.epoch),
             Call::Thaw => self.nodes[at].offers.thaw(&who, MEMORY, 0, ask.epoch),
             Call::Drop { to } => self.nodes[at].offers.drop_region(&who, MEMORY, 0, ask.epoch, to).map(drop),
         };

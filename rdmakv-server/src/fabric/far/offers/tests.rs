@@ -76,7 +76,7 @@ fn requests_again_have_the_first_outcome() {
         offers.commit(&caller, 1, 0, 4).unwrap();
     }
     for _ in 0..2 {
-        offers.map(&caller, 1, 0, 4).unwrap();
+        offers.map(&caller, 1, 0..1, 4).unwrap();
     }
     offers.commit(&caller, 1, 0, 4).unwrap();
     assert_eq!(offers.list(&caller, 1, b"", 1, &FRESH, 0).unwrap().entries[0].state, State::Live);
@@ -101,9 +101,9 @@ fn a_region_passes_through_its_states() {
     assert_eq!(states(&mut b, &caller, 1), [(0, 2, State::Committed)]);
     assert_eq!(b.begin_write(1, 0), Err(Refusal::State.into()), "procedures wait for the map");
     assert_eq!(b.freeze(&caller, 1, 0, 2, 1), Err(Refusal::State.into()), "the map comes first");
-    b.map(&caller, 1, 0, 1).unwrap();
+    b.map(&caller, 1, 0..1, 1).unwrap();
     assert_eq!(states(&mut b, &caller, 1), [(0, 2, State::Committed)], "that was an older map");
-    b.map(&caller, 1, 0, 2).unwrap();
+    b.map(&caller, 1, 0..1, 2).unwrap();
     assert_eq!(states(&mut b, &caller, 1), [(0, 2, State::Live)]);
     assert_eq!(a.drop_region(&caller, 1, 0, 1, 2), Ok(false), "it moved");
     assert_eq!(states(&mut a, &caller, 1), [(0, 1, State::Moved)]);
@@ -256,4 +256,14 @@ proptest! {
         clean(&mut offers, Duration::MAX);
         prop_assert_eq!(offers.places().free_count(), 12, "all come back");
     }
+}
+
+#[test]
+fn memories_of_one_login_leave_half_to_others() {
+    let mut offers = offers(16);
+    for memory in 0..=MEMORIES_MAX as u64 {
+        let _ = offers.take(&at(0, 1, 1), &take(memory, 0), FRESH);
+    }
+    let other = offers.take(&at(1, 2, 2), &take(1 << 40, 1), FRESH);
+    assert!(other.is_ok(), "{other:?}, with room for {}", offers.room(2));
 }
