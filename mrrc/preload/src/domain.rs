@@ -6,26 +6,34 @@
 //! which are the program's; what no shadow has is the caches', and goes before the domain does.
 #![expect(unsafe_code, reason = "acquiring memory that a program in C answers for")]
 
-use crate::abi::{Mr, Pd};
+use crate::abi::{Context, Mr, Pd, flag};
 use crate::benefit::{Benefit, Seen, Served};
+use crate::devices::Devices;
 use crate::eligibility::{Class, Passed, Request};
+use crate::grants::Grants;
+use crate::looped::Looped;
 use crate::pinner::{self, Pinner};
 use crate::real::Real;
 use crate::settings::Settings;
 use crate::shadow::Backing;
 use crate::stats::Stats;
+use crate::windows::{Bytes, Windows};
 use mrrc::cache::CacheCounters;
 use mrrc::{AcquireError, BuildError, Cache};
 use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 pub(crate) struct Domain {
     pd: NonNull<Pd>,
     context: usize,
     settings: Settings,
+    devices: &'static Devices,
+    stats: &'static Stats,
+    /// The windows that give peers their rights, once they were needed. None if the device has none that hold.
+    grants: OnceLock<Option<Arc<Grants>>>,
     closed: Arc<AtomicBool>,
     /// Whether the program registers for a while only: [`FRESH`] and the rest, in that order.
     stage: AtomicU8,
@@ -53,6 +61,8 @@ pub(crate) struct Totals {
     pub(crate) flushed: u64,
     pub(crate) unheld_pages: u64,
     pub(crate) dead_pages: u64,
+    pub(crate) windows_bound: u64,
+    pub(crate) windows_idle: u64,
     /// The longest time for which pins of a cache were dead.
     pub(crate) longest_dead: Duration,
 }
@@ -67,6 +77,8 @@ impl Totals {
             flushed: self.flushed + other.flushed,
             unheld_pages: self.unheld_pages + other.unheld_pages,
             dead_pages: self.dead_pages + other.dead_pages,
+            windows_bound: self.windows_bound + other.windows_bound,
+            windows_idle: self.windows_idle + other.windows_idle,
             longest_dead: self.longest_dead.max(other.longest_dead),
         }
     }
@@ -114,7 +126,17 @@ impl DomainCache {
         let invalidated = decisions.invalidated.saturating_sub(flushed + expired);
         let (unheld_pages, dead_pages) = (self.cache.unheld_pages(), self.cache.usage().dead_pages);
         let evicted = decisions.evicted;
-        Totals { caches: 1, evicted, invalidated, expired, flushed, unheld_pages, dead_pages, longest_dead }
+        Totals {
+            caches: 1,
+            evicted,
+            invalidated,
+            expired,
+            flushed,
+            unheld_pages,
+            dead_pages,
+            longest_dead,
+            ..Totals::default()
+        }
     }
 
     /// Deregisters what no shadow has, so that others have its room.
@@ -141,11 +163,17 @@ const CLASSES: usize = 8;
 impl Domain {
     /// # Safety
     /// libibverbs has just made the domain; it is told to this when it is gone.
-    pub(crate) unsafe fn new(pd: NonNull<Pd>, settings: Settings) -> Self {
+    pub(crate) unsafe fn new(
+        pd: NonNull<Pd>,
+        settings: Settings,
+        devices: &'static Devices,
+        stats: &'static Stats,
+    ) -> Self {
         // SAFETY: `new` requires that libibverbs has just made the domain, so its context can be read.
         let context = unsafe { (*pd.as_ptr()).context } as usize;
         let (closed, stage) = (Arc::default(), AtomicU8::new(FRESH));
-        Self { pd, context, settings, closed, stage, wanted: Mutex::default(), caches: RwLock::default() }
+        let (grants, wanted, caches) = (OnceLock::new(), Mutex::default(), RwLock::default());
+        Self { pd, context, settings, devices, stats, grants, closed, stage, wanted, caches }
     }
 
     /// Returns the device that it is of.
@@ -170,6 +198,7 @@ impl Domain {
             }
             return Err(Passed::First);
         }
+        let grants = if class.has_windows() { Some(self.grants_for(real, request)?) } else { None };
         let kept = self.cache(real, stats, class, wrong).ok_or(Passed::Domain)?;
         let DomainCache { cache, benefit, .. } = &*kept;
         if let Some(cause) = benefit.stands_aside() {
@@ -178,7 +207,7 @@ impl Domain {
         pinner::begin();
         // SAFETY: what a program in C promises with a registration by hand, it promises here: the memory is its own until it
         // deregisters. Changes of it the monitor hears of.
-        let lease = unsafe { cache.acquire(request.address as *const u8, request.length, request.rights()) };
+        let lease = unsafe { cache.acquire(request.address as *const u8, request.length, request.rights(class)) };
         let served = match &lease {
             Ok(_) if pinner::has_pinned() => Served::Miss,
             Ok(_) => Served::Hit,
@@ -192,7 +221,8 @@ impl Domain {
         let mut segments = lease.segments();
         let (Some(1), Some(segment)) = (segments.size_hint().1, segments.next()) else { return Err(Passed::Refused) };
         let pinned = segment.registration();
-        let mr = Mr {
+        let region = pinned.region();
+        let mut mr = Mr {
             context: self.context as *mut _,
             pd: self.pd.as_ptr(),
             addr: request.address as *mut c_void,
@@ -201,7 +231,35 @@ impl Domain {
             lkey: pinned.lkey,
             rkey: pinned.rkey,
         };
-        Ok((mr, Backing::Leased(lease)))
+        let Some(grants) = grants else { return Ok((mr, Backing::Leased(lease))) };
+        let (address, length, rights) = (request.address as u64, request.length as u64, request.peers_rights());
+        let grant = grants.grant(&Bytes { region, address, length, rights }, lease).ok_or(Passed::Windows)?;
+        mr.rkey = grant.key();
+        Ok((mr, Backing::Granted(grant)))
+    }
+
+    /// Returns the windows that can give peers the rights of a request.
+    fn grants_for(&self, real: &'static Real, request: &Request) -> Result<&Arc<Grants>, Passed> {
+        let grants = self.grants(real).ok_or(Passed::Windows)?;
+        let is_atomic = request.peers_rights() & flag::REMOTE_ATOMIC != 0;
+        if is_atomic && !grants.has_atomics() { Err(Passed::Windows) } else { Ok(grants) }
+    }
+
+    /// Returns the windows of the domain. The first call tries the device, unless another domain did.
+    fn grants(&self, real: &'static Real) -> Option<&Arc<Grants>> {
+        let make = || {
+            // SAFETY: the domain is open, because the program registers or deregisters in it.
+            let atomics = unsafe { self.devices.windows(real, self.context as *mut Context) }?;
+            // SAFETY: the same; when the domain is closed, `end` has the windows forgotten.
+            let windows = Windows::new(unsafe { Looped::new(real, self.pd) });
+            Some(Arc::new(Grants::new(windows, atomics, self.stats, self.closed.clone())))
+        };
+        self.grants.get_or_init(make).as_ref()
+    }
+
+    /// Returns the windows, if there are any yet.
+    fn known_grants(&self) -> Option<&Arc<Grants>> {
+        self.grants.get()?.as_ref()
     }
 
     fn go_on(&self, from: u8, to: u8) -> bool {
@@ -217,6 +275,9 @@ impl Domain {
         }
         for class in std::mem::take(&mut *self.wanted.lock().unwrap_or_else(PoisonError::into_inner)) {
             let begun = Instant::now();
+            if class.has_windows() && self.grants(real).is_none() {
+                continue;
+            }
             if self.cache(real, stats, class, &wrong).is_some() {
                 stats.made.add(0, begun.elapsed());
             }
@@ -243,7 +304,10 @@ impl Domain {
             return None;
         }
         // SAFETY: the domain is open: the program registers in it. When it is closed, `closed` says so.
-        let pinner = unsafe { Pinner::new(real, self.pd, class, &self.settings, stats, self.closed.clone()) };
+        let pinner = unsafe {
+            let grants = self.known_grants().filter(|_| class.has_windows()).cloned();
+            Pinner::new(real, self.pd, class, &self.settings, stats, grants, self.closed.clone())
+        };
         // Threads of the cache take no signals that are for the program's.
         let builder = Cache::builder(pinner).budget(&stats.budget).max_segments(1);
         let built = without_signals(|| self.settings.chosen(builder, class.is_for_peers())?.build());
@@ -261,10 +325,15 @@ impl Domain {
     /// Deregisters what no shadow has.
     pub(crate) fn flush(&self) {
         self.all().iter().for_each(|kept| kept.flush());
+        if let Some(grants) = self.known_grants() {
+            grants.close();
+        }
     }
 
     pub(crate) fn totals(&self) -> Totals {
-        self.all().iter().fold(Totals::default(), |sum, kept| sum.plus(kept.totals()))
+        let (bound, idle) = self.known_grants().map_or((0, 0), |grants| grants.counts());
+        let windows = Totals { windows_bound: bound as u64, windows_idle: idle as u64, ..Totals::default() };
+        self.all().iter().fold(windows, |sum, kept| sum.plus(kept.totals()))
     }
 
     pub(crate) fn has_caches(&self) -> bool {
@@ -281,7 +350,10 @@ impl Domain {
     /// Returns its counts, without what it has no more.
     pub(crate) fn end(&self) -> Totals {
         self.closed.store(true, Ordering::Release);
-        Totals { unheld_pages: 0, dead_pages: 0, caches: 0, ..self.totals() }
+        if let Some(grants) = self.known_grants() {
+            grants.abandon();
+        }
+        Totals { unheld_pages: 0, dead_pages: 0, caches: 0, windows_bound: 0, windows_idle: 0, ..self.totals() }
     }
 }
 

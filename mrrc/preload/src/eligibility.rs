@@ -19,6 +19,18 @@ pub(crate) struct Request {
     pub(crate) access: u32,
 }
 
+/// Whether registrations with rights for peers are cached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Remote {
+    /// They are passed on.
+    #[default]
+    Off,
+    /// Regions have the rights themselves, so a peer keeps them for a while after the program ended the registration.
+    Trusted,
+    /// Regions have local rights, and a memory window gives the peer its rights until the program ends the registration.
+    Windows,
+}
+
 /// Flags that regions of a cache have in common: all but [`flag::LOCAL_WRITE`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Class(u32);
@@ -30,6 +42,8 @@ pub(crate) enum Passed {
     Off,
     /// Rights for peers, which are cached only on demand.
     Remote,
+    /// Rights for peers, for which there is no window.
+    Windows,
     /// A flag that says something else of the registration than rights.
     Flags,
     /// Named by other addresses than its own.
@@ -49,9 +63,10 @@ pub(crate) enum Passed {
 }
 
 impl Passed {
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::Off,
         Self::Remote,
+        Self::Windows,
         Self::Flags,
         Self::Iova,
         Self::Range,
@@ -69,6 +84,7 @@ impl Passed {
         match self {
             Self::Off => "off",
             Self::Remote => "remote",
+            Self::Windows => "windows",
             Self::Flags => "flags",
             Self::Iova => "iova",
             Self::Range => "range",
@@ -86,6 +102,7 @@ impl Passed {
         match self {
             Self::Off => "nothing is cached in this process",
             Self::Remote => "with rights for peers (MRRC_PRELOAD=trusted caches them)",
+            Self::Windows => "with rights for peers, because the device had no memory window that holds for them",
             Self::Flags => "with flags that are not cached",
             Self::Iova => "by other addresses than their own",
             Self::Range => "of no bytes",
@@ -102,7 +119,7 @@ impl Passed {
 
 impl Request {
     /// Returns the class of the caches that can serve it.
-    pub(crate) fn class(&self, remote: bool) -> Result<Class, Passed> {
+    pub(crate) fn class(&self, remote: Remote) -> Result<Class, Passed> {
         let Self { address, length, iova, access, .. } = *self;
         let rights = flag::LOCAL_WRITE | flag::REMOTE;
         if access & !(rights | flag::RELAXED_ORDERING) != 0 {
@@ -111,7 +128,7 @@ impl Request {
             // registration. A bit without a name may mean anything.
             return Err(Passed::Flags);
         }
-        if access & flag::REMOTE != 0 && !remote {
+        if access & flag::REMOTE != 0 && remote == Remote::Off {
             return Err(Passed::Remote);
         }
         if access & (flag::REMOTE_WRITE | flag::REMOTE_ATOMIC) != 0 && access & flag::LOCAL_WRITE == 0 {
@@ -125,18 +142,27 @@ impl Request {
             // Which may mean all of memory, to some devices.
             return Err(Passed::Range);
         }
+        if access & flag::REMOTE != 0 && remote == Remote::Windows {
+            return Ok(Class(access & !rights | flag::MW_BIND));
+        }
         Ok(Class(access & !flag::LOCAL_WRITE))
     }
 
-    /// Returns the rights as the cache knows them.
-    pub(crate) fn rights(&self) -> Access {
+    /// Returns the rights of peers that are asked for.
+    pub(crate) fn peers_rights(&self) -> u32 {
+        self.access & flag::REMOTE
+    }
+
+    /// Returns the rights that a region of the class needs for it, as the cache knows them.
+    pub(crate) fn rights(&self, class: Class) -> Access {
         let named = [
             (flag::LOCAL_WRITE, Access::LOCAL_WRITE),
             (flag::REMOTE_WRITE, Access::REMOTE_WRITE),
             (flag::REMOTE_READ, Access::REMOTE_READ),
             (flag::REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
         ];
-        let asked = named.into_iter().filter(|(bit, _)| self.access & bit != 0);
+        let of_region = flag::LOCAL_WRITE | class.0;
+        let asked = named.into_iter().filter(|(bit, _)| self.access & of_region & bit != 0);
         asked.fold(Access::LOCAL_READ, |all, (_, right)| all | right)
     }
 
@@ -150,6 +176,11 @@ impl Class {
     /// Returns whether its regions have rights for peers.
     pub(crate) fn is_for_peers(self) -> bool {
         self.0 & flag::REMOTE != 0
+    }
+
+    /// Returns whether its regions have local rights, and windows give peers theirs.
+    pub(crate) fn has_windows(self) -> bool {
+        self.0 & flag::MW_BIND != 0
     }
 
     /// Returns the flags of a region of this class.
@@ -168,27 +199,44 @@ mod tests {
 
     #[test]
     fn local_rights_form_one_class() {
-        let classes = [asked(0), asked(flag::LOCAL_WRITE)].map(|request| request.class(false).unwrap());
+        let classes = [asked(0), asked(flag::LOCAL_WRITE)].map(|request| request.class(Remote::Off).unwrap());
         assert_eq!(classes[0], classes[1]);
         assert_eq!([classes[0].flags(Access::LOCAL_READ), classes[0].flags(Access::LOCAL)], [0, 1]);
-        assert_eq!([asked(0).rights(), asked(1).rights()], [Access::LOCAL_READ, Access::LOCAL]);
+        let rights = [0, 1].map(|flags| asked(flags).rights(classes[0]));
+        assert_eq!(rights, [Access::LOCAL_READ, Access::LOCAL]);
     }
 
     #[test]
     fn remote_rights_are_cached_only_on_demand() {
-        assert_eq!(asked(1 | flag::REMOTE_READ).class(false), Err(Passed::Remote));
+        assert_eq!(asked(1 | flag::REMOTE_READ).class(Remote::Off), Err(Passed::Remote));
         let sets = [0, flag::REMOTE_READ, flag::REMOTE_WRITE, flag::REMOTE_READ | flag::REMOTE_WRITE];
-        let classes = sets.map(|set| asked(1 | set).class(true).unwrap());
+        let classes = sets.map(|set| asked(1 | set).class(Remote::Trusted).unwrap());
         for (at, class) in classes.iter().enumerate() {
             assert_eq!(classes.iter().position(|other| other == class), Some(at));
-            assert_eq!(class.flags(asked(1 | sets[at]).rights()), 1 | sets[at]);
+            assert_eq!(class.flags(asked(1 | sets[at]).rights(*class)), 1 | sets[at]);
         }
     }
 
     #[test]
+    fn regions_of_windows_have_local_rights() {
+        let of = |access| asked(access).class(Remote::Windows).unwrap();
+        let windows = of(1 | flag::REMOTE_READ);
+        for access in [flag::REMOTE_READ, 1 | flag::REMOTE_WRITE, 1 | flag::REMOTE] {
+            let (class, request) = (of(access), asked(access));
+            assert_eq!((class, class.has_windows(), class.is_for_peers()), (windows, true, false));
+            assert_eq!(class.flags(request.rights(class)), access & 1 | flag::MW_BIND);
+            assert_eq!(request.peers_rights(), access & flag::REMOTE);
+        }
+        assert_eq!(of(1), asked(1).class(Remote::Off).unwrap());
+        assert_eq!(of(flag::REMOTE_READ | flag::RELAXED_ORDERING).flags(Access::LOCAL_READ), 1 << 4 | 1 << 20);
+        assert_eq!(asked(1 | flag::MW_BIND).class(Remote::Windows), Err(Passed::Flags));
+        assert_eq!(asked(flag::REMOTE_WRITE).class(Remote::Windows), Err(Passed::Flags));
+    }
+
+    #[test]
     fn relaxed_ordering_is_a_class_of_its_own() {
-        let relaxed = asked(1 | flag::RELAXED_ORDERING).class(false).unwrap();
-        assert_ne!(relaxed, asked(1).class(false).unwrap());
+        let relaxed = asked(1 | flag::RELAXED_ORDERING).class(Remote::Off).unwrap();
+        assert_ne!(relaxed, asked(1).class(Remote::Off).unwrap());
         assert_eq!(relaxed.flags(Access::LOCAL), 1 | flag::RELAXED_ORDERING);
     }
 
@@ -196,18 +244,18 @@ mod tests {
     fn unknown_flags_pass_through() {
         for bit in 4..32 {
             let known = 1 << bit == flag::RELAXED_ORDERING;
-            assert_eq!(asked(1 | 1 << bit).class(true).is_ok(), known, "bit {bit}");
+            assert_eq!(asked(1 | 1 << bit).class(Remote::Trusted).is_ok(), known, "bit {bit}");
         }
         for bit in [flag::REMOTE_WRITE, flag::REMOTE_ATOMIC] {
-            assert_eq!(asked(bit).class(true), Err(Passed::Flags), "not allowed without LOCAL_WRITE");
+            assert_eq!(asked(bit).class(Remote::Trusted), Err(Passed::Flags), "not allowed without LOCAL_WRITE");
         }
     }
 
     #[test]
     fn invalid_ranges_and_foreign_iova_pass_through() {
-        assert_eq!(Request { iova: 0, ..asked(1) }.class(true), Err(Passed::Iova));
-        assert_eq!(Request { length: 0, ..asked(1) }.class(true), Err(Passed::Range));
-        assert_eq!(Request { address: 0, iova: 0, ..asked(1) }.class(true), Err(Passed::Range));
-        assert_eq!(Request { length: usize::MAX, ..asked(1) }.class(true), Err(Passed::Range));
+        assert_eq!(Request { iova: 0, ..asked(1) }.class(Remote::Trusted), Err(Passed::Iova));
+        assert_eq!(Request { length: 0, ..asked(1) }.class(Remote::Trusted), Err(Passed::Range));
+        assert_eq!(Request { address: 0, iova: 0, ..asked(1) }.class(Remote::Trusted), Err(Passed::Range));
+        assert_eq!(Request { length: usize::MAX, ..asked(1) }.class(Remote::Trusted), Err(Passed::Range));
     }
 }

@@ -19,6 +19,10 @@
 //! | `process.rs` | the state of a process: settings, protection domains, counters |
 //! | `domain.rs` | a protection domain and its caches |
 //! | `shadow.rs` | the `ibv_mr` that a program gets |
+//! | `devices.rs`, `trial.rs` | whether a device's memory windows hold |
+//! | `grants.rs` | rights of peers that windows give, and end |
+//! | `looped.rs` | the queue pairs that bind windows: libibverbs |
+//! | `windows.rs`, `window_pool.rs` | the steps of binding, and which window is used: pure decisions |
 //! | `pinner.rs` | the registrar of the caches: libibverbs |
 //! | `stats.rs` | counters, and the budget of all caches |
 //! | `settings.rs`, `lineage.rs` | variables; whether the parent process reported the wrong ones |
@@ -41,12 +45,15 @@
 
 mod abi;
 mod benefit;
+mod devices;
 mod dlsym;
 mod domain;
 mod eligibility;
 mod exports;
 mod fork;
+mod grants;
 mod lineage;
+mod looped;
 mod metrics;
 mod output;
 mod pinner;
@@ -61,4 +68,7 @@ mod stack;
 mod stats;
 mod summary;
 mod symbols;
+mod trial;
 mod unmapped;
+mod window_pool;
+mod windows;

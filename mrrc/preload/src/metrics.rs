@@ -148,6 +148,13 @@ pub(crate) fn text(process: &Process) -> String {
     for (name, help, value) in gauges {
         metric(name, "gauge", help, &plain(&value));
     }
+    let windows = [(",state=\"bound\"", totals.windows_bound), (",state=\"idle\"", totals.windows_idle)];
+    let by_state: Vec<_> = windows.iter().map(|(label, count)| ((*label).into(), count as &dyn Display)).collect();
+    metric("mrrc_windows", "gauge", "Memory windows that there are, by their state.", &by_state);
+    let (bindings, failures) = stats.windows();
+    metric("mrrc_window_bindings_total", "counter", "Memory windows that were bound.", &plain(&bindings));
+    let help = "Memory windows that could not be bound or unbound.";
+    metric("mrrc_window_failures_total", "counter", help, &plain(&failures));
     // Only caches have a limit.
     if totals.caches > 0 {
         let limit = bytes(stats.budget.limit());

@@ -3,6 +3,7 @@
 
 use crate::abi::{DeviceAttr, Mr, Pd};
 use crate::eligibility::Class;
+use crate::grants::Grants;
 use crate::real::Real;
 use crate::reentrancy::{self, Inside};
 use crate::settings::Settings;
@@ -38,6 +39,8 @@ pub(crate) struct Pinner {
     class: Class,
     limits: Limits,
     stats: &'static Stats,
+    /// The windows that are bound to its regions.
+    grants: Option<Arc<Grants>>,
     /// The program has closed the device: the kernel has taken back what was registered with it.
     closed: Arc<AtomicBool>,
 }
@@ -47,6 +50,13 @@ pub(crate) struct Pinned {
     mr: NonNull<Mr>,
     pub(crate) lkey: u32,
     pub(crate) rkey: u32,
+}
+
+impl Pinned {
+    /// Returns the address of libibverbs' region, for windows.
+    pub(crate) fn region(&self) -> usize {
+        self.mr.as_ptr() as usize
+    }
 }
 
 // SAFETY: libibverbs' regions and domains belong to no thread.
@@ -67,12 +77,13 @@ impl Pinner {
         class: Class,
         settings: &Settings,
         stats: &'static Stats,
+        grants: Option<Arc<Grants>>,
         closed: Arc<AtomicBool>,
     ) -> Self {
         let reserve = memlock_limit().map_or(0, |limit| settings.reserve(limit));
         // SAFETY: the caller promises that the domain is open, as `limits` requires.
         let limits = unsafe { limits(real, pd, reserve) };
-        Self { real, pd, class, limits, stats, closed }
+        Self { real, pd, class, limits, stats, grants, closed }
     }
 }
 
@@ -139,6 +150,9 @@ unsafe impl Registrar for Pinner {
                 return false;
             }
             let inside = Inside::again();
+            if let Some(grants) = &self.grants {
+                grants.region_ends(registration.region());
+            }
             let begun = Instant::now();
             // SAFETY: it was registered here, the domain is open, and the cache gives each away once.
             let failed = unsafe { (self.real.dereg_mr)(registration.mr.as_ptr()) };

@@ -9,6 +9,7 @@
 //! The domains are behind a lock that is held to look one up, and for nothing else. None of these is ever freed.
 
 use crate::abi::{Context, FORK_ENABLED, Mr, Pd};
+use crate::devices::Devices;
 use crate::domain::{Domain, Totals};
 use crate::eligibility::{Passed, Request};
 use crate::fork::kernel_copies_pinned_pages;
@@ -16,7 +17,7 @@ use crate::lineage::parent_reported;
 use crate::output::SummaryFile;
 use crate::real::Real;
 use crate::reentrancy::Inside;
-use crate::settings::{Remote, Settings};
+use crate::settings::Settings;
 use crate::shadow::{self, Backing, Behind, Shadows};
 use crate::stack;
 use crate::stats::Stats;
@@ -51,6 +52,7 @@ pub(crate) struct Process {
     /// The counts of domains that are closed. Locked under the lock of the domains.
     gone: Mutex<Totals>,
     pub(crate) stats: &'static Stats,
+    devices: &'static Devices,
 }
 
 static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
@@ -133,6 +135,7 @@ impl Process {
             domains: RwLock::default(),
             gone: Mutex::default(),
             stats: Box::leak(Box::new(Stats::new())),
+            devices: Box::leak(Box::new(Devices::new(report))),
         }
     }
 
@@ -150,8 +153,7 @@ impl Process {
     /// Writes one line to standard error, for the user of the program. In one piece, as many processes may say it at
     /// once.
     pub(crate) fn report(&self, line: &str) {
-        // If that cannot be written, the program runs on without it.
-        let _ = std::io::stderr().write_all(format!("mrrc-preload: {line}\n").as_bytes());
+        report(line);
     }
 
     /// Returns whether the durations of calls are recorded.
@@ -226,7 +228,7 @@ impl Process {
             return;
         }
         // SAFETY: the caller promises that libibverbs has just made the domain, as `Domain::new` requires.
-        let domain = Arc::new(unsafe { Domain::new(pd, self.settings.clone()) });
+        let domain = Arc::new(unsafe { Domain::new(pd, self.settings.clone(), self.devices, self.stats) });
         let pd = pd.as_ptr() as usize;
         // An earlier domain at this address is gone, with its regions, and the shim saw no call.
         let before = self.domain(pd);
@@ -263,7 +265,7 @@ impl Process {
         if self.is_off() {
             return Err(Passed::Off);
         }
-        let class = request.class(self.settings.remote == Remote::Trusted)?;
+        let class = request.class(self.settings.remote)?;
         let domain = self.domain(request.pd).ok_or(Passed::Domain)?;
         if !stack::is_enough() {
             return Err(Passed::Stack);
@@ -363,7 +365,7 @@ impl Process {
     /// The end of a registration that may be a shadow. None if it is a stranger, which libibverbs knows.
     pub(crate) fn dereg(&self, real: &Real, mr: *mut Mr) -> Option<Result<(), i32>> {
         let shadow = shadow::find(mr)?;
-        let Some(held) = shadow::hold(shadow) else { return Some(Err(libc::EINVAL)) };
+        let Some(mut held) = shadow::hold(shadow) else { return Some(Err(libc::EINVAL)) };
         if !self.shadows.owns(shadow) {
             // The parent's, which goes on using it.
             held.abandon();
@@ -380,10 +382,19 @@ impl Process {
                 return Some(Err(failed));
             }
         }
+        if let Err(failed) = held.end_grant() {
+            // Peers may still have the right: the program has its registration still.
+            return Some(Err(failed));
+        }
         self.shadows.release(held);
         self.stats.returned.add(pages, begun.map_or(Duration::ZERO, |begun| begun.elapsed()));
         Some(Ok(()))
     }
+}
+
+fn report(line: &str) {
+    // If that cannot be written, the program runs on without it.
+    let _ = std::io::stderr().write_all(format!("mrrc-preload: {line}\n").as_bytes());
 }
 
 fn pages_of(mr: &Mr) -> u64 {

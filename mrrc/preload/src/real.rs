@@ -6,7 +6,7 @@
 //! good: registrations that are cached are taken back by its code, also after the program has closed it.
 #![expect(unsafe_code, reason = "the dynamic linker is asked for functions")]
 
-use crate::abi::{Context, DeviceAttr, Mr, Opaque, Pd};
+use crate::abi::{Context, DeviceAttr, Mr, Opaque, Pd, PortAttr, Qp, QpAttr};
 use crate::symbols;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -31,6 +31,13 @@ pub(crate) struct Real {
     pub(crate) close_device: unsafe extern "C" fn(*mut Context) -> c_int,
     pub(crate) create_qp: Option<CreateQp>,
     pub(crate) create_cq: Option<CreateCq>,
+    pub(crate) destroy_cq: Option<unsafe extern "C" fn(*mut Opaque) -> c_int>,
+    pub(crate) destroy_qp: Option<unsafe extern "C" fn(*mut Qp) -> c_int>,
+    pub(crate) modify_qp: Option<unsafe extern "C" fn(*mut Qp, *mut QpAttr, c_int) -> c_int>,
+    pub(crate) query_port: Option<unsafe extern "C" fn(*mut Context, u8, *mut PortAttr) -> c_int>,
+    pub(crate) query_gid: Option<unsafe extern "C" fn(*mut Context, u8, c_int, *mut [u8; 16]) -> c_int>,
+    pub(crate) open_device: Option<unsafe extern "C" fn(*mut Opaque) -> *mut Context>,
+    pub(crate) device_name: Option<unsafe extern "C" fn(*mut Opaque) -> *const c_char>,
     pub(crate) query_device: Option<unsafe extern "C" fn(*mut Context, *mut DeviceAttr) -> c_int>,
     pub(crate) fork_init: Option<unsafe extern "C" fn() -> c_int>,
     pub(crate) is_fork_initialized: Option<unsafe extern "C" fn() -> c_int>,
@@ -75,6 +82,13 @@ fn find() -> Option<Real> {
         close_device: function!(c"ibv_close_device", c"IBVERBS_1.1"),
         create_qp: function!(c"ibv_create_qp", c"IBVERBS_1.1"),
         create_cq: function!(c"ibv_create_cq", c"IBVERBS_1.1"),
+        destroy_cq: function!(c"ibv_destroy_cq", c"IBVERBS_1.1"),
+        destroy_qp: function!(c"ibv_destroy_qp", c"IBVERBS_1.1"),
+        modify_qp: function!(c"ibv_modify_qp", c"IBVERBS_1.1"),
+        query_port: function!(c"ibv_query_port", c"IBVERBS_1.1"),
+        query_gid: function!(c"ibv_query_gid", c"IBVERBS_1.1"),
+        open_device: function!(c"ibv_open_device", c"IBVERBS_1.1"),
+        device_name: function!(c"ibv_get_device_name", c"IBVERBS_1.1"),
         query_device: function!(c"ibv_query_device", c"IBVERBS_1.1"),
         fork_init: function!(c"ibv_fork_init", c"IBVERBS_1.1"),
         is_fork_initialized: function!(c"ibv_is_fork_initialized", c"IBVERBS_1.13"),

@@ -33,7 +33,7 @@ pub(crate) fn shadow(process: &Process, real: &'static Real, mr: *mut Mr, change
     let (seen, access) = (held.mr(), held.behind().access);
     let own = match held.behind().backing {
         Backing::Own(own) => own,
-        Backing::Leased(_) => {
+        Backing::Leased(_) | Backing::Granted(_) => {
             // SAFETY: the program has registered the very same, and has it still.
             let own = unsafe {
                 match real.reg_mr_iova2 {
@@ -54,7 +54,7 @@ pub(crate) fn shadow(process: &Process, real: &'static Real, mr: *mut Mr, change
         // SAFETY: libibverbs has just filled it.
         let now = unsafe { *own.as_ptr() };
         let before = held.change(now, Behind { backing: Backing::Own(own), access });
-        // The lease, if it was one, ends.
+        // The window and the lease, if there were any, end.
         drop(before);
     } else if !owned {
         let why = errno();

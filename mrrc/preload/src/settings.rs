@@ -4,6 +4,7 @@
 //! told at the start and not at the first registration. All variables are read once, when the library is loaded: a program that
 //! clears its environment changes nothing.
 
+use crate::eligibility::Remote;
 use mrrc::BuildError;
 use mrrc::bytes;
 use mrrc::cache::Builder;
@@ -20,16 +21,6 @@ pub(crate) enum Target {
     File(PathBuf),
 }
 
-/// Whether registrations with rights for peers are cached.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Remote {
-    /// They are passed on.
-    #[default]
-    Off,
-    /// Regions have the rights themselves, so a peer keeps them for a while after the program ended the registration.
-    Trusted,
-}
-
 /// The file of metrics.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Metrics {
@@ -40,7 +31,7 @@ pub(crate) struct Metrics {
 }
 
 /// The values of `MRRC_PRELOAD_REMOTE`.
-const REMOTE: &str = "trusted or 1, or off or 0";
+const REMOTE: &str = "windows, trusted or 1, or off or 0";
 /// How long regions with rights for peers stay without a lease, unless set.
 const UNHELD: &str = "60s";
 
@@ -90,10 +81,7 @@ impl Settings {
                 "MRRC_PRELOAD" => {
                     switch(text).map(|on| settings.off = !on).ok_or_else(|| wrong(&format!("trusted, or {SWITCH}")))
                 }
-                "MRRC_PRELOAD_REMOTE" => Remote::read(text).map(|read| remote = Some(read)).ok_or_else(|| {
-                    let is_planned = text.eq_ignore_ascii_case("windows");
-                    wrong(&if is_planned { format!("{REMOTE}: there are no windows yet") } else { REMOTE.into() })
-                }),
+                "MRRC_PRELOAD_REMOTE" => read_remote(text).map(|read| remote = Some(read)).ok_or_else(|| wrong(REMOTE)),
                 "MRRC_PRELOAD_SUMMARY" => {
                     settings.summary = match switch(text) {
                         Some(true) => Some(Target::Stderr),
@@ -224,13 +212,14 @@ impl Settings {
     }
 }
 
-impl Remote {
-    fn read(text: &str) -> Option<Self> {
-        if text.eq_ignore_ascii_case("trusted") {
-            return Some(Self::Trusted);
-        }
-        switch(text).map(|on| if on { Self::Trusted } else { Self::Off })
+fn read_remote(text: &str) -> Option<Remote> {
+    if text.eq_ignore_ascii_case("trusted") {
+        return Some(Remote::Trusted);
     }
+    if text.eq_ignore_ascii_case("windows") {
+        return Some(Remote::Windows);
+    }
+    switch(text).map(|on| if on { Remote::Trusted } else { Remote::Off })
 }
 
 /// `%p` is the process, for programs of which several run at once.
@@ -318,6 +307,8 @@ mod tests {
         let of = |variables: &[(&str, &str)]| read(variables).map(|settings| (settings.preset, settings.remote));
         assert_eq!(of(&[("MRRC_PRELOAD", "Trusted")]), Ok((true, Remote::Trusted)));
         assert_eq!(of(&[("MRRC_PRELOAD_REMOTE", "trusted")]), Ok((false, Remote::Trusted)));
+        let windows = [("MRRC_PRELOAD_REMOTE", "Windows"), ("MRRC_PRELOAD", "trusted")];
+        assert_eq!(of(&windows), Ok((true, Remote::Windows)));
         for both in [
             [("MRRC_PRELOAD", "trusted"), ("MRRC_PRELOAD_REMOTE", "0")],
             [("MRRC_PRELOAD_REMOTE", "off"), ("MRRC_PRELOAD", "trusted")],
@@ -331,8 +322,7 @@ mod tests {
     fn what_makes_no_sense_is_named_with_what_would() {
         for (name, value, part) in [
             ("MRRC_PRELOAD", "maybe", "expected trusted, or on"),
-            ("MRRC_PRELOAD_REMOTE", "peers", "expected trusted"),
-            ("MRRC_PRELOAD_REMOTE", "windows", "no windows yet"),
+            ("MRRC_PRELOAD_REMOTE", "peers", "expected windows, trusted"),
             ("MRRC_PRELOAD_SUMARY", "1", "MRRC_PRELOAD_SUMMARY"),
             ("MRRC_MAX_SEGMENTS", "4", "one key"),
             ("MRRC_RESERVE", "some", "expected bytes"),

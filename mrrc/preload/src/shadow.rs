@@ -18,6 +18,7 @@
 #![expect(unsafe_code, reason = "memory that programs in C read")]
 
 use crate::abi::{Mr, MrTail};
+use crate::grants::Grant;
 use crate::pinner::Pinner;
 use mrrc::Lease;
 use std::alloc::{Layout, alloc_zeroed};
@@ -31,6 +32,8 @@ use std::sync::{Mutex, PoisonError};
 pub(crate) enum Backing {
     /// A region of a cache.
     Leased(#[expect(dead_code, reason = "holds the region")] Lease<Pinner>),
+    /// The same, and a window for peers.
+    Granted(Grant<Lease<Pinner>>),
     /// A registration of its own, after it was changed.
     Own(NonNull<Mr>),
 }
@@ -234,6 +237,18 @@ impl Held {
         match unsafe { &*self.0.behind.get() } {
             Some(behind) => behind,
             None => unreachable!("a live shadow has something behind it"),
+        }
+    }
+
+    /// Ends the right of peers, if a window gives it. Returns when its key opens nothing any more.
+    ///
+    /// # Errors
+    /// An `errno`: the window was not ended.
+    pub(crate) fn end_grant(&mut self) -> Result<(), i32> {
+        // SAFETY: it is this thread's as long as it is busy, and this is the only reference.
+        match unsafe { &mut *self.0.behind.get() } {
+            Some(Behind { backing: Backing::Granted(grant), .. }) => grant.end(),
+            _ => Ok(()),
         }
     }
 

@@ -46,6 +46,9 @@ pub(crate) struct Stats {
     /// The deregistrations that passed through while caches were made, and the cost of ending them.
     pub(crate) made: Sum,
     pub(crate) ended: Sum,
+    /// Windows that were bound, and steps of windows that failed.
+    bindings: AtomicU64,
+    window_failures: AtomicU64,
     /// Requests passed on, by reason.
     passed: [AtomicU64; Passed::ALL.len()],
     /// How much the caches may pin, all together: the capacity of one is that of all.
@@ -62,10 +65,25 @@ impl Stats {
             deregistered: Sum::default(),
             made: Sum::default(),
             ended: Sum::default(),
+            bindings: AtomicU64::new(0),
+            window_failures: AtomicU64::new(0),
             passed: Default::default(),
             budget: Budget::default(),
             fit: Mutex::new(Fit::new(Linear::PAPER)),
         }
+    }
+
+    pub(crate) fn bound(&self) {
+        self.bindings.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn window_failed(&self) {
+        self.window_failures.fetch_add(1, Relaxed);
+    }
+
+    /// Returns how many windows were bound, and how many could not be bound or unbound.
+    pub(crate) fn windows(&self) -> (u64, u64) {
+        (self.bindings.load(Relaxed), self.window_failures.load(Relaxed))
     }
 
     pub(crate) fn registered(&self, pages: u64, took: Duration) {

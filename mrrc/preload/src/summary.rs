@@ -27,7 +27,7 @@ fn text(process: &Process) -> String {
     if 2 * for_peers > asked {
         line(
             "most registrations have rights for peers: MRRC_PRELOAD=trusted caches them, for jobs whose processes trust \
-             each other"
+             each other; MRRC_PRELOAD_REMOTE=windows does for all, where the device's memory windows hold"
                 .into(),
         );
     }

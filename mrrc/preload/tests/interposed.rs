@@ -66,6 +66,103 @@ fn the_preset_serves_rights_for_peers() {
     assert_eq!(run(true, "peers", &["400"], &local).well().count().registered, 400);
 }
 
+/// Variables for memory windows, over a device that binds them more cheaply than it registers.
+const WINDOWS: [(&str, &str); 2] = [("MRRC_PRELOAD_REMOTE", "windows"), ("FAKE_DELAY_US", "100")];
+
+trait ButForTimes {
+    /// As [`Ran::well`], for a program that says what time it took.
+    fn well_but_for_times(self) -> Self;
+}
+
+impl ButForTimes for Ran {
+    fn well_but_for_times(mut self) -> Self {
+        self.complained = self.complained.lines().filter(|line| !line.starts_with("us a time")).collect();
+        self.well()
+    }
+}
+
+fn windows_and(more: &[(&'static str, &'static str)]) -> Vec<(&'static str, &'static str)> {
+    WINDOWS.into_iter().chain(more.iter().copied()).collect()
+}
+
+#[test]
+fn windows_end_the_rights_of_peers_at_once() {
+    let [without, with] = [false, true].map(|on| run(on, "rights", &["3000", "1000"], &WINDOWS).well_but_for_times());
+    assert_eq!(with.said, without.said);
+    assert!(without.count().registered > 4000, "{without:?}");
+    let Counts { registered, live, domains, contexts, windows, .. } = with.count();
+    assert_eq!((live, domains, contexts, windows), (0, 0, 0, 0));
+    // The trial's ten, what came before the cache, and 8 buffers.
+    assert!(registered <= 40, "{registered}");
+}
+
+#[test]
+fn windows_that_do_not_hold_are_named_and_unused() {
+    let without = run(false, "rights", &["300", "100"], &WINDOWS).well_but_for_times();
+    for (name, value, part) in [
+        ("FAKE_WINDOWS", "none", "fake0 are missing"),
+        ("FAKE_WINDOWS", "loose", "fake0 let peers reach bytes outside of the registration"),
+        ("FAKE_WINDOWS", "stale", "fake0 let peers use keys of ended registrations"),
+        ("FAKE_WINDOWS", "same", "fake0 "),
+        ("FAKE_WINDOWS", "slow", "fake0 take longer to bind than memory takes to register"),
+        ("FAKE_PORT_DOWN", "1", "fake0 could not be tried: bind a window: Network is down"),
+    ] {
+        let with = run(true, "rights", &["300", "100"], &windows_and(&[(name, value)]));
+        assert_eq!((with.code, &with.said), (Some(0), &without.said), "{value}: {with:?}");
+        let lines: Vec<_> = with.complained.lines().filter(|line| !line.starts_with("us a time")).collect();
+        assert!(lines.len() == 1 && lines[0].contains(part) && lines[0].contains("passed on"), "{value}: {lines:?}");
+        let count = with.count();
+        assert!(count.registered >= without.count().registered, "{value}: {count:?}");
+        assert_eq!((count.live, count.windows, count.domains, count.contexts), (0, 0, 0, 0), "{value}");
+    }
+}
+
+#[test]
+fn failed_bindings_pass_the_request_on() {
+    let without = run(false, "rights", &["600", "300"], &WINDOWS).well_but_for_times();
+    for (name, each, fewest, most) in [
+        ("FAKE_BIND_REFUSED", "7", 100, 600),
+        // The second try has a new queue pair.
+        ("FAKE_BIND_BROKEN", "7", 0, 50),
+        ("FAKE_BIND_BROKEN", "1", 900, 1100),
+        ("FAKE_BIND_REFUSED", "1", 900, 1100),
+    ] {
+        let variables = windows_and(&[(name, each)]);
+        let with = run(true, "rights", &["600", "300"], &variables).well_but_for_times();
+        assert_eq!(with.said, without.said, "{name}={each}");
+        let count = with.count();
+        assert_eq!((count.live, count.windows, count.domains, count.contexts), (0, 0, 0, 0), "{name}={each}");
+        assert!((fewest..=most).contains(&count.registered), "{name}={each}: {count:?}");
+    }
+}
+
+#[test]
+fn nasty_programs_say_the_same_with_windows() {
+    for what in ["unmap", "twice", "fork", "pds", "errors", "rereg", "threads", "leak", "shapes", "storm", "cancel"] {
+        let [without, with] = [false, true].map(|on| run(on, "nasty", &[what], &WINDOWS).well());
+        assert_eq!(with.said, without.said, "{what}");
+        for of_process in with.counts {
+            assert_eq!((of_process.live, of_process.contexts, of_process.windows), (0, 0, 0), "{what}: {of_process:?}");
+        }
+    }
+}
+
+#[test]
+fn metrics_have_the_windows() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("metrics");
+    let variables = [WINDOWS[0], WINDOWS[1], ("MRRC_METRICS", file.to_str().unwrap())];
+    let ran = run(true, "rights", &["100", "20", "stay"], &variables).well_but_for_times();
+    assert_eq!(ran.count().windows, 1);
+    let text = std::fs::read_to_string(&file).unwrap();
+    for (label, value) in [(",state=\"bound\"", 1), (",state=\"idle\"", 0)] {
+        let line = text.lines().find(|line| line.starts_with("mrrc_windows{") && line.contains(label));
+        assert_eq!(line.and_then(|line| line.rsplit(' ').next()), Some(&*format!("{value}")), "{text}");
+    }
+    assert!(metric(&text, "mrrc_window_bindings_total").is_some_and(|bound| (100..200).contains(&bound)), "{text}");
+    assert_eq!(metric(&text, "mrrc_window_failures_total"), Some(0));
+}
+
 #[test]
 fn keys_of_peers_end_some_time_after() {
     let variables = [("MRRC_PRELOAD_REMOTE", "trusted"), ("MRRC_MAX_UNHELD", "200ms")];
@@ -387,8 +484,7 @@ fn wrong_variable_warns_once_and_disables_nothing() {
     let without = run(false, "nasty", &["pds"], &[]).well();
     for (name, value, part) in [
         ("MRRC_PRELOAD", "maybe", "expected trusted, or on"),
-        ("MRRC_PRELOAD_REMOTE", "2", "expected trusted"),
-        ("MRRC_PRELOAD_REMOTE", "windows", "no windows yet"),
+        ("MRRC_PRELOAD_REMOTE", "2", "expected windows, trusted"),
         ("MRRC_MAX_UNHELD", "soon", "expected a time"),
         ("MRRC_PRELOAD_CACHE", "1", "no such setting"),
         ("MRRC_CAPACITY", "lots", "expected bytes"),
@@ -521,7 +617,38 @@ fn structures_are_those_of_libibverbs_header() {
         _Static_assert(sizeof(struct ibv_device_attr) <= 136 + 4 + 512, "room");
         IS(IBV_ACCESS_LOCAL_WRITE, 1); IS(IBV_ACCESS_REMOTE_WRITE, 2); IS(IBV_ACCESS_REMOTE_READ, 4);
         IS(IBV_ACCESS_REMOTE_ATOMIC, 8); IS(IBV_ACCESS_RELAXED_ORDERING, 1 << 20);
-        IS(IBV_REREG_MR_CHANGE_ACCESS, 4);
+        IS(IBV_REREG_MR_CHANGE_ACCESS, 4); IS(IBV_ACCESS_MW_BIND, 1 << 4); IS(IBV_MW_TYPE_1, 1); IS(IBV_QPT_RC, 2);
+        IS(offsetof(struct ibv_context, device), 0);
+        IS(offsetof(struct ibv_context, ops.alloc_mw), 8 * sizeof(void *));
+        IS(offsetof(struct ibv_context, ops.bind_mw), 9 * sizeof(void *));
+        IS(offsetof(struct ibv_context, ops.dealloc_mw), 10 * sizeof(void *));
+        IS(offsetof(struct ibv_context, ops.poll_cq), 12 * sizeof(void *));
+        IS(offsetof(struct ibv_context, ops.post_send), 26 * sizeof(void *));
+        IS(offsetof(struct ibv_mw, rkey), 16);
+        IS(offsetof(struct ibv_mw_bind, send_flags), 8); IS(offsetof(struct ibv_mw_bind, bind_info.mr), 16);
+        IS(offsetof(struct ibv_mw_bind, bind_info.addr), 24); IS(offsetof(struct ibv_mw_bind, bind_info.length), 32);
+        IS(offsetof(struct ibv_mw_bind, bind_info.mw_access_flags), 40); IS(sizeof(struct ibv_mw_bind), 48);
+        IS(offsetof(struct ibv_qp, context), 0); IS(offsetof(struct ibv_qp, qp_num), 52);
+        IS(offsetof(struct ibv_qp_init_attr, cap), 32); IS(offsetof(struct ibv_qp_init_attr, qp_type), 52);
+        IS(sizeof(struct ibv_qp_init_attr), 64);
+        IS(offsetof(struct ibv_qp_attr, dest_qp_num), 28); IS(offsetof(struct ibv_qp_attr, qp_access_flags), 32);
+        IS(offsetof(struct ibv_qp_attr, ah_attr), 56); IS(offsetof(struct ibv_qp_attr, pkey_index), 120);
+        IS(offsetof(struct ibv_qp_attr, max_rd_atomic), 126); IS(offsetof(struct ibv_qp_attr, port_num), 129);
+        IS(offsetof(struct ibv_qp_attr, rnr_retry), 132);
+        _Static_assert(sizeof(struct ibv_qp_attr) <= 136 + 64, "room");
+        IS(offsetof(struct ibv_ah_attr, grh.sgid_index), 20); IS(offsetof(struct ibv_ah_attr, dlid), 24);
+        IS(offsetof(struct ibv_ah_attr, is_global), 29); IS(offsetof(struct ibv_ah_attr, port_num), 30);
+        IS(offsetof(struct ibv_port_attr, state), 0); IS(offsetof(struct ibv_port_attr, gid_tbl_len), 12);
+        IS(offsetof(struct ibv_port_attr, lid), 34); IS(offsetof(struct ibv_port_attr, link_layer), 46);
+        IS(offsetof(struct ibv_wc, status), 8); IS(sizeof(struct ibv_wc), 48);
+        IS(IBV_WC_SUCCESS, 0); IS(IBV_WC_REM_ACCESS_ERR, 10); IS(IBV_SEND_SIGNALED, 2);
+        IS(sizeof(struct ibv_sge), 16); IS(offsetof(struct ibv_sge, lkey), 12);
+        IS(offsetof(struct ibv_send_wr, opcode), 28); IS(offsetof(struct ibv_send_wr, send_flags), 32);
+        IS(offsetof(struct ibv_send_wr, wr.rdma.remote_addr), 40); IS(offsetof(struct ibv_send_wr, wr.rdma.rkey), 48);
+        IS(offsetof(struct ibv_send_wr, wr.atomic.compare_add), 48); IS(offsetof(struct ibv_send_wr, wr.atomic.rkey), 64);
+        IS(sizeof(struct ibv_send_wr), 128);
+        IS(IBV_WR_RDMA_WRITE, 0); IS(IBV_WR_RDMA_READ, 4); IS(IBV_WR_ATOMIC_FETCH_AND_ADD, 6);
+        IS(offsetof(struct ibv_device_attr, atomic_cap), 164);
     "#;
     let fake = format!("{}/tests/fake", env!("CARGO_MANIFEST_DIR"));
     let source = built().join("structures.c");

@@ -36,7 +36,7 @@ fn build() -> tempfile::TempDir {
     let library = ["-shared", "-fPIC", "-Wl,-soname,libibverbs.so.1", &map, "-lpthread"];
     compile(&library, fake.join("libibverbs.c"), "libibverbs.so.1");
     std::os::unix::fs::symlink("libibverbs.so.1", at.join("libibverbs.so")).unwrap();
-    for program in ["nasty", "each", "domains", "stream", "peers"] {
+    for program in ["nasty", "each", "domains", "stream", "peers", "rights"] {
         let source = tests.join("programs").join(program).with_extension("c");
         compile(&["-libverbs", "-lpthread"], source, program);
     }
@@ -73,6 +73,8 @@ pub(crate) struct Counts {
     pub(crate) contexts: u64,
     /// Calls that found no room.
     pub(crate) refused: u64,
+    /// Memory windows at the end.
+    pub(crate) windows: u64,
 }
 
 /// A program with its arguments, under these variables.
@@ -109,8 +111,10 @@ pub(crate) fn run_under(preloaded: &[PathBuf], program: &str, arguments: &[&str]
 impl Counts {
     fn read(line: &str) -> Self {
         let numbers: Vec<u64> = line.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect();
-        let [registered, deregistered, live, most, domains, contexts, refused] = numbers[..] else { panic!("{line}") };
-        Self { registered, deregistered, live, most, domains, contexts, refused }
+        let [registered, deregistered, live, most, domains, contexts, refused, windows] = numbers[..] else {
+            panic!("{line}")
+        };
+        Self { registered, deregistered, live, most, domains, contexts, refused, windows }
     }
 }
 

@@ -8,8 +8,29 @@
 #define FAKE_VERBS 1
 
 struct ibv_device;
+struct ibv_pd;
+struct ibv_qp;
+struct ibv_cq;
+struct ibv_mw;
+struct ibv_mw_bind;
+struct ibv_send_wr;
+struct ibv_wc;
+enum ibv_mw_type { IBV_MW_TYPE_1 = 1 };
+/* The calls that the shim makes, in their places. */
+struct ibv_context_ops {
+    void *_0[7];
+    struct ibv_mw *(*alloc_mw)(struct ibv_pd *pd, enum ibv_mw_type type);
+    int (*bind_mw)(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind);
+    int (*dealloc_mw)(struct ibv_mw *mw);
+    void *_10;
+    int (*poll_cq)(struct ibv_cq *cq, int entries, struct ibv_wc *wc);
+    void *_12[13];
+    int (*post_send)(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
+    void *_26[6];
+};
 struct ibv_context {
     struct ibv_device *device;
+    struct ibv_context_ops ops;
 };
 struct ibv_pd {
     struct ibv_context *context;
@@ -41,7 +62,79 @@ struct ibv_device_attr {
     int max_cq;
     int max_cqe;
     int max_mr;
-    int rest[24];
+    int resources[6];
+    int atomic_cap;
+    int rest[17];
+};
+struct ibv_mw {
+    struct ibv_context *context;
+    struct ibv_pd *pd;
+    uint32_t rkey;
+    uint32_t handle;
+    enum ibv_mw_type type;
+};
+struct ibv_mw_bind_info {
+    struct ibv_mr *mr;
+    uint64_t addr;
+    uint64_t length;
+    unsigned int mw_access_flags;
+};
+struct ibv_mw_bind {
+    uint64_t wr_id;
+    unsigned int send_flags;
+    struct ibv_mw_bind_info bind_info;
+};
+enum ibv_wc_status { IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR = 5, IBV_WC_MW_BIND_ERR = 6, IBV_WC_REM_ACCESS_ERR = 10 };
+struct ibv_wc {
+    uint64_t wr_id;
+    enum ibv_wc_status status;
+    uint32_t rest[9];
+};
+struct ibv_sge {
+    uint64_t addr;
+    uint32_t length;
+    uint32_t lkey;
+};
+enum ibv_wr_opcode { IBV_WR_RDMA_WRITE = 0, IBV_WR_RDMA_READ = 4, IBV_WR_ATOMIC_FETCH_AND_ADD = 6 };
+enum { IBV_SEND_SIGNALED = 2 };
+struct ibv_send_wr {
+    uint64_t wr_id;
+    struct ibv_send_wr *next;
+    struct ibv_sge *sg_list;
+    int num_sge;
+    enum ibv_wr_opcode opcode;
+    unsigned int send_flags;
+    uint32_t imm_data;
+    union {
+        struct {
+            uint64_t remote_addr;
+            uint32_t rkey;
+        } rdma;
+        struct {
+            uint64_t remote_addr;
+            uint64_t compare_add;
+            uint64_t swap;
+            uint32_t rkey;
+        } atomic;
+        uint64_t room[11];
+    } wr;
+};
+struct ibv_port_attr {
+    int state, max_mtu, active_mtu, gid_tbl_len;
+    uint32_t numbers[4];
+    uint16_t pkey_tbl_len, lid, sm_lid;
+    uint8_t bytes[8];
+    uint8_t link_layer;
+};
+struct ibv_global_route {
+    uint8_t dgid[16];
+    uint32_t flow_label;
+    uint8_t sgid_index, hop_limit, traffic_class;
+};
+struct ibv_ah_attr {
+    struct ibv_global_route grh;
+    uint16_t dlid;
+    uint8_t sl, src_path_bits, static_rate, is_global, port_num;
 };
 
 enum {
@@ -77,9 +170,18 @@ int ibv_dereg_mr(struct ibv_mr *mr);
 struct ibv_comp_channel;
 struct ibv_cq {
     struct ibv_context *context;
+    /* Of the fake: the status of each completion that was not taken. */
+    int waiting[8], count;
 };
 struct ibv_qp {
     struct ibv_context *context;
+    void *qp_context;
+    struct ibv_pd *pd;
+    struct ibv_cq *send_cq, *recv_cq;
+    void *srq;
+    uint32_t handle, qp_num;
+    /* Of the fake. */
+    int in_error;
 };
 struct ibv_qp_cap {
     uint32_t max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data;
@@ -93,14 +195,29 @@ struct ibv_qp_init_attr {
     enum ibv_qp_type qp_type;
     int sq_sig_all;
 };
+struct ibv_qp_attr {
+    int qp_state, cur_qp_state, path_mtu, path_mig_state;
+    uint32_t qkey, rq_psn, sq_psn, dest_qp_num, qp_access_flags;
+    struct ibv_qp_cap cap;
+    struct ibv_ah_attr ah_attr, alt_ah_attr;
+    uint16_t pkey_index, alt_pkey_index;
+    uint8_t en_sqd_async_notify, sq_draining, max_rd_atomic, max_dest_rd_atomic, min_rnr_timer, port_num, timeout, retry_cnt,
+        rnr_retry;
+};
 struct ibv_cq *ibv_create_cq(struct ibv_context *context, int entries, void *of_program, struct ibv_comp_channel *channel,
                              int vector);
 int ibv_destroy_cq(struct ibv_cq *cq);
 struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attributes);
 int ibv_destroy_qp(struct ibv_qp *qp);
+int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attributes, int what);
+int ibv_query_port(struct ibv_context *context, uint8_t port, struct ibv_port_attr *attributes);
+int ibv_query_gid(struct ibv_context *context, uint8_t port, int at, uint8_t gid[16]);
+const char *ibv_get_device_name(struct ibv_device *device);
 int ibv_fork_init(void);
 /* Registrations at this moment. The real one has no such function. */
 long fake_live(void);
+/* A peer's read of these bytes by a key, or its write: the status of the completion. */
+int fake_access(struct ibv_pd *pd, int writes, void *own, void *address, size_t length, uint32_t rkey);
 
 /* As in the real one. */
 #define ibv_reg_mr(pd, addr, length, access)                                                                             \

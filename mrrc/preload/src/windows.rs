@@ -1,0 +1,183 @@
+//! The steps by which windows are bound and unbound in a domain, over a device behind a trait.
+//!
+//! A window that cannot be unbound is ended by the device, which ends its key as well. So a registration is over when
+//! [`Windows::unbind`] returns `Ok`, whatever the queue pair did.
+//!
+//! A queue pair in error is torn down and made anew by the next binding. A binding is tried twice. After [`MOST_FAILURES`] failures
+//! without a success between them no window is bound in the domain any more.
+
+use crate::window_pool::{MOST_IDLE, Pool, Window};
+
+/// Failures of the queue pair in a row after which a domain has no windows.
+const MOST_FAILURES: u32 = 8;
+/// Windows that the device did not end, after which there are no more.
+const MOST_LEFT: usize = 64;
+
+/// The bytes of a window, the region that they lie in, and the rights of peers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Bytes {
+    pub(crate) region: usize,
+    pub(crate) address: u64,
+    pub(crate) length: u64,
+    pub(crate) rights: u32,
+}
+
+/// Why the device did not carry out a step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Failure {
+    /// It refused the call, and nothing has changed. The number is an `errno`.
+    Refused(i32),
+    /// The queue pair is in error, or does not answer.
+    Broken,
+}
+
+/// A device with windows, and the queue pair that binds them.
+pub(crate) trait Device {
+    type Window: Copy;
+
+    /// Makes a window. The error is an `errno`.
+    fn make(&mut self) -> Result<Self::Window, i32>;
+    /// Returns the new key when the window is bound. Makes the queue pair if there is none.
+    fn bind(&mut self, window: Self::Window, bytes: &Bytes) -> Result<u32, Failure>;
+    /// Returns when the window is unbound. Makes the queue pair if there is none.
+    fn unbind(&mut self, window: Self::Window, region: usize) -> Result<(), Failure>;
+    /// Ends a window, bound or not.
+    fn end(&mut self, window: Self::Window) -> Result<(), i32>;
+    /// Ends the queue pair, so that nothing that was posted is carried out any more.
+    fn tear_down(&mut self);
+    /// Forgets the queue pair, which has gone with its domain.
+    fn abandon(&mut self);
+}
+
+/// A window that is bound, and its key.
+#[derive(Debug)]
+pub(crate) struct Bound<W> {
+    window: Window<W>,
+    pub(crate) key: u32,
+}
+
+/// The windows of one domain.
+pub(crate) struct Windows<D: Device> {
+    device: D,
+    pool: Pool<D::Window>,
+    /// Windows that the device refused to end. The program knows none of their keys, unless it ended the registration.
+    left: Vec<D::Window>,
+    bound: usize,
+    failures: u32,
+}
+
+impl<D: Device> Windows<D> {
+    pub(crate) fn new(device: D) -> Self {
+        Self { device, pool: Pool::new(MOST_IDLE), left: Vec::new(), bound: 0, failures: 0 }
+    }
+
+    /// Binds a window over exactly these bytes, with exactly these rights.
+    ///
+    /// # Errors
+    /// The `errno` of the refusal. Nothing is bound then.
+    pub(crate) fn bind(&mut self, bytes: &Bytes) -> Result<Bound<D::Window>, i32> {
+        for _ in 0..2 {
+            if self.failures >= MOST_FAILURES || self.left.len() >= MOST_LEFT {
+                break;
+            }
+            let mut window = match self.pool.take() {
+                Some(window) => window,
+                None => Window::new(self.device.make()?),
+            };
+            match self.device.bind(window.handle, bytes) {
+                Ok(key) => {
+                    window.is_bound(bytes.region);
+                    (self.failures, self.bound) = (0, self.bound + 1);
+                    return Ok(Bound { window, key });
+                }
+                Err(Failure::Refused(why)) => {
+                    window.is_unbound();
+                    self.keep(window);
+                    return Err(why);
+                }
+                Err(Failure::Broken) => {
+                    self.failures += 1;
+                    // First the pair, so that the binding does not come after the window's end.
+                    self.device.tear_down();
+                    self.end(window.handle);
+                }
+            }
+        }
+        Err(libc::EIO)
+    }
+
+    /// Returns when the window's key opens nothing any more.
+    ///
+    /// # Errors
+    /// The device neither unbinds nor ends it: the window is still bound.
+    pub(crate) fn unbind(&mut self, mut bound: Bound<D::Window>) -> Result<(), (Bound<D::Window>, i32)> {
+        let (handle, region) = (bound.window.handle, bound.window.region());
+        match self.device.unbind(handle, region) {
+            Ok(()) => {
+                bound.window.is_unbound();
+                self.keep(bound.window);
+                self.bound -= 1;
+                return Ok(());
+            }
+            Err(Failure::Refused(_)) => {}
+            Err(Failure::Broken) => {
+                self.failures += 1;
+                self.device.tear_down();
+            }
+        }
+        match self.device.end(handle) {
+            Ok(()) => {
+                self.bound -= 1;
+                Ok(())
+            }
+            Err(why) => Err((bound, why)),
+        }
+    }
+
+    /// Ends the idle windows that were bound to a region, before that ends.
+    pub(crate) fn region_ends(&mut self, region: usize) {
+        for window in self.pool.take_of(region) {
+            self.end(window);
+        }
+    }
+
+    /// Ends all idle windows and, unless one is bound, the queue pair. The next binding makes it anew.
+    pub(crate) fn close(&mut self) {
+        let all = self.pool.take_all();
+        let left = std::mem::take(&mut self.left);
+        all.into_iter().chain(left).for_each(|window| self.end(window));
+        if self.bound == 0 {
+            self.device.tear_down();
+        }
+    }
+
+    /// Forgets all: the domain is closed, and what was in it is gone.
+    pub(crate) fn abandon(&mut self) {
+        self.pool.take_all();
+        self.left.clear();
+        self.bound = 0;
+        self.device.abandon();
+    }
+
+    /// Returns how many are bound and how many are idle.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        (self.bound, self.pool.len())
+    }
+
+    fn keep(&mut self, window: Window<D::Window>) {
+        if let Some(surplus) = self.pool.put_back(window) {
+            self.end(surplus);
+        }
+    }
+
+    /// Ends a window that is not bound. One that the device refuses to end is tried again at the domain's end.
+    fn end(&mut self, window: D::Window) {
+        if self.device.end(window).is_err() {
+            self.left.push(window);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "windows_tests.rs"]
+mod tests;
