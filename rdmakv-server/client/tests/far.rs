@@ -626,3 +626,84 @@ fn random_levels_are_met() {
     println!("{met} of {levels} levels met; {cheap} at most 1.2 x the cheapest; the longest search took {longest:?}");
     assert!(met * 100 >= levels * 95 && cheap * 100 >= levels * 95, "{met} met, {cheap} cheap, of {levels}");
 }
+
+#[test]
+fn a_model_of_more_workers_still_gives_lanes() {
+    let server = far_server("32m");
+    let client = client(&server, "iwarp");
+    let sample = |workers: u32| Sample {
+        operation: Operation::Read,
+        record: 64,
+        configuration: Configuration {
+            workers,
+            lanes: workers.max(1),
+            batch: if workers == 0 { 1 } else { 8 },
+            depth: 1,
+        },
+        point: Point { throughput: 1e5 * f64::from(1 + workers), mean: 1e4, p99: 2e4 },
+    };
+    // Measured at a server with four workers; this one has two.
+    let model = Model::of(&[sample(0), sample(1), sample(2), sample(4)]);
+    let limits = Limits { workers: 8, lanes: 8, depth: 2 };
+    let known = Terms { model: Some(&model), limits, ..Terms::default() };
+    let level = Slo::new(Duration::from_millis(1), 4e5, 64, 1.0).unwrap();
+    match create_for(&client, 16 * MIB, &level, &known, &Options::default()) {
+        Ok((memory, chosen)) => {
+            let lane = memory.lane();
+            assert!(lane.is_ok(), "planned {chosen}: {}", lane.unwrap_err());
+        }
+        Err(error) => assert!(matches!(error, LevelError::Infeasible(_)), "{error}"),
+    }
+}
+
+#[test]
+fn a_server_without_room_for_lanes_is_not_lost() {
+    let server = {
+        let name = format!(
+            "shm:@rdmakv-far-{}-{}",
+            std::process::id(),
+            NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+        );
+        Server::on_a_free_port(&["--far", "1g", "--far-region", "2m", "--fabric", &name, "-m", "32"])
+    };
+    let client = client(&server, "shm");
+    let victim = create(&client, 4 * MIB, 0);
+    let mut lane = victim.lane().unwrap();
+    write(&mut lane, 0, b"bytes").unwrap();
+    let greedy = create(&client, 400 * MIB, 0);
+    let mut lanes = Vec::new();
+    'lanes: for number in 0..400 {
+        let Ok(mut lane) = greedy.lane() else { break };
+        for region in 0..200 {
+            if let Err(error) = read(&mut lane, region * 2 * MIB, 8) {
+                println!("lane {number}, region {region}: {error}");
+                lanes.push(lane);
+                break 'lanes;
+            }
+        }
+        lanes.push(lane);
+    }
+    println!("{} lanes", lanes.len());
+    assert_eq!(read(&mut lane, 2 * MIB, 8).map(drop), Ok(()));
+    // The server has no room for another connection now, and lives.
+    let another = victim.lane().map(drop);
+    let kept = read(&mut lane, 0, 5);
+    let own = read(&mut lanes[0], 0, 8).map(drop);
+    println!("another lane: {another:?}; one that was there: {kept:?}; the greedy memory's: {own:?}");
+    assert_eq!(kept.as_deref(), Ok(&b"bytes"[..]), "a lane that could not connect is no loss of the server's regions");
+    assert_eq!(own, Ok(()));
+}
+
+#[test]
+fn batches_that_are_too_long_name_the_limit() {
+    let server = far_server("16m");
+    let client = client(&server, "shm");
+    let memory = create(&client, 4 * MIB, 0);
+    let mut lane = memory.lane().unwrap();
+    let parts: Vec<(u64, u64)> = (0..100_000).map(|at| (at * 8, 8)).collect();
+    let buffer = lane.buffer(parts.len() * 8).unwrap();
+    match lane.read_batch(&parts, buffer) {
+        Ok(ticket) => drop(lane.wait(ticket).unwrap()),
+        Err(error) => assert_eq!(error, AccessError::Long { parts: 100_000, most: 1 << 16 }),
+    }
+}

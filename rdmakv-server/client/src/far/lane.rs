@@ -19,7 +19,7 @@ use super::shared::{Place, ROUND, Shared};
 use super::table::{AccessError, Accesses, MemoryError, Piece, ServerId, Table, Target, WriteRoute};
 use crate::slots::Slot;
 use rdmakv_proto::far::batch::{Batch, Operation, Reply, Status, Writer};
-use rdmakv_proto::far::messages::{Answer, Request, Verb};
+use rdmakv_proto::far::messages::{Answer, Refusal, Request, Verb};
 use rdmakv_proto::messages::RemoteSegment;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -112,6 +112,8 @@ struct Server {
     place: Place,
     /// None once it is lost. Its end has no access to buffers then.
     connection: Option<Connection>,
+    /// Tells other lanes that the server is reached, as long as there is a connection.
+    reached: Option<Arc<()>>,
     order: Order<Part>,
     batches: Batches<Part>,
     /// By region, each with the epoch in which it was asked for.
@@ -149,6 +151,15 @@ pub struct Lane {
     /// The oldest of `begun`, as others see it. After the servers: accesses that are flushed with them are under way until then.
     oldest: Arc<AtomicU64>,
     shared: Arc<Shared>,
+}
+
+/// A region's tag, or why there is none.
+enum Tagged {
+    By(RemoteSegment),
+    /// The server does not give one.
+    Refused,
+    /// The server is lost.
+    Lost,
 }
 
 impl fmt::Debug for Lane {
@@ -189,16 +200,22 @@ impl Lane {
             let ack = self.shared.slot(ACK as usize).ok_or_else(no_memory)?;
             let connection = match self.shared.connect(place) {
                 Ok(connection) => Some(connection),
+                // It takes no more connections. It is no loss of regions that other lanes reach.
+                Err(error @ MemoryError::Unreachable { .. }) if self.shared.is_reached(place.server()) => {
+                    return Err(error);
+                }
                 Err(MemoryError::Unreachable { .. } | MemoryError::Ended) if !self.shared.is_over() => {
                     self.shared.lose(place.server());
                     None
                 }
                 Err(error) => return Err(error),
             };
+            let reached = connection.as_ref().map(|_| self.shared.reach(place.server()));
             let (batch, depth) = (self.of.batch as usize, self.of.depth as usize);
             self.servers.push(Server {
                 place: place.clone(),
                 connection,
+                reached,
                 order: Order::new(depth, acks_by_completion(place.fabric())),
                 batches: Batches::new(batch, depth),
                 tags: HashMap::new(),
@@ -326,7 +343,10 @@ impl Lane {
             }
             filled += length;
         }
-        if filled != bytes || routed.len() > PIECES {
+        if routed.len() > PIECES {
+            return Err(AccessError::Long { parts: routed.len(), most: PIECES });
+        }
+        if filled != bytes {
             return Err(AccessError::Buffer { wanted: filled, length: bytes });
         }
         Ok(routed)
@@ -378,7 +398,15 @@ impl Lane {
     fn post(&mut self, at: usize, part: Part) {
         let Some(memory) = self.accesses.get(&part.op).map(|access| access.buffer.0.as_ptr()) else { return };
         let memory = memory.wrapping_add(part.at);
-        while let Some(tag) = self.tag(at, &part) {
+        loop {
+            let tag = match self.tag(at, &part) {
+                Tagged::By(tag) => tag,
+                Tagged::Refused => {
+                    self.fail(part.op, AccessError::NoKey { region: part.region });
+                    return self.end_part(part.op);
+                }
+                Tagged::Lost => break,
+            };
             let Server { connection: Some(connection), order, last, .. } = &mut self.servers[at] else { break };
             if order.has_room() {
                 let segment = RemoteSegment { address: tag.address + part.offset, length: part.length, ..tag };
@@ -527,31 +555,34 @@ impl Lane {
         }
     }
 
-    /// Returns the tag of a part's region, which is asked for once in each epoch. None if the server is lost.
-    fn tag(&mut self, at: usize, part: &Part) -> Option<RemoteSegment> {
+    /// Returns the tag of a part's region, which is asked for once in each epoch.
+    fn tag(&mut self, at: usize, part: &Part) -> Tagged {
         let Part { region, target: Target { epoch, .. }, .. } = *part;
         if let Some(&(of, tag)) = self.servers[at].tags.get(&region)
             && of == epoch
         {
-            return Some(tag);
+            return Tagged::By(tag);
         }
         let Server { connection, tags, place, .. } = &mut self.servers[at];
         let request = Request { memory: self.shared.name().memory, region, epoch, verb: Verb::Tags { moves: false } };
         let bytes = self.table.region_bytes();
-        let asked = connection.as_mut()?.ask(&request, |reply| match reply.answer {
+        let Some(connection) = connection.as_mut() else { return Tagged::Lost };
+        let asked = connection.ask(&request, |reply| match reply.answer {
             Answer::Tags { write, .. } => write.iter().next().filter(|tag| tag.length == bytes),
             _ => None,
         });
         match asked {
             Ok(tag) => {
                 tags.insert(region, (epoch, tag));
-                Some(tag)
+                Tagged::By(tag)
             }
-            // The memory has ended, or the server has no key for it: nothing of it is reached by this lane any more.
+            // It has no key left. Other lanes, and other regions of this one, are reached as before.
+            Err(Trouble::Refused(Refusal::Unable, _)) => Tagged::Refused,
+            // The memory has ended: nothing of it is reached by this lane any more.
             Err(_) => {
                 let server = place.server();
                 self.lose(at, server);
-                None
+                Tagged::Lost
             }
         }
     }
@@ -651,7 +682,7 @@ impl Lane {
     /// Ends the accesses under way at a server that is lost, except those of a region that moves.
     fn abandon(&mut self, at: usize) {
         // It is flushed when it is dropped: nothing is at the buffers after that.
-        self.servers[at].connection = None;
+        (self.servers[at].connection, self.servers[at].reached) = (None, None);
         self.servers[at].tags.clear();
         let Server { order, batches, .. } = &mut self.servers[at];
         let parts: Vec<Part> = order.give_up().into_iter().chain(batches.give_up()).collect();

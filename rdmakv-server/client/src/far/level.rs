@@ -61,9 +61,21 @@ pub fn create_for(
     options: &Options,
 ) -> Result<(Memory, Prediction), LevelError> {
     let choose = |model: &Model, limits: &Limits| cheapest(model, slo, limits, &terms.prices);
+    let create = |chosen: &Prediction| {
+        let Configuration { workers, batch, depth, .. } = chosen.configuration;
+        Memory::create(client, capacity, &Options { workers, batch, depth, ..options.clone() })
+    };
     let chosen = match terms.model {
         Some(model) => {
             let limits = Limits { workers: terms.limits.workers.min(model.workers()), ..terms.limits };
+            let chosen = choose(model, &limits)?;
+            let memory = create(&chosen)?;
+            if chosen.configuration.workers <= memory.workers() {
+                return Ok((memory, chosen));
+            }
+            // The model is of servers with more workers.
+            let limits = Limits { workers: memory.workers(), ..limits };
+            memory.delete()?;
             choose(model, &limits)?
         }
         None => {
@@ -78,9 +90,7 @@ pub fn create_for(
             choose(&model, &limits)?
         }
     };
-    let Configuration { workers, batch, depth, .. } = chosen.configuration;
-    let memory = Memory::create(client, capacity, &Options { workers, batch, depth, ..options.clone() })?;
-    Ok((memory, chosen))
+    Ok((create(&chosen)?, chosen))
 }
 
 /// Measures a memory with records of the level, and the operations of its mix.

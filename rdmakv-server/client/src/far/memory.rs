@@ -229,7 +229,8 @@ impl Memory {
         Ok(opening.finish((memory, owner, secret), (table, ends), options))
     }
 
-    /// Opens a memory that this process, or another one, made at servers of the client. Its capacity is that of whole regions. The regions
+    /// Opens a memory that this process, or another one, made at servers of the client. Its capacity is that of whole regions. Regions
+    /// behind the last one that a server names are not known: compare the capacity with that of its creation. The regions
     /// of servers that are gone are [lost](Memory::lost).
     ///
     /// # Errors
@@ -273,7 +274,7 @@ impl Memory {
     /// Returns a lane: connections of its own, for one thread at a time.
     ///
     /// # Errors
-    /// [`MemoryError`]; a server that does not answer is lost from then on, and no error.
+    /// [`MemoryError`]; a server that does not answer is lost from then on, and no error, unless another lane is connected to it.
     pub fn lane(&self) -> Result<Lane, MemoryError> {
         self.lane_of(self.shared.configuration())
     }

@@ -93,6 +93,8 @@ pub(super) struct Shared {
     arrivals: AtomicUsize,
     /// The oldest access of each lane, by the number of the table's change.
     oldest: Mutex<Vec<Weak<AtomicU64>>>,
+    /// Which servers lanes have connections to.
+    reached: Mutex<Vec<(ServerId, Weak<()>)>>,
     /// When its time is over, in nanoseconds of the boot clock.
     ends: AtomicU64,
 }
@@ -169,6 +171,7 @@ impl Shared {
             state: Mutex::new(State { table, servers, gone: Vec::new(), moving: None }),
             changed: Condvar::new(),
             oldest: Mutex::default(),
+            reached: Mutex::default(),
             ends: AtomicU64::new(ends),
         }
     }
@@ -299,6 +302,20 @@ impl Shared {
         let mut state = lock(&self.state);
         state.table.lose(region, clock::since_1970());
         self.publish(&state);
+    }
+
+    /// Notes that a lane has a connection to the server, until what is returned is dropped.
+    pub(super) fn reach(&self, server: ServerId) -> Arc<()> {
+        let token = Arc::new(());
+        let mut reached = lock(&self.reached);
+        reached.retain(|(_, token)| token.strong_count() > 0);
+        reached.push((server, Arc::downgrade(&token)));
+        token
+    }
+
+    /// Returns whether a lane has a connection to the server, and does not know that it is gone.
+    pub(super) fn is_reached(&self, server: ServerId) -> bool {
+        lock(&self.reached).iter().any(|(of, token)| *of == server && token.strong_count() > 0)
     }
 
     /// Returns the number of a lane's oldest access, which the lane sets.

@@ -59,6 +59,20 @@ pub enum AccessError {
         /// Bytes of the buffer.
         length: u64,
     },
+    /// It has too many parts.
+    #[error("access far memory in {parts} pieces: a batch has {most} at most, cut at the ends of regions: divide it")]
+    Long {
+        /// Pieces of the batch.
+        parts: usize,
+        /// The most that one can have.
+        most: usize,
+    },
+    /// The server has no key left by which the lane could reach the region. It is not lost.
+    #[error("access far memory, region {region}: its server has no key left for it: drop lanes, or ask for batches")]
+    NoKey {
+        /// The region.
+        region: u32,
+    },
     /// The ticket is of another lane.
     #[error("wait for an access: the ticket is of another lane: give it to the lane that it came from")]
     OtherLane,
