@@ -4,6 +4,7 @@ use crate::access::Access;
 use crate::cost::Linear;
 use crate::error::AcquireError;
 use crate::footprint::Footprint;
+use crate::grid::{Cutter, Grid};
 use crate::pressure::Pressure;
 use crate::range::PageRange;
 use crate::unheld_limit::UnheldLimit;
@@ -26,6 +27,10 @@ pub(crate) enum Widening {
 pub(crate) struct EffectiveSettings {
     pub(crate) capacity: Footprint,
     pub(crate) region_pages: u64,
+    /// The lines that no region crosses, where there are any.
+    pub(crate) slices: Option<Grid>,
+    /// Whether regions can be cut at lines at all.
+    pub(crate) can_slice: bool,
     /// Pages that ranges are rounded out to.
     pub(crate) unit: u64,
     pub(crate) rights: Access,
@@ -65,26 +70,36 @@ impl EffectiveSettings {
         &self,
         range: PageRange,
         asked: Access,
+        blocks: Option<Grid>,
         registrar: impl FnOnce() -> &'static str,
     ) -> Result<(), AcquireError> {
         let offered = self.rights;
         if !offered.contains(asked) {
             return Err(AcquireError::Rights { range, asked, offered, registrar: registrar() });
         }
-        match self.excess(range) {
+        match self.excess(range, blocks) {
             Some((needed, limit, unit)) => Err(AcquireError::TooLarge { range, needed, limit, unit }),
             None => Ok(()),
         }
     }
 
+    /// Returns how a request is divided into regions, as the core does it.
+    fn cutter(&self, blocks: Option<Grid>) -> Cutter {
+        match blocks {
+            Some(blocks) => Cutter::new(self.region_pages, blocks.coarsened(self.region_pages)).only_long(),
+            None => Cutter::new(self.region_pages, self.slices),
+        }
+    }
+
     /// Returns the excess of the request alone: the need, the limit, and its unit.
-    pub(crate) fn excess(&self, range: PageRange) -> Option<(u64, u64, &'static str)> {
+    pub(crate) fn excess(&self, range: PageRange, blocks: Option<Grid>) -> Option<(u64, u64, &'static str)> {
         let pages = range.pages();
-        let is_one = pages <= self.region_pages && self.max_segments > 0 && self.capacity.regions > 0;
+        let is_one =
+            pages <= self.region_pages && self.slices.is_none() && self.max_segments > 0 && self.capacity.regions > 0;
         if is_one && pages <= self.capacity.pages {
             return None;
         }
-        let regions = if pages <= self.region_pages { 1 } else { pages.div_ceil(self.region_pages) };
+        let regions = self.cutter(blocks).count(range);
         let needs = [
             (pages, self.capacity.pages, "pages"),
             (regions, self.max_segments as u64, "segments"),

@@ -99,9 +99,9 @@ pub enum AcquireError {
     },
     /// The request alone is more than the cache may ever register.
     #[error(
-        "acquire {range}: it takes {}, and {limit} is the limit: acquire it in pieces, or raise the limit of the cache (capacity_bytes, \
-         MRRC_CAPACITY; no cache goes beyond what its registrar may pin: RLIMIT_MEMLOCK, ulimit -l)",
-        Count(*needed, unit)
+        "acquire {range}: it takes {}, and {limit} is the limit: acquire it in pieces, or {}",
+        Count(*needed, unit),
+        limit_remedy(unit)
     )]
     TooLarge {
         /// The requested range.
@@ -112,6 +112,16 @@ pub enum AcquireError {
         limit: u64,
         /// Of what.
         unit: &'static str,
+    },
+    /// Regions cannot be divided between blocks of so many bytes.
+    #[error("acquire {range} in blocks of {}: {source}", Count(*block as u64, "bytes"))]
+    Blocks {
+        /// The requested range.
+        range: PageRange,
+        /// Bytes of a block.
+        block: usize,
+        /// The reason.
+        source: BlocksError,
     },
     /// All that could make room is in use.
     #[error("acquire: {source}{}", waited_for(waited))]
@@ -191,6 +201,45 @@ pub enum AcquireError {
     /// See [`Unusable`].
     #[error("acquire: {0}")]
     Unusable(#[from] Unusable),
+}
+
+/// Returns what raises a limit of the cache, by its unit.
+fn limit_remedy(unit: &str) -> &'static str {
+    match unit {
+        "segments" => {
+            "allow more segments (max_segments, MRRC_MAX_SEGMENTS) and take the key of each part (key_for), or raise the slice, if one is \
+             set (slice_bytes, MRRC_SLICE)"
+        }
+        "regions" => "raise the limits of the cache (max_regions, MRRC_MAX_REGIONS; slice_bytes, MRRC_SLICE)",
+        _ => {
+            "raise the limit of the cache (capacity_bytes, MRRC_CAPACITY; no cache goes beyond what its registrar may pin: RLIMIT_MEMLOCK, \
+             ulimit -l)"
+        }
+    }
+}
+
+/// Why a buffer cannot be acquired in blocks: see [`Cache::acquire_blocks`](crate::Cache::acquire_blocks).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BlocksError {
+    /// A block of no bytes.
+    #[error("a block has one byte at least")]
+    Empty,
+    /// The policy does not cut ranges.
+    #[error(
+        "the policy of the cache registers other ranges than those asked for: choose one that does not, such as probation"
+    )]
+    Policy,
+    /// A region would have to be longer than it may be.
+    #[error(
+        "the buffer takes more than one region of {}, and in none does a block end where a page ends: choose blocks whose bytes a page \
+         divides, or that divide a page, raise the slice, if one is set (slice_bytes, MRRC_SLICE), or acquire fewer blocks at once",
+        Count(*limit, "pages")
+    )]
+    Bounds {
+        /// The most pages of a region.
+        limit: u64,
+    },
 }
 
 /// The obstacle of a request that ran out of its [time](crate::cache::Builder::wait_timeout).

@@ -224,7 +224,7 @@ fn find_reasons<R: Registrar>(shared: &Shared<R>, range: PageRange, access: Acce
     if !lacking.is_empty() {
         return vec![Finding::NotGranted { lacking }];
     }
-    if let Some((needed, limit, unit)) = settings.excess(range) {
+    if let Some((needed, limit, unit)) = settings.excess(range, None) {
         return vec![Finding::TooLarge { needed, limit, unit }];
     }
     let mut findings = Vec::new();

@@ -186,6 +186,9 @@ mod access {
 mod config {
     pub(crate) use mrrc_core::{Config, ConfigError};
 }
+mod grid {
+    pub(crate) use mrrc_core::{Cutter, Grid};
+}
 mod range {
     pub(crate) use mrrc_core::{PAGE, PageRange, RangeError};
 }

@@ -49,6 +49,7 @@ pub struct Settings {
     pub(crate) capacity_pages: Option<u64>,
     pub(crate) max_regions: Option<u64>,
     pub(crate) config: Option<Config>,
+    pub(crate) slice_pages: Option<u64>,
     pub(crate) policy: Option<PolicyKind>,
     pub(crate) resort: Option<f64>,
     pub(crate) evict: Option<f64>,
@@ -79,6 +80,7 @@ impl Default for Settings {
             capacity_pages: None,
             max_regions: None,
             config: None,
+            slice_pages: None,
             policy: None,
             resort: None,
             evict: None,
@@ -217,6 +219,7 @@ impl Settings {
     pub(crate) fn config(&self) -> Result<Config, BuildError> {
         let mut config = self.config.clone().unwrap_or_else(|| Config::new(0));
         config.max_regions = self.max_regions.or(config.max_regions);
+        config.slice_pages = self.slice_pages.or(config.slice_pages);
         config.policy = self.policy.unwrap_or(config.policy);
         config.resort = self.resort.unwrap_or(config.resort);
         config.evict = self.evict.unwrap_or(config.evict);

@@ -372,7 +372,7 @@ pub(crate) fn warm<R: Registrar>(
     let range = PageRange::of_bytes(address as u64, length as u64).map_err(AcquireError::from)?;
     let range = range.rounded_out(shared.settings.unit);
     // Before any page is made present.
-    shared.settings.check(range, access.with_read(), || shared.registrar.name())?;
+    shared.settings.check(range, access.with_read(), None, || shared.registrar.name())?;
     if shared.tables.gate.is_forked() {
         return Err(forked());
     }

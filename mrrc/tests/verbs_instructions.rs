@@ -100,21 +100,29 @@ fn what_registrations_cost() {
         say("register", pages, registering as f64);
         say("deregister", pages, deregistering as f64);
     }
-    let cache = Cache::builder(table).monitor(Explicit).ignore_environment().capacity_pages(64).build().unwrap();
+    let builder = |table| Cache::builder(table).monitor(Explicit).ignore_environment().capacity_pages(64);
+    cached(builder(table).build().unwrap(), &memory, "");
+    // The same where misses may grow. Each second one takes a page more, which a flush then counts as wasted.
+    let table = Verbs::new(&domain).unwrap();
+    let growing = builder(table).max_segments(1).widen(true).widen_for_peers(true).build().unwrap();
+    cached(growing, &memory, "wide");
+    comes_to(before);
+}
+
+/// Counts a miss, what takes it out again, and hits.
+fn cached(cache: Cache<Verbs>, memory: &Memory, name: &str) {
     let acquire = |pages: u64| {
         // SAFETY: within the mapping, which outlives the cache; no references are made to it.
         let lease = unsafe { cache.acquire(memory.address, (pages * PAGE) as usize, RIGHTS) }.expect("there is room");
         black_box(lease.segments().next().map(|part| part.registration().lkey()));
     };
     let [miss, flush] = count(|| [spent(|| acquire(1)), spent(|| _ = cache.flush().unwrap())]);
-    say("miss", 1, miss as f64);
-    say("flush", 1, flush as f64);
+    say(&format!("{name}miss"), 1, miss as f64);
+    say(&format!("{name}flush"), 1, flush as f64);
     for pages in [1, 64] {
         acquire(pages);
         let [hits, _] = count(|| [spent(|| (0..HITS).for_each(|_| acquire(pages))), 0]);
-        say("hit", pages, hits as f64 / HITS as f64);
+        say(&format!("{name}hit"), pages, hits as f64 / HITS as f64);
         cache.flush().unwrap();
     }
-    drop(cache);
-    comes_to(before);
 }

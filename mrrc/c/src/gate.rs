@@ -3,7 +3,7 @@
 
 use crate::status::mrrc_error_t;
 use crate::status::mrrc_status_t::{self, *};
-use mrrc::cache::{ChangeError, OutsideArena, Unusable, WarmError};
+use mrrc::cache::{ChangeError, NoKey, OutsideArena, Unusable, WarmError};
 use mrrc::{AcquireError, ArenaError, BuildError};
 use std::any::Any;
 use std::ffi::{CStr, c_char};
@@ -210,7 +210,7 @@ impl From<AcquireError> for Box<Failure> {
     #[cold]
     fn from(error: AcquireError) -> Self {
         let status = match &error {
-            AcquireError::Range(_) | AcquireError::Finished { .. } => MRRC_ERROR_ARGUMENT,
+            AcquireError::Range(_) | AcquireError::Finished { .. } | AcquireError::Blocks { .. } => MRRC_ERROR_ARGUMENT,
             AcquireError::Rights { .. } => MRRC_ERROR_RIGHTS,
             AcquireError::TooLarge { .. } => MRRC_ERROR_TOO_LARGE,
             // Both: release leases.
@@ -223,6 +223,17 @@ impl From<AcquireError> for Box<Failure> {
             AcquireError::Outside(_) => MRRC_ERROR_OUTSIDE,
             AcquireError::Unusable(unusable) => Self::from(*unusable).status,
             _ => MRRC_ERROR_SYSTEM,
+        };
+        Failure::new(status, error.to_string())
+    }
+}
+
+impl From<NoKey> for Box<Failure> {
+    fn from(error: NoKey) -> Self {
+        let status = match error {
+            NoKey::Straddles { .. } => MRRC_ERROR_STRADDLES,
+            NoKey::Forked => MRRC_ERROR_FORKED,
+            _ => MRRC_ERROR_OUTSIDE,
         };
         Failure::new(status, error.to_string())
     }

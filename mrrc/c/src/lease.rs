@@ -12,7 +12,7 @@ use crate::gate::{Failure, given, guarded, null, quietly};
 use crate::status::mrrc_status_t::{MRRC_ERROR_HELD, MRRC_ERROR_LEASE};
 use crate::status::{mrrc_error_t, mrrc_status_t};
 use libc::iovec;
-use mrrc::cache::Warm;
+use mrrc::cache::{NoKey, Warm};
 use mrrc::{Access, Lease};
 use std::ffi::{c_int, c_void};
 use std::ops::ControlFlow;
@@ -168,6 +168,32 @@ pub unsafe extern "C" fn mrrc_acquire(
     unsafe { guarded(error, acquire) }
 }
 
+/// As mrrc_acquire, for a buffer of blocks of so many bytes, which follow each other from `address` on: no block has two keys. A buffer that
+/// is longer than one registration may be (the setting slice) is cut between blocks. MRRC_ERROR_ARGUMENT where it cannot be: no end of a
+/// block is one of a page there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mrrc_acquire_blocks(
+    cache: *const mrrc_cache_t,
+    address: *const c_void,
+    length: usize,
+    block: usize,
+    access: mrrc_access_t,
+    lease: *mut mrrc_lease_t,
+    error: *mut mrrc_error_t,
+) -> mrrc_status_t {
+    let acquire = || {
+        // SAFETY: as for `mrrc_acquire`.
+        unsafe {
+            let place = emptied(lease)?;
+            let cache = given(cache, "cache")?;
+            put(place, cache.cache.acquire_blocks(address.cast(), length, block, rights(access, "access")?)?);
+        }
+        Ok(())
+    };
+    // SAFETY: the header requires that `error` is NULL or can be written, as `guarded` does.
+    unsafe { guarded(error, acquire) }
+}
+
 /// As mrrc_acquire, for several buffers: a lease for each, in their order, or none at all; `leases` has room for `count`.
 ///
 /// Buffers that lie close together may be registered by one call, for local rights. No more than 2^20 buffers; none is done at once.
@@ -276,6 +302,49 @@ pub unsafe extern "C" fn mrrc_segments(
             show(held.segments(), held.len(), segments, room)
         }
     })
+}
+
+/// Writes the segment of some bytes of a lease, for a transfer that takes one key. The offset counts from the lease's first byte.
+///
+/// MRRC_ERROR_STRADDLES: several registrations have the bytes together. *segment is then the part from the offset on that the first has:
+/// transfer that, and ask for the rest. MRRC_ERROR_OUTSIDE: no bytes, or not all of them are the lease's. MRRC_ERROR_LEASE: no lease.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mrrc_key_for(
+    lease: *const mrrc_lease_t,
+    offset: usize,
+    length: usize,
+    segment: *mut mrrc_segment_t,
+    error: *mut mrrc_error_t,
+) -> mrrc_status_t {
+    let find = || {
+        if segment.is_null() {
+            return Err(null("segment"));
+        }
+        // SAFETY: as for `mrrc_segments`; the header requires that `segment` can be written.
+        unsafe {
+            if !is_held(lease) {
+                return Err(none("lease"));
+            }
+            let held = &(*lease.cast::<Sealed>()).lease;
+            let found = held.key_for(offset, length);
+            let (length, failure) = match found {
+                Err(NoKey::Straddles { at, .. }) => (at - offset, found.err()),
+                Err(other) => return Err(other.into()),
+                Ok(_) => (length, None),
+            };
+            let keys = held.key_for(offset, length)?.shown();
+            segment.write(mrrc_segment_t {
+                address: held.address().cast_mut().wrapping_add(offset).cast(),
+                length,
+                handle: keys.handle,
+                lkey: keys.lkey,
+                rkey: keys.rkey,
+            });
+            failure.map_or(Ok(()), |straddles| Err(straddles.into()))
+        }
+    };
+    // SAFETY: the header requires that `error` is NULL or can be written, as `guarded` does.
+    unsafe { guarded(error, find) }
 }
 
 /// Returns the start of the leased memory, as it was acquired; NULL if it is no lease.

@@ -30,6 +30,7 @@ pub extern "C" fn mrrc_options_new() -> *mut mrrc_options_t {
 /// | ----------------------- | ------------------------------------------------------------------------------------- |
 /// | capacity                | the most that may be registered at once: 1GiB, 64M, 4096; else what may be pinned     |
 /// | max_regions             | the most registrations at once: a number; else what the registrar takes, or 2^20      |
+/// | slice                   | no registration crosses a multiple of so many bytes: 1G; else what the device takes   |
 /// | policy                  | the eviction policy: probation (default), mrrc, gdsf, ...; an error names all of them |
 /// | resort                  | the share of the capacity in the resorting section of policy mrrc: 0.5 (default)      |
 /// | evict                   | the share of the capacity that policy mrrc evicts in one batch: 0.1 (default)         |

@@ -47,6 +47,8 @@ pub enum mrrc_status_t {
     MRRC_ERROR_PANIC = 18,
     /// The place for the new lease has one that is held, and keeps it: release that first, or give another place.
     MRRC_ERROR_HELD = 19,
+    /// Several registrations have these bytes of a lease together: the segment that was written is the part that the first has.
+    MRRC_ERROR_STRADDLES = 20,
 }
 
 /// Why a call failed: memory of the caller's, written when a call fails, and only then. It needs no initialisation and is
@@ -87,7 +89,8 @@ pub extern "C" fn mrrc_status_text(status: i32) -> *const c_char {
         .or(text(MRRC_ERROR_SYSTEM, c"the system refused"))
         .or(text(MRRC_ERROR_UNSUPPORTED, c"the library or the cache was made without that"))
         .or(text(MRRC_ERROR_PANIC, c"a fault of the library"))
-        .or(text(MRRC_ERROR_HELD, c"a lease is held in the place of the new one"));
+        .or(text(MRRC_ERROR_HELD, c"a lease is held in the place of the new one"))
+        .or(text(MRRC_ERROR_STRADDLES, c"several registrations have these bytes together"));
     found.unwrap_or(c"not a status of mrrc").as_ptr()
 }
 

@@ -27,6 +27,9 @@ pub struct Config {
     pub max_regions: Option<u64>,
     /// The most pages in one region; longer gaps are cut: no limit.
     pub max_region_pages: Option<u64>,
+    /// Pages of a slice, at most `max_region_pages`: no region crosses a multiple of so many pages, and none is larger. Where each
+    /// request is answered by [one region](crate::Core::use_one_key), that may cross one. Regions have to split at overlaps and match by containment. No slices.
+    pub slice_pages: Option<u64>,
     /// The treatment of regions that a request overlaps: the scheme's of the policy by default.
     pub overlap: Option<Overlap>,
     /// When a cached region serves a request: what the policy's scheme says.
@@ -62,6 +65,7 @@ impl Config {
             evict,
             max_regions: None,
             max_region_pages: None,
+            slice_pages: None,
             overlap: None,
             matching: None,
             cost,
@@ -105,6 +109,7 @@ impl Config {
         let limits = [
             ("max_regions", self.max_regions),
             ("max_region_pages", self.max_region_pages),
+            ("slice_pages", self.slice_pages),
             ("bucket_pages", Some(self.bucket_pages)),
             ("table_entries", Some(self.table_entries)),
             ("cache_entries", Some(self.cache_entries)),
@@ -124,6 +129,11 @@ impl Config {
         let scheme = policy.scheme();
         let overlap = self.overlap.unwrap_or(scheme.overlap);
         Scheme { overlap, matching: self.matching.unwrap_or(scheme.matching), ..scheme }
+    }
+
+    /// Returns whether ranges can be cut into [slices](Config::slice_pages) under this policy: otherwise it is an error to ask for them.
+    pub fn can_slice(&self, policy: &(impl Policy + ?Sized)) -> bool {
+        can_slice(&self.scheme_of(policy))
     }
 
     /// Returns whether misses can be [widened](Config::widen) under this policy: otherwise it is an error to ask for it.
@@ -149,11 +159,12 @@ pub(crate) fn check_scheme(scheme: &Scheme) -> Result<(), ConfigError> {
 
 /// Returns whether regions split at overlaps, match by containment, and stay until they are evicted.
 pub(crate) fn can_widen(scheme: &Scheme) -> bool {
-    let is_plain = scheme.granule == Granule::Region && !scheme.groups;
-    is_plain
-        && scheme.overlap == Overlap::Split
-        && scheme.matching == Matching::Contain
-        && scheme.keeps == Keeps::UntilEvicted
+    can_slice(scheme) && !scheme.groups && scheme.keeps == Keeps::UntilEvicted
+}
+
+/// Returns whether regions split at overlaps and match by containment.
+pub(crate) fn can_slice(scheme: &Scheme) -> bool {
+    scheme.granule == Granule::Region && scheme.overlap == Overlap::Split && scheme.matching == Matching::Contain
 }
 
 /// Why a cache cannot be configured so.
@@ -188,6 +199,12 @@ pub enum ConfigError {
     /// Pages and buckets are neither merged nor matched exactly.
     #[error("the policy caches pages or buckets, which only split at overlaps and match by containment")]
     Granule,
+    /// Only plain regions are cut into slices.
+    #[error(
+        "slices need a policy that caches regions, splits them at overlaps and matches by containment: leave slice_pages (slice_bytes, MRRC_SLICE) \
+         out, or choose such a policy"
+    )]
+    Slices,
     /// Only plain regions are widened.
     #[error(
         "widening needs a policy that caches regions until they are evicted, splits them at overlaps and matches by containment: leave it off"
@@ -220,6 +237,7 @@ mod tests {
         );
         for (name, config) in [
             ("max_region_pages", Config { max_region_pages: Some(0), ..base.clone() }),
+            ("slice_pages", Config { slice_pages: Some(0), ..base.clone() }),
             ("bucket_pages", Config { bucket_pages: 0, ..base.clone() }),
             ("table_entries", Config { table_entries: 0, ..base.clone() }),
             ("cache_entries", Config { cache_entries: 0, ..base.clone() }),

@@ -27,6 +27,7 @@ pub mod core;
 pub mod cost;
 mod coverage;
 pub mod driver;
+mod grid;
 mod grow;
 mod index;
 pub mod policy;
@@ -38,6 +39,7 @@ mod widen;
 pub use crate::core::{AllInUse, Core, Cost, Counters, Found, Leavers, Leaving, Outcome, Part};
 pub use access::Access;
 pub use config::{Config, ConfigError};
+pub use grid::{Cutter, Grid};
 pub use range::{PAGE, PageRange, RangeError};
 pub use regions::{ListId, Region, RegionEvent, RegionId, RegionState, Regions};
 

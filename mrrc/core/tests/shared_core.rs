@@ -8,8 +8,8 @@
 //! ```
 
 use mrrc_core::core::{Core, Holders, Request, Sharing};
-use mrrc_core::policy::{Keeps, Matching, Need, PolicyKind};
-use mrrc_core::{Access, Config, Leaving, PageRange, Part, RegionId, RegionState};
+use mrrc_core::policy::{Granule, Keeps, Matching, Need, Overlap, PolicyKind};
+use mrrc_core::{Access, Config, Grid, Leaving, PAGE, PageRange, Part, RegionId, RegionState};
 use proptest::prelude::*;
 use proptest::sample::select;
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,11 +46,15 @@ fn requests() -> impl Strategy<Value = Request> {
     let sharing = prop_oneof![8 => Just(Sharing::All), 1 => Just(Sharing::OwnClass), 1 => Just(Sharing::Nothing)];
     let segments = select(&[1_usize, 3, usize::MAX]);
     let mapping = prop_oneof![Just(None), Just(Some(range(0, 80)))];
-    (0_u64..60, 1_u64..16, access, sharing, segments, any::<bool>(), mapping).prop_map(
-        |(start, pages, access, sharing, max_segments, again, mapping)| {
+    // Blocks of so many halves of a page, the first so many bytes into its page.
+    let blocks = prop_oneof![2 => Just(None), 1 => (1_u64..8, select(&[0_u64, 100, 2048])).prop_map(Some)];
+    (0_u64..60, 1_u64..16, access, sharing, segments, any::<bool>(), mapping, blocks).prop_map(
+        |(start, pages, access, sharing, max_segments, again, mapping, blocks)| {
             let exact = Request::new(range(start, pages));
             let mapping = mapping.unwrap_or(exact.mapping);
-            Request { access, sharing, max_segments, again, mapping, ..exact }
+            let grid = |(halves, offset)| Grid::of_blocks(start * PAGE + offset, halves * PAGE / 2, PAGE);
+            let blocks = blocks.and_then(grid);
+            Request { access, sharing, max_segments, again, mapping, blocks, ..exact }
         },
     )
 }
@@ -119,6 +123,9 @@ struct World {
     registered: BTreeMap<RegionId, (PageRange, Access)>,
     begun: Vec<RegionId>,
     held: Vec<RegionId>,
+    /// The most pages of a region, and the pages of a slice.
+    longest: u64,
+    slice: Option<u64>,
 }
 
 impl World {
@@ -135,6 +142,17 @@ impl World {
             self.threads.hidden.remove(&region);
             self.threads.touches.remove(&region);
         }
+    }
+
+    /// Returns the request as a cache makes it. None where it refuses it.
+    fn allowed(&self, request: Request) -> Option<Request> {
+        let scheme = self.core.scheme();
+        let cuts = scheme.granule == Granule::Region && scheme.overlap == Overlap::Split;
+        let blocks = request.blocks.filter(|_| cuts);
+        let is_short = request.range.pages() <= self.longest;
+        let can_divide = blocks.is_none_or(|blocks| blocks.coarsened(self.longest).is_some());
+        let has_one_key = self.core.has_one_key();
+        (is_short || can_divide && !has_one_key).then_some(Request { blocks, ..request })
     }
 
     fn request(&mut self, request: &Request) {
@@ -177,6 +195,27 @@ impl World {
             }
         }
         assert!(next >= request.range.end(), "{parts:?} for {request:?}");
+        if !waits {
+            self.check_division(request, &parts);
+        }
+    }
+
+    /// New regions keep to the lines of slices, and no answer divides a block.
+    fn check_division(&self, request: &Request, parts: &[Part]) {
+        let gaps = parts.iter().filter(|part| matches!(part, Part::Gap { .. })).map(Part::range);
+        for gap in gaps {
+            assert!(gap.pages() <= self.longest, "{gap} for {request:?}");
+            if let Some(slice) = self.slice.filter(|_| request.blocks.is_none() && !self.core.has_one_key()) {
+                assert_eq!(gap.start() / slice, (gap.end() - 1) / slice, "{gap} for {request:?}");
+            }
+        }
+        if let Some(blocks) = request.blocks {
+            let regions = parts.iter().filter_map(Part::region).map(|id| self.registered[&id].0);
+            let bounds = regions.flat_map(|region| [region.start(), region.end()]);
+            let inside = |page: &u64| (request.range.start() + 1..request.range.end()).contains(page);
+            let mut divided = bounds.filter(inside).filter(|&page| !blocks.divides(page));
+            assert_eq!(divided.next(), None, "{parts:?} for {request:?}");
+        }
     }
 
     fn lone(&mut self, request: &Request) {
@@ -191,6 +230,8 @@ impl World {
         self.begun.push(id);
         self.threads.hidden.insert(id);
         self.registered.insert(id, (request.range, request.access));
+        let gap = Part::Gap { region: Some(id), range: request.range, access: request.access };
+        self.check_division(request, &[gap]);
     }
 
     fn publish(&mut self, id: RegionId) {
@@ -233,8 +274,8 @@ impl World {
 
     fn step(&mut self, step: &Step) {
         match *step {
-            Step::Request(request) => self.request(&request),
-            Step::Lone(request) => self.lone(&request),
+            Step::Request(request) => self.allowed(request).iter().for_each(|request| self.request(request)),
+            Step::Lone(request) => self.allowed(request).iter().for_each(|request| self.lone(request)),
             Step::Publish(nth) if nth < self.begun.len() => {
                 let id = self.begun.swap_remove(nth);
                 self.publish(id);
@@ -320,9 +361,15 @@ proptest! {
         policy in select(PolicyKind::ALL),
         one_key in any::<bool>(),
         widen in any::<bool>(),
+        slice in prop::option::of(3_u64..20),
+        max_region_pages in prop_oneof![2 => Just(None), 1 => (4_u64..20).prop_map(Some)],
     ) {
-        let exact = Config { policy, max_regions: Some(MAX_REGIONS), ..Config::new(capacity) };
-        // Some policies cannot widen.
+        let plain = Config { policy, max_regions: Some(MAX_REGIONS), max_region_pages, ..Config::new(capacity) };
+        // Some policies cannot be sliced, and some cannot widen.
+        let slice = slice.map(|slice| max_region_pages.map_or(slice, |most| slice.min(most)));
+        let exact = Config { slice_pages: slice, ..plain.clone() };
+        let (exact, slice) = if Core::new(&exact).is_ok() { (exact, slice) } else { (plain, None) };
+        let longest = slice.or(max_region_pages).unwrap_or(u64::MAX);
         let core = Core::new(&Config { widen: widen.then_some(true), ..exact.clone() });
         let mut core = core.or_else(|_| Core::new(&exact)).expect("a configuration that fits");
         if one_key { core.use_one_key() } else { core.limit_hard() }
@@ -336,6 +383,8 @@ proptest! {
             registered: BTreeMap::new(),
             begun: Vec::new(),
             held: Vec::new(),
+            longest,
+            slice,
         };
         steps.iter().for_each(|step| world.step(step));
         while !world.begun.is_empty() {

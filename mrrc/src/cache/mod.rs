@@ -51,7 +51,7 @@ mod counters;
 
 pub use crate::arena::{Arena, ArenaError};
 pub use crate::budget::Budget;
-pub use crate::error::{AcquireError, BuildError, ChangeError, NoKey, Obstacle, OutsideArena, Unusable};
+pub use crate::error::{AcquireError, BlocksError, BuildError, ChangeError, NoKey, Obstacle, OutsideArena, Unusable};
 pub use crate::explain::{Explanation, Finding};
 pub use crate::hit::barrier::Barrier;
 pub use crate::lease::{Lease, PendingLease, Segment, Segments};
@@ -144,6 +144,41 @@ impl<R: Registrar> Cache<R> {
     #[expect(unsafe_code, reason = "the contract of registering memory by hand, stated once")]
     pub unsafe fn acquire(&self, address: *const u8, length: usize, access: Access) -> Result<Lease<R>, AcquireError> {
         lease::acquire(&self.shared, address as usize, length, access, None)
+    }
+
+    /// As [`Cache::acquire`], for a buffer of blocks: no block has two keys, so [`Lease::key_for`] has one for each.
+    ///
+    /// Blocks of `block` bytes follow each other from `address` on; the last may be shorter. Where the buffer is longer than a
+    /// [region may be](Builder::slice_bytes), it is cut between blocks. Regions that are cached there and end within a block are replaced.
+    ///
+    /// ```
+    /// use mrrc::{Access, Cache, invalidation::Explicit, testing::NoopRegistrar};
+    ///
+    /// let cache = Cache::builder(NoopRegistrar::new()).slice_bytes(64 << 10).monitor(Explicit).build()?;
+    /// let buffer = vec![0_u8; 1 << 20];
+    /// let block = 6 << 10;
+    /// // SAFETY: the buffer outlives the lease, and no transfer is made.
+    /// let lease = unsafe { cache.acquire_blocks(buffer.as_ptr(), buffer.len(), block, Access::LOCAL) };
+    /// if let Ok(lease) = lease {
+    ///     assert!((0..buffer.len() / block).all(|nth| lease.key_for(nth * block, block).is_ok()));
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Cache::acquire`], and [`AcquireError::Blocks`]: no cut lies between blocks. It lies between pages as well.
+    ///
+    /// # Safety
+    /// As [`Cache::acquire`].
+    #[expect(unsafe_code, reason = "the contract of registering memory by hand, stated once")]
+    pub unsafe fn acquire_blocks(
+        &self,
+        address: *const u8,
+        length: usize,
+        block: usize,
+        access: Access,
+    ) -> Result<Lease<R>, AcquireError> {
+        lease::acquire_blocks(&self.shared, address as usize, length, block, access)
     }
 
     /// Begins to acquire memory: what is registered already can be [used](PendingLease::ready) before [`PendingLease::finish`]

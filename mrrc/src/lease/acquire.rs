@@ -96,3 +96,18 @@ pub(crate) fn acquire_aside<R: Registrar>(
     let request = AcquireRequest::new(&shared.settings, address, length, access.with_read())?;
     grant(shared, AcquireRequest { owned: Some(owned), sharing: Sharing::Nothing, counted: true, ..request })
 }
+
+/// Memory in blocks, each of which one region has.
+pub(crate) fn acquire_blocks<R: Registrar>(
+    shared: &Shared<R>,
+    address: usize,
+    length: usize,
+    block: usize,
+    access: Access,
+) -> Result<Lease<R>, AcquireError> {
+    let request = AcquireRequest::in_blocks(&shared.settings, address, length, access.with_read(), block)?;
+    match shared.tables.hit(request.range, request.access) {
+        Some(hold) => Ok(Lease::one(&shared.tables, address, length, hold)),
+        None => grant(shared, request),
+    }
+}

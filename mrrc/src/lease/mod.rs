@@ -10,7 +10,7 @@
 mod acquire;
 mod pending;
 
-pub(crate) use acquire::{acquire, acquire_aside};
+pub(crate) use acquire::{acquire, acquire_aside, acquire_blocks};
 pub use pending::PendingLease;
 pub(crate) use pending::{grant, grant_group};
 

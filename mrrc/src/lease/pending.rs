@@ -340,7 +340,7 @@ impl<R: Registrar> Drop for Lone<'_, R> {
 
 /// Returns an error where a request cannot be granted at all.
 fn check<R: Registrar>(shared: &Shared<R>, request: &AcquireRequest) -> Result<(), AcquireError> {
-    shared.settings.check(request.range, request.access, || shared.registrar.name())?;
+    shared.settings.check(request.range, request.access, request.blocks, || shared.registrar.name())?;
     if request.access.is_remote() {
         shared.tables.expect_remote();
     }

@@ -17,14 +17,15 @@ pub(crate) fn reserve_lone<T>(
     request: &AcquireRequest,
 ) -> Option<Gap<T>> {
     let &Context { settings, thread, .. } = context;
-    let &AcquireRequest { range, access, counted, sharing, .. } = request;
+    let &AcquireRequest { range, access, counted, sharing, blocks, .. } = request;
     let amount = Footprint::of([range]);
     // Regions that have left are deregistered first, unless another thread does that and keeps up.
     let is_plain = settings.caches && !state.closed && state.reclaimer.is_kept_up(settings.background);
     if !is_plain || !state.changes.allows_caching(range, false) || !state.occupancy.has_room(amount) {
         return None;
     }
-    let ask = Request { range, access, max_segments: settings.max_segments, again: counted, sharing, mapping: range };
+    let max_segments = settings.max_segments;
+    let ask = Request { range, access, max_segments, again: counted, sharing, mapping: range, blocks };
     let id = state.core.request_lone(&ask)?;
     state.begin(id, thread);
     let is_reserved = state.reserve(amount);

@@ -164,8 +164,8 @@ pub(crate) struct Miss<T> {
 impl<T> Miss<T> {
     #[inline(always)]
     pub(crate) fn new(request: AcquireRequest, max_segments: usize, begins: bool) -> Self {
-        let AcquireRequest { range, access, counted, sharing, .. } = request;
-        let ask = Request { range, access, max_segments, again: counted, sharing, mapping: range };
+        let AcquireRequest { range, access, counted, sharing, blocks, .. } = request;
+        let ask = Request { range, access, max_segments, again: counted, sharing, mapping: range, blocks };
         Self {
             request,
             stage: Stage::Planning,

@@ -3,8 +3,9 @@
 use crate::access::Access;
 use crate::core::Sharing;
 use crate::effective::EffectiveSettings;
-use crate::error::AcquireError;
-use crate::range::PageRange;
+use crate::error::{AcquireError, BlocksError};
+use crate::grid::Grid;
+use crate::range::{PAGE, PageRange};
 
 /// A request for a lease.
 #[derive(Clone, Copy)]
@@ -18,6 +19,8 @@ pub(crate) struct AcquireRequest {
     pub(crate) owned: Option<PageRange>,
     /// The regions that may serve it.
     pub(crate) sharing: Sharing,
+    /// The pages before which it may be divided, where it is made of blocks.
+    pub(crate) blocks: Option<Grid>,
     /// Whether it has been counted as a request already.
     pub(crate) counted: bool,
 }
@@ -34,7 +37,33 @@ impl AcquireRequest {
         access: Access,
     ) -> Result<Self, AcquireError> {
         let range = PageRange::of_bytes(address as u64, length as u64)?.rounded_out(settings.unit);
-        Ok(Self { address, length, range, access, owned: None, sharing: Sharing::All, counted: false })
+        Ok(Self { address, length, range, access, owned: None, sharing: Sharing::All, blocks: None, counted: false })
+    }
+
+    /// As [`AcquireRequest::new`], for blocks of so many bytes: no two regions have parts of one.
+    ///
+    /// # Errors
+    /// As [`AcquireRequest::new`], and [`AcquireError::Blocks`] where regions cannot be divided so.
+    pub(crate) fn in_blocks(
+        settings: &EffectiveSettings,
+        address: usize,
+        length: usize,
+        access: Access,
+        block: usize,
+    ) -> Result<Self, AcquireError> {
+        let request = Self::new(settings, address, length, access)?;
+        let range = request.range;
+        let wrong = |source| AcquireError::Blocks { range, block, source };
+        let blocks = Grid::of_blocks(address as u64, block as u64, settings.unit * PAGE);
+        let blocks = blocks.ok_or_else(|| wrong(BlocksError::Empty))?;
+        if !settings.can_slice {
+            return Err(wrong(BlocksError::Policy));
+        }
+        let limit = settings.region_pages;
+        if range.pages() > limit && blocks.coarsened(limit).is_none() {
+            return Err(wrong(BlocksError::Bounds { limit }));
+        }
+        Ok(Self { blocks: Some(blocks), ..request })
     }
 
     /// Returns whether the caller answers for all of the range. A region can be larger than the request: its neighbours may

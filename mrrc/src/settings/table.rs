@@ -59,6 +59,15 @@ const TABLE: &[Setting] = &[
         value: Value::Count(|settings, regions| settings.max_regions = Some(regions)),
     },
     Setting {
+        name: "slice",
+        help: "no registration crosses a multiple of so many bytes: 1G; else what the device takes",
+        default: None,
+        value: Value::Other("bytes as in capacity, and at least 4096, one page: 1G", |settings, text| {
+            let pages = bytes(text).map(|bytes| bytes / PAGE).filter(|&pages| pages > 0);
+            put(&mut settings.slice_pages, pages.map(Some))
+        }),
+    },
+    Setting {
         name: "policy",
         help: "the eviction policy: probation (default), mrrc, gdsf, ...; an error names all of them",
         default: Some("probation"),

@@ -103,7 +103,7 @@ fn a_setting_by_name_is_that_of_the_variable() {
         ("capacity", "lots", "setting capacity=\"lots\": expected bytes"),
         ("capacity", "", "expected bytes"),
         ("capactiy", "1G", "did you mean capacity?"),
-        ("colour", "red", "choose from capacity, max_regions, policy"),
+        ("colour", "red", "choose from capacity, max_regions, slice, policy"),
         ("", "1", "choose from"),
         ("MRRC_CAPACITY", "1G", "did you mean capacity?"),
     ] {

@@ -53,6 +53,43 @@ static void segments_are_written_as_far_as_there_is_room(void)
     free(memory);
 }
 
+static void each_block_has_one_key(void)
+{
+    enum { SLICE = 4 * PAGE, BLOCK = 6 << 10, LENGTH = 20 * PAGE };
+    struct card card = { 0 };
+    mrrc_cache_t *cache = card_cache(&card, "slice=16K");
+    char *memory = pages(20);
+    mrrc_lease_t lease = { { 0 } };
+    mrrc_segment_t part;
+    /* Slices divide some blocks: the part up to there is told. */
+    DONE(mrrc_acquire(cache, memory, LENGTH, MRRC_LOCAL, &lease, &error));
+    CHECK(mrrc_segments(&lease, NULL, 0) >= LENGTH / SLICE);
+    size_t first = SLICE - (uintptr_t)memory % SLICE;
+    CHECK(mrrc_key_for(&lease, 1, first, &part, &error) == MRRC_ERROR_STRADDLES && error.status == MRRC_ERROR_STRADDLES);
+    CHECK(part.address == memory + 1 && part.length == first - 1 && part.lkey != 0);
+    DONE(mrrc_key_for(&lease, first, 1, &part, &error));
+    CHECK(part.address == memory + first && part.length == 1);
+    CHECK(mrrc_key_for(&lease, 0, LENGTH + 1, &part, &error) == MRRC_ERROR_OUTSIDE);
+    CHECK(mrrc_key_for(&lease, 0, 0, &part, &error) == MRRC_ERROR_OUTSIDE);
+    CHECK(mrrc_key_for(&lease, 0, 1, NULL, &error) == MRRC_ERROR_ARGUMENT);
+    CHECK(mrrc_release(&lease) == MRRC_OK);
+    CHECK(mrrc_key_for(&lease, 0, 1, &part, &error) == MRRC_ERROR_LEASE);
+    /* In blocks there is one key for each. */
+    DONE(mrrc_acquire_blocks(cache, memory, LENGTH, BLOCK, MRRC_LOCAL, &lease, &error));
+    for (size_t at = 0; at < LENGTH; at += BLOCK) {
+        size_t length = LENGTH - at < BLOCK ? LENGTH - at : BLOCK;
+        DONE(mrrc_key_for(&lease, at, length, &part, &error));
+        CHECK(part.address == memory + at && part.length == length && part.lkey != 0);
+    }
+    CHECK(mrrc_acquire_blocks(cache, memory, LENGTH, BLOCK, MRRC_LOCAL, &lease, &error) == MRRC_ERROR_HELD);
+    CHECK(mrrc_release(&lease) == MRRC_OK);
+    CHECK(mrrc_acquire_blocks(cache, memory, LENGTH, 0, MRRC_LOCAL, &lease, &error) == MRRC_ERROR_ARGUMENT);
+    CHECK(mrrc_acquire_blocks(cache, memory, LENGTH, 5 * PAGE, MRRC_LOCAL, &lease, &error) == MRRC_ERROR_ARGUMENT);
+    mrrc_cache_free(cache);
+    CHECK(card.bytes == 0);
+    free(memory);
+}
+
 struct steps {
     uint64_t done, total;
     int calls, stop_at;
@@ -325,6 +362,7 @@ int main(void)
 {
     a_lease_has_the_memory_by_its_keys();
     segments_are_written_as_far_as_there_is_room();
+    each_block_has_one_key();
     large_ranges_are_warmed_in_chunks();
     one_key_where_one_is_needed();
     a_card_with_larger_pages_registers_those();

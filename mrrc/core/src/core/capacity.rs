@@ -1,6 +1,7 @@
 //! How much may be registered, and how much is.
 
 use crate::config::Config;
+use crate::grid::{Cutter, Grid};
 use crate::policy::{Need, Scheme};
 use crate::range::PageRange;
 use crate::regions::RegionId;
@@ -30,6 +31,8 @@ pub(super) struct Capacity {
     limit: Total,
     /// The most pages in one region.
     region_pages: u64,
+    /// The lines that no region crosses, where there are any.
+    slices: Option<Grid>,
     /// Registered: cached, being registered, or retired and still held.
     used: Total,
     /// Of these, what is held.
@@ -41,10 +44,12 @@ pub(super) struct Capacity {
 impl Capacity {
     pub(super) fn new(config: &Config, scheme: &Scheme) -> Self {
         let regions = [config.max_regions, scheme.max_regions, Some(RegionId::MOST)].into_iter().flatten().min();
+        let region_pages = config.slice_pages.into_iter().chain(config.max_region_pages).min().unwrap_or(u64::MAX);
         Self {
             // More than the address space is the address space; and totals cannot overflow.
             limit: Total { pages: config.capacity.min(PageRange::EVERYTHING.pages()), regions: regions.unwrap_or(0) },
-            region_pages: config.max_region_pages.unwrap_or(u64::MAX),
+            region_pages,
+            slices: config.slice_pages.map(|_| Grid::every(region_pages)),
             used: Total::default(),
             held: Total::default(),
             is_hard: false,
@@ -57,6 +62,26 @@ impl Capacity {
 
     pub(super) fn region_pages(&self) -> u64 {
         self.region_pages
+    }
+
+    /// Returns how ranges are divided into regions; `blocks` says where a request may be divided.
+    #[inline]
+    pub(super) fn cutter(&self, blocks: Option<Grid>) -> Cutter {
+        match blocks {
+            Some(blocks) => Cutter::new(self.region_pages, blocks.coarsened(self.region_pages)).only_long(),
+            None => Cutter::new(self.region_pages, self.slices),
+        }
+    }
+
+    /// Each request is answered by one region, which is not cut.
+    pub(super) fn forget_slices(&mut self) {
+        self.slices = None;
+    }
+
+    /// Returns whether no region crosses certain lines.
+    #[inline]
+    pub(super) fn has_slices(&self) -> bool {
+        self.slices.is_some()
     }
 
     pub(super) fn used(&self) -> Total {

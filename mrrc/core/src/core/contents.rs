@@ -74,6 +74,7 @@ impl<P: Policy> Contents<P> {
     pub(super) fn allow_overlaps(&mut self) {
         debug_assert!(self.regions.is_empty(), "before the first request");
         self.lookup = Lookup::in_layers();
+        self.capacity.forget_slices();
     }
 
     /// Returns readers of the look-ups for other threads: of the first layer, by class.

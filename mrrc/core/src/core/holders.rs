@@ -4,6 +4,7 @@
 //! and the holders answer which of them stay.
 
 use crate::access::Access;
+use crate::grid::Grid;
 use crate::range::PageRange;
 use crate::regions::RegionId;
 
@@ -26,6 +27,9 @@ pub struct Request {
     /// The pages that a widened registration may take; those of the request alone keep it exact. Only where the configuration
     /// [widens](crate::Config::widen), and only for local rights.
     pub mapping: PageRange,
+    /// The pages before which its answer may be divided: other bounds of regions within it are replaced. None where each may be one. A
+    /// caller asks for no more between two of these than a region may have. It needs regions that split and match by containment.
+    pub blocks: Option<Grid>,
 }
 
 /// The sharing of a request's regions, in both directions.
@@ -50,6 +54,7 @@ impl Request {
             again: false,
             sharing: Sharing::All,
             mapping: range,
+            blocks: None,
         }
     }
 

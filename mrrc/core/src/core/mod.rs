@@ -17,7 +17,7 @@
 //! that overlaps nothing needs none. Where each request is answered by one region, regions may overlap:
 //! `planner/one_key.rs` has the rules. A miss may register its neighbours as well: `planner/widening.rs`.
 
-use crate::config::{Config, ConfigError, can_widen, check_scheme};
+use crate::config::{Config, ConfigError, can_slice, can_widen, check_scheme};
 use crate::cost::Linear;
 use crate::index::IndexReader;
 use crate::policy::{Granule, Matching, Need, Policy, Scheme};
@@ -113,6 +113,9 @@ impl<P: Policy> Core<P> {
         let mut scheme = config.scheme_of(&policy);
         scheme.widens = config.widen.unwrap_or(scheme.widens && can_widen(&scheme));
         check_scheme(&scheme)?;
+        if config.slice_pages.is_some() && !can_slice(&scheme) {
+            return Err(ConfigError::Slices);
+        }
         let capacity = Capacity::new(config, &scheme);
         if let Granule::Bucket(pages) = &mut scheme.granule {
             // A bucket is registered whole, so it is no larger than a region can be.

@@ -11,6 +11,7 @@ use crate::core::Core;
 use crate::effective::{EffectiveSettings, Widening};
 use crate::error::BuildError;
 use crate::footprint::Footprint;
+use crate::grid::Grid;
 use crate::hit::barrier::Barrier;
 use crate::invalidation::{Monitor, OwnMonitor, SharedMemory};
 use crate::kinds::Buffers;
@@ -206,6 +207,26 @@ impl<R: Registrar> Builder<R> {
     /// regions. This does not hold for policies that register other ranges than those asked for.
     pub fn max_segments(mut self, segments: usize) -> Self {
         self.settings.max_segments = segments;
+        self
+    }
+
+    /// The most bytes in one region, rounded down to pages: no region crosses a multiple of so many bytes. Default: what the registrar takes,
+    /// `max_mr_size` of a device, 1 GiB for an io_uring; then longer buffers are cut from their beginning.
+    ///
+    /// [`Lease::key_for`](crate::Lease::key_for) returns the key of a part, and [`Cache::acquire_blocks`] cuts between blocks. With one segment
+    /// a lease ([`Builder::max_segments`]) nothing is cut: a longer buffer is [`AcquireError::TooLarge`](crate::AcquireError::TooLarge). It is an
+    /// error with a policy that registers other ranges than those asked for.
+    ///
+    /// ```
+    /// # use mrrc::{Access, Cache, invalidation::Explicit, testing::NoopRegistrar};
+    /// let cache = Cache::builder(NoopRegistrar::new()).slice_bytes(64 << 10).monitor(Explicit).build()?;
+    /// let arena = cache.arena(1 << 20)?;
+    /// let lease = arena.acquire(.., Access::LOCAL)?;
+    /// assert!(lease.segments().all(|segment| segment.len() <= 64 << 10 && segment.address().addr() % (64 << 10) + segment.len() <= 64 << 10));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn slice_bytes(mut self, bytes: u64) -> Self {
+        self.settings.slice_pages = Some(bytes / PAGE);
         self
     }
 
@@ -462,6 +483,8 @@ impl<R: Registrar> Builder<R> {
         // Pieces of a long range begin at pages of the device, as everything else.
         config.max_region_pages = least([config.max_region_pages, limits.region_pages])
             .map(|pages| if pages == 0 { 0 } else { (pages - pages % unit).max(unit) });
+        config.slice_pages =
+            config.slice_pages.map(|pages| if pages == 0 { 0 } else { (pages - pages % unit).max(unit) });
         let policy = match policy_from.filter(|_| settings.policy.is_none()) {
             Some(new) => new.into_inner().unwrap_or_else(PoisonError::into_inner)(&config.params()),
             // Hits do not come to the policy: it is told of them in batches.
@@ -473,11 +496,16 @@ impl<R: Registrar> Builder<R> {
         if has_two_sources && !config.can_widen(&*policy) {
             config.widen = None;
         }
+        let can_slice = config.can_slice(&*policy);
         let core = Core::with_policy(&config, policy)?;
+        let region_pages = least([config.slice_pages, config.max_region_pages]).unwrap_or(u64::MAX);
 
         let effective = EffectiveSettings {
             capacity: Footprint { pages: core.capacity(), regions: config.max_regions.unwrap_or(REGIONS) },
-            region_pages: config.max_region_pages.unwrap_or(u64::MAX),
+            region_pages,
+            // A lease of one segment has a region that is not cut.
+            slices: config.slice_pages.filter(|_| settings.max_segments > 1).map(|_| Grid::every(region_pages)),
+            can_slice,
             unit,
             rights: registrar.rights().with_read(),
             capacity_timeout: settings.capacity_timeout,

@@ -9,6 +9,7 @@ use super::view::View;
 use crate::access::Access;
 use crate::cost::Linear;
 use crate::coverage;
+use crate::grid::{Cutter, Grid};
 use crate::policy::{Granule, Keeps, Matching, Need, Overlap, Scheme};
 use crate::range::PageRange;
 use crate::regions::{RegionId, RegionState};
@@ -61,6 +62,9 @@ impl Planner {
             Keeps::Forever => need.is_met(),
         };
         let is_one = pages <= view.capacity.region_pages() && self.scheme.granule == Granule::Region;
+        if view.capacity.has_slices() && !view.capacity.cutter(request.blocks).keeps_whole(range) {
+            return false;
+        }
         // What may be widened needs a plan.
         let may_widen = self.widener.is_some() && request.mapping != range;
         if !stays || !is_one || sharing == Sharing::Nothing || may_widen {
@@ -104,7 +108,7 @@ impl Planner {
             self.plan.clear();
             self.plan.found = Found::Miss;
             self.plan.hit_pages = 0;
-            self.plan.cut_whole(request.range, request.access, view.capacity.region_pages());
+            self.plan.cut_whole(request.range, request.access, view.capacity.cutter(request.blocks));
         } else if view.find_for(request).is_some() {
             // It lacks nothing.
             self.plan.clear();
@@ -249,7 +253,7 @@ impl Planner {
     pub(super) fn set_aside(&mut self, view: View<'_>, request: &Request) -> Found {
         let found = if self.plan.aside { self.plan.found } else { Found::Miss };
         self.plan.clear();
-        self.plan.cut_whole(request.range, request.access, view.capacity.region_pages());
+        self.plan.cut_whole(request.range, request.access, view.capacity.cutter(request.blocks));
         found
     }
 
@@ -312,18 +316,19 @@ impl Planner {
     #[inline]
     pub(super) fn may_evict_for(&self, view: View<'_>, request: &Request) -> bool {
         let wanted = self.wanted(request);
-        let longest = piece_pages(&self.scheme, view);
+        let cutter = cutter(&self.scheme, view, request);
         let fits = |pages: u64, regions: u64| view.capacity.fits(Total { pages, regions });
         if view.has_one_key() {
             // At most twice what was asked for, in one region.
-            let hull = wanted.pages().saturating_mul(2).min(longest);
+            let hull = wanted.pages().saturating_mul(2).min(view.capacity.region_pages());
             return !fits(hull.max(self.widest(request, wanted)), 1);
         }
-        let pieces = wanted.pages().div_ceil(longest);
+        let pieces = cutter.count(wanted);
         if !fits(self.widest(request, wanted), pieces) {
             return true;
         }
-        let merges = self.scheme.overlap == Overlap::Merge || request.max_segments < usize::MAX;
+        let merges =
+            self.scheme.overlap == Overlap::Merge || request.max_segments < usize::MAX || request.blocks.is_some();
         if !merges && fits(wanted.pages(), wanted.pages()) {
             return false;
         }
@@ -398,7 +403,7 @@ impl Planner {
             Granule::Bucket(pages) => pages,
         };
         let plan = &self.plan;
-        if plan.whole || plan.short > 0 {
+        if plan.whole || plan.short > 0 || self.scheme.granule == Granule::Region {
             plan.pieces.iter().map(|piece| piece.range.pages().div_ceil(longest)).sum()
         } else {
             plan.gaps.iter().map(|run| run.pages().div_ceil(longest)).sum()
@@ -418,12 +423,12 @@ fn find_overlaps(view: View<'_>, request: &Request, wanted: PageRange, found: &m
     view.lookup.overlaps(request.access.class(), wanted, longest, view.regions, found);
 }
 
-/// Returns the most pages of a piece.
-fn piece_pages(scheme: &Scheme, view: View<'_>) -> u64 {
+/// Returns how gaps are divided into pieces.
+fn cutter(scheme: &Scheme, view: View<'_>, request: &Request) -> Cutter {
     match scheme.granule {
-        Granule::Region => view.capacity.region_pages(),
-        Granule::Page => 1,
-        Granule::Bucket(pages) => pages,
+        Granule::Region => view.capacity.cutter(request.blocks),
+        Granule::Page => Cutter::new(1, None),
+        Granule::Bucket(pages) => Cutter::new(pages, None),
     }
 }
 
@@ -438,9 +443,25 @@ fn cut_pieces(scheme: &Scheme, view: View<'_>, request: &Request, plan: &mut Pla
         }
     }
     split(scheme, view, request, plan);
+    if let Some(blocks) = request.blocks
+        && !is_divided_at(blocks, view, request, plan)
+    {
+        take_over(view, request, plan);
+    }
     if plan.overlaps.len() + plan.pieces.len() > request.max_segments {
         gather(view, request, plan);
     }
+}
+
+/// Returns whether all bounds of regions within the request are lines of a grid.
+fn is_divided_at(blocks: Grid, view: View<'_>, request: &Request, plan: &Plan) -> bool {
+    let stay = plan.overlaps.iter().map(|&id| view.regions.get(id).range());
+    let mut parts = stay.chain(plan.pieces.iter().map(|piece| piece.range));
+    parts.all(|part| {
+        let begins_inside = part.start() > request.range.start();
+        let ends_inside = part.end() < request.range.end();
+        (!begins_inside || blocks.divides(part.start())) && (!ends_inside || blocks.divides(part.end()))
+    })
 }
 
 /// Returns whether all that the request overlaps has the rights that it asks for, and no others.
@@ -466,7 +487,9 @@ fn common_access(view: View<'_>, request: &Request, plan: &Plan) -> Option<Acces
 /// Few pieces take the place of all that the request overlaps. One spans it if it can be.
 fn gather(view: View<'_>, request: &Request, plan: &mut Plan) {
     let range = if is_alike(view, request, plan) { hull(view, request, plan) } else { request.range };
-    if range != request.range && range.pages() <= view.capacity.region_pages().min(view.capacity.limit().pages) {
+    let is_one =
+        view.capacity.cutter(request.blocks).keeps_whole(range) && range.pages() <= view.capacity.limit().pages;
+    if range != request.range && is_one {
         plan.replace_all(Piece { range, access: request.access });
     } else {
         take_over(view, request, plan);
@@ -479,15 +502,15 @@ fn take_over(view: View<'_>, request: &Request, plan: &mut Plan) {
         return;
     };
     plan.replace_all(Piece { range: request.range, access });
-    plan.cut_whole(request.range, access, view.capacity.region_pages());
+    plan.cut_whole(request.range, access, view.capacity.cutter(request.blocks));
 }
 
 /// A piece for each gap, or several where it is cut.
 fn split(scheme: &Scheme, view: View<'_>, request: &Request, plan: &mut Plan) {
-    let longest = piece_pages(scheme, view);
+    let cutter = cutter(scheme, view, request);
     if let [gap] = plan.gaps[..]
         && plan.replaced.is_empty()
-        && gap.pages() <= longest
+        && cutter.keeps_whole(gap)
     {
         plan.piece_total.add(gap.pages());
         plan.pieces.push(Piece { range: gap, access: request.access });
@@ -495,7 +518,7 @@ fn split(scheme: &Scheme, view: View<'_>, request: &Request, plan: &mut Plan) {
     }
     plan.piece_total = Total {
         pages: plan.gaps.iter().map(|gap| gap.pages()).sum(),
-        regions: plan.gaps.iter().map(|gap| gap.pages().div_ceil(longest)).sum(),
+        regions: plan.gaps.iter().map(|&gap| cutter.count(gap)).sum(),
     };
     // A range that cannot be cached is not cut: there is no bound on the number of its pieces. Under a hard limit there is
     // one, and each piece is a region of its own, cached or not.
@@ -526,9 +549,9 @@ fn split(scheme: &Scheme, view: View<'_>, request: &Request, plan: &mut Plan) {
             plan.pieces.push(Piece { range, access: request.access });
         }
     }
-    if cacheable && plan.pieces.iter().any(|piece| piece.range.pages() > longest) {
+    if cacheable && plan.pieces.iter().any(|piece| !cutter.keeps_whole(piece.range)) {
         let whole = std::mem::take(&mut plan.pieces);
-        let cut = whole.iter().flat_map(|piece| piece.range.pieces(longest).map(|range| Piece { range, ..*piece }));
+        let cut = whole.iter().flat_map(|piece| cutter.cut(piece.range).map(|range| Piece { range, ..*piece }));
         plan.pieces.extend(cut);
     }
     if plan.short > 0 && cacheable {

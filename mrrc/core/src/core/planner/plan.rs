@@ -3,6 +3,7 @@
 use super::super::capacity::Total;
 use super::super::outcome::Found;
 use crate::access::Access;
+use crate::grid::Cutter;
 use crate::range::PageRange;
 use crate::regions::RegionId;
 
@@ -157,10 +158,10 @@ impl Plan {
     }
 
     /// Registers the range in as few pieces as it takes.
-    pub(super) fn cut_whole(&mut self, range: PageRange, access: Access, longest: u64) {
+    pub(super) fn cut_whole(&mut self, range: PageRange, access: Access, cutter: Cutter) {
         self.whole = true;
         self.pieces.clear();
-        self.pieces.extend(range.pieces(longest).map(|range| Piece { range, access }));
+        self.pieces.extend(cutter.cut(range).map(|range| Piece { range, access }));
         self.piece_total = Total { pages: range.pages(), regions: self.pieces.len() as u64 };
     }
 }

@@ -31,7 +31,7 @@ pub(super) fn widen(widener: &mut Widener, view: View<'_>, request: &Request, pl
             continue;
         }
         let wide = widener.widen(exact, free_around(exact, within, view, plan, at, Overlap::default()));
-        set_range(view, plan, at, wide);
+        set_range(view, request, plan, at, wide);
     }
 }
 
@@ -56,7 +56,7 @@ fn widen_one(widener: &mut Widener, view: View<'_>, request: &Request, plan: &mu
         exact
     };
     let wide = if grown.pages() > wide.pages() && grown.pages() <= room_to_grow(view) { grown } else { wide };
-    set_range(view, plan, 0, wide);
+    set_range(view, request, plan, 0, wide);
     widener.widened(exact, plan.pieces[0].range);
 }
 
@@ -66,11 +66,12 @@ pub(super) fn room_to_grow(view: View<'_>) -> u64 {
 }
 
 /// Sets the range of a piece, if that and all else still fits.
-fn set_range(view: View<'_>, plan: &mut Plan, at: usize, wide: PageRange) {
+fn set_range(view: View<'_>, request: &Request, plan: &mut Plan, at: usize, wide: PageRange) {
+    let cutter = view.capacity.cutter(request.blocks);
     let exact = plan.pieces[at].range;
     let more = wide.pages() - exact.pages();
     plan.piece_total.pages += more;
-    if more > 0 && wide.pages() <= view.capacity.region_pages() && view.capacity.allows(plan.total()) {
+    if more > 0 && cutter.keeps_whole(wide) && view.capacity.allows(plan.total()) {
         plan.pieces[at].range = wide;
         plan.widened += more;
     } else {
