@@ -151,6 +151,8 @@ typedef enum {
     MRRC_ERROR_PANIC = 18,
     /** The place for the new lease has one that is held, and keeps it: release that first, or give another place. */
     MRRC_ERROR_HELD = 19,
+    /** Several registrations have these bytes of a lease together: the segment that was written is the part that the first has. */
+    MRRC_ERROR_STRADDLES = 20,
 } mrrc_status_t;
 
 /**
@@ -427,6 +429,7 @@ mrrc_options_t *mrrc_options_new(void);
  * | ----------------------- | ------------------------------------------------------------------------------------- |
  * | capacity                | the most that may be registered at once: 1GiB, 64M, 4096; else what may be pinned     |
  * | max_regions             | the most registrations at once: a number; else what the registrar takes, or 2^20      |
+ * | slice                   | no registration crosses a multiple of so many bytes: 1G; else what the device takes   |
  * | policy                  | the eviction policy: probation (default), mrrc, gdsf, ...; an error names all of them |
  * | resort                  | the share of the capacity in the resorting section of policy mrrc: 0.5 (default)      |
  * | evict                   | the share of the capacity that policy mrrc evicts in one batch: 0.1 (default)         |
@@ -525,6 +528,19 @@ mrrc_status_t mrrc_acquire(const mrrc_cache_t *cache,
                            mrrc_error_t *error);
 
 /**
+ * As mrrc_acquire, for a buffer of blocks of so many bytes, which follow each other from `address` on: no block has two keys. A buffer that
+ * is longer than one registration may be (the setting slice) is cut between blocks. MRRC_ERROR_ARGUMENT where it cannot be: no end of a
+ * block is one of a page there.
+ */
+mrrc_status_t mrrc_acquire_blocks(const mrrc_cache_t *cache,
+                                  const void *address,
+                                  size_t length,
+                                  size_t block,
+                                  mrrc_access_t access,
+                                  mrrc_lease_t *lease,
+                                  mrrc_error_t *error);
+
+/**
  * As mrrc_acquire, for several buffers: a lease for each, in their order, or none at all; `leases` has room for `count`.
  *
  * Buffers that lie close together may be registered by one call, for local rights. No more than 2^20 buffers; none is done at once.
@@ -559,6 +575,18 @@ mrrc_status_t mrrc_lease_move(mrrc_lease_t *from,
  * The keys are good until the lease is released. 0 if it is no lease, and in a child that was forked meanwhile.
  */
 size_t mrrc_segments(const mrrc_lease_t *lease, mrrc_segment_t *segments, size_t room);
+
+/**
+ * Writes the segment of some bytes of a lease, for a transfer that takes one key. The offset counts from the lease's first byte.
+ *
+ * MRRC_ERROR_STRADDLES: several registrations have the bytes together. *segment is then the part from the offset on that the first has:
+ * transfer that, and ask for the rest. MRRC_ERROR_OUTSIDE: no bytes, or not all of them are the lease's. MRRC_ERROR_LEASE: no lease.
+ */
+mrrc_status_t mrrc_key_for(const mrrc_lease_t *lease,
+                           size_t offset,
+                           size_t length,
+                           mrrc_segment_t *segment,
+                           mrrc_error_t *error);
 
 /** Returns the start of the leased memory, as it was acquired; NULL if it is no lease. */
 void *mrrc_lease_address(const mrrc_lease_t *lease);

@@ -61,6 +61,7 @@ static void each_block_has_one_key(void)
     char *memory = pages(20);
     mrrc_lease_t lease = { { 0 } };
     mrrc_segment_t part;
+    mrrc_error_t error;
     /* Slices divide some blocks: the part up to there is told. */
     DONE(mrrc_acquire(cache, memory, LENGTH, MRRC_LOCAL, &lease, &error));
     CHECK(mrrc_segments(&lease, NULL, 0) >= LENGTH / SLICE);
