@@ -49,7 +49,7 @@ impl Grid {
         // Line p solves p · 2^(bits - shared) = address / 2^shared, modulo the block. With bits left it is odd, so 2 has an inverse.
         let mut line = (address >> shared) % block;
         for _ in shared..bits {
-            line = if line % 2 == 0 { line / 2 } else { line / 2 + block / 2 + 1 };
+            line = if line.is_multiple_of(2) { line / 2 } else { line / 2 + block / 2 + 1 };
         }
         Some(Self { step, phase: line * page })
     }
