@@ -98,7 +98,7 @@ fn blocks_may_begin_within_a_page() {
         panic!("{error}")
     };
     // Fewer of them are one region, on both sides of a line.
-    // SAFETY: as above.
+    // SAFETY: the device is simulated, and makes no transfer.
     let lease = unsafe { cache.acquire_blocks(begin, block * 10, block, Access::LOCAL) }.unwrap();
     assert_eq!(lease.segments().count(), 1);
 }
@@ -133,7 +133,7 @@ fn leases_keep_the_regions_that_blocks_replace() {
 }
 
 #[test]
-fn threads_with_blocks_of_their_own_each_get_whole_ones() {
+fn threads_with_blocks_each_get_whole_ones() {
     let cache = sliced(&device(), |builder| builder);
     std::thread::scope(|threads| {
         for thread in 0..4_u64 {

@@ -182,7 +182,8 @@ pub unsafe extern "C" fn mrrc_acquire_blocks(
     error: *mut mrrc_error_t,
 ) -> mrrc_status_t {
     let acquire = || {
-        // SAFETY: as for `mrrc_acquire`.
+        // SAFETY: the header requires what `mrrc_acquire` does: places of the caller's, a cache that is not freed, and memory as
+        // `Cache::acquire_blocks` needs it.
         unsafe {
             let place = emptied(lease)?;
             let cache = given(cache, "cache")?;

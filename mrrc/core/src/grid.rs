@@ -1,4 +1,4 @@
-//! Where ranges are divided that one region cannot hold, or is not to hold.
+//! The places where a range is divided between two regions.
 
 use crate::range::PageRange;
 
@@ -186,7 +186,8 @@ mod tests {
             for block in [1, 8, 100, 1000, 1536, 3072, 4096, 5000, 6144, 8192, 12_288, 20_480, 65_536, 65_540] {
                 for address in [1, 8, 100, 4096, 5000, 8192, 10_000, 70_000, 123_456] {
                     let grid = Grid::of_blocks(address, block, page).unwrap();
-                    let step = |line: u64| (line * PAGE).abs_diff(address) % block == 0 && line * PAGE % page == 0;
+                    let step =
+                        |line: u64| (line * PAGE).abs_diff(address) % block == 0 && (line * PAGE).is_multiple_of(page);
                     for line in 1..200 {
                         assert_eq!(grid.divides(line), step(line), "{line}: {block} from {address}, pages of {page}");
                     }

@@ -119,7 +119,7 @@ fn lack_of_regions_evicts_before_it_refuses() {
 }
 
 #[test]
-fn blocks_of_cached_parts_are_a_hit_where_none_is_divided() {
+fn blocks_of_whole_cached_parts_are_a_hit() {
     let mut core = core(&Config { slice_pages: Some(8), ..Config::new(100) });
     registered(&mut core, &Request::new(range(0, 4))).unwrap();
     registered(&mut core, &Request::new(range(4, 4))).unwrap();
