@@ -661,3 +661,80 @@ fn figures_of_moves() {
     }
     memory.delete().unwrap();
 }
+
+#[test]
+fn a_shorter_reservation_at_the_target_is_known() {
+    let number = NEXT.fetch_add(1, Relaxed);
+    let name = |at: usize| format!("shm:@rdmakv-moves-{}-{number}-{at}", std::process::id());
+    let server = |at: usize, longest: &str| {
+        let (own, peers) = (name(at), name(1 - at));
+        let flags = ["--far", "8m", "--far-region", "2m", "--far-peers", &peers, "--fabric", &own, "-m", "32"];
+        Server::on_a_free_port(&[&flags[..], &["--far-longest", longest]].concat())
+    };
+    let servers = [server(0, "24h"), server(1, "3s")];
+    let addresses = [0, 1].map(|at| address(&servers[at], "shm"));
+    let mut memory = create(&addresses, 2 * MIB, 0);
+    let mut lane = memory.lane().unwrap();
+    write(&mut lane, 0, b"bytes").unwrap();
+    assert_eq!(memory.migrate(&addresses[0], None).unwrap().regions, 1);
+    let left = memory.left();
+    std::thread::sleep(Duration::from_secs(5));
+    let after = read(&mut lane, 0);
+    assert!(left <= Duration::from_secs(3), "{left:?} are left by the client; then a read is {after:?}");
+}
+
+#[test]
+fn reads_while_a_move_fails_lose_no_server() {
+    let fabric = "iwarp";
+    let mut servers = pair("16m", "2m", &[]).map(Some);
+    let addresses = [0, 1].map(|at: usize| address(servers[at].as_ref().unwrap(), fabric));
+    let mut memory = create(&addresses, 4 * MIB, 0);
+    let mut first = memory.lane().unwrap();
+    write(&mut first, 0, b"bytes").unwrap();
+    write(&mut first, 2 * MIB, b"bytes").unwrap();
+    // A lane that has not come to region 1 yet.
+    let mut reader = memory.lane().unwrap();
+    let mut moving = memory.begin_move(1, &addresses[1]).unwrap();
+    while !matches!(moving.step(), Stepped::Asked(Call::Freeze { .. })) {}
+    let outcome = std::thread::scope(|threads| {
+        // Reads are allowed in this phase: many of region 0, and one of region 1.
+        let reading = threads.spawn(|| {
+            let pieces = 30_000_u64;
+            let mut parts: Vec<(u64, u64)> = (0..pieces).map(|at| (at % 1000 * 8, 8)).collect();
+            parts.push((2 * MIB, 8));
+            let buffer = reader.buffer(parts.len() * 8).unwrap();
+            let ticket = reader.read_batch(&parts, buffer)?;
+            reader.wait(ticket).map(drop)
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        servers[1] = None;
+        let outcome = moving.run();
+        drop(moving);
+        let read = reading.join().unwrap();
+        println!("the move: {outcome:?}, the reads: {read:?}");
+        outcome
+    });
+    assert!(matches!(outcome, Outcome::Stayed(_)), "{outcome:?}");
+    let lost = memory.lost().0;
+    assert!(lost.is_empty(), "the first server lives, and {lost:?} are lost");
+    assert!(read(&mut first, 0).is_ok());
+}
+
+#[test]
+fn a_procedure_that_waits_for_a_map_ends_in_time() {
+    let servers = pair("8m", "2m", &[]);
+    let addresses = [0, 1].map(|at: usize| address(&servers[at], "shm"));
+    let mut memory = create(&addresses, 2 * MIB, 0);
+    let mut runner = memory.runner();
+    let mut moving = memory.begin_move(0, &addresses[1]).unwrap();
+    while moving.step() != Stepped::Asked(Call::Commit) {}
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let outcome = runner.call(Procedure::Cas64(Cas64 { at: 8192, old: 0, new: 1 })).map(|ran| ran.end);
+        let _ = sender.send(outcome);
+    });
+    // 10 s, and the patience of an answer, another 10.
+    let outcome = receiver.recv_timeout(Duration::from_secs(30));
+    assert!(outcome.is_ok(), "it is asked again and again");
+    assert!(matches!(moving.run(), Outcome::At(_)));
+}

@@ -158,6 +158,8 @@ enum Tagged {
     By(RemoteSegment),
     /// The server does not give one.
     Refused,
+    /// The region moves, or stayed in a later epoch.
+    Moved,
     /// The server is lost.
     Lost,
 }
@@ -405,7 +407,7 @@ impl Lane {
                     self.fail(part.op, AccessError::NoKey { region: part.region });
                     return self.end_part(part.op);
                 }
-                Tagged::Lost => break,
+                Tagged::Moved | Tagged::Lost => break,
             };
             let Server { connection: Some(connection), order, last, .. } = &mut self.servers[at] else { break };
             if order.has_room() {
@@ -578,6 +580,11 @@ impl Lane {
             }
             // It has no key left. Other lanes, and other regions of this one, are reached as before.
             Err(Trouble::Refused(Refusal::Unable, _)) => Tagged::Refused,
+            // A move began or ended since the table was read: the part goes by the next one.
+            Err(Trouble::Refused(Refusal::Stale | Refusal::State, _)) => {
+                self.table = self.shared.table();
+                Tagged::Moved
+            }
             // The memory has ended: nothing of it is reached by this lane any more.
             Err(_) => {
                 let server = place.server();

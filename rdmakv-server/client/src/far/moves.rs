@@ -3,13 +3,15 @@
 //! The decisions are those of [`migration`](super::migration). This sends their requests over the memory's connections, one at a time.
 
 use super::SourceServer;
-use super::connection::Trouble;
+use super::connection::{Connection, Trouble};
 use super::memory::{Asked, Memory, ask, millis};
 use super::migration::{Ask, Call, Outcome, Step};
-use super::shared::Place;
+use super::shared::{Place, over};
 use super::steps::{Event, StepParts, request_step};
 use super::table::{MemoryError, ServerId};
 use crate::address::Fabric;
+
+use rdmakv_proto::clock;
 use rdmakv_proto::far::messages::{Answer, Refusal, Request, Token, Verb};
 use std::collections::VecDeque;
 use std::fmt;
@@ -173,6 +175,7 @@ impl Moving<'_> {
                 self.token = answer.token.unwrap_or(self.token);
                 if let Call::Take { .. } = ask.call {
                     shared.add_server(&self.to);
+                    self.shorten(ask.server);
                 }
                 shared.answered(ask, Ok(&answer.marks));
                 self.compare(ask.call, answer.sum);
@@ -192,6 +195,23 @@ impl Moving<'_> {
                 shared.answered(ask, Err(why));
             }
             Some(Err(Trouble::Broken(_))) | None => shared.lose(ask.server),
+        }
+    }
+
+    /// Notes how long the new server keeps its part: that may be less than was asked for.
+    fn shorten(&mut self, server: ServerId) {
+        let shared = &self.memory.shared;
+        let of = |(place, _): &&mut (Place, Connection)| place.server() == server;
+        let Some((_, connection)) = self.memory.connections.iter_mut().find(of) else { return };
+        let sent = clock::boot();
+        let request = Request { memory: shared.name().memory, region: 0, epoch: 0, verb: Verb::Renew { millis: 0 } };
+        let left = connection.ask(&request, |reply| match reply.answer {
+            Answer::Renew { left_millis } => Some(left_millis),
+            _ => None,
+        });
+        // A server that does not answer is found out by the next step.
+        if let Ok(left) = left {
+            shared.ends_by(over(sent, left));
         }
     }
 

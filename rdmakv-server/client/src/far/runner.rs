@@ -56,9 +56,8 @@ struct Waiting {
     at: u64,
     /// The table's change at which it had to wait.
     change: u64,
-    /// When it is tried again without a change, and when it is given up.
+    /// When it is tried again without a change.
     again: Instant,
-    over: Instant,
 }
 
 /// See the module. From [`Memory::runner`](super::Memory::runner).
@@ -68,6 +67,8 @@ pub struct Runner {
     links: Vec<Link>,
     runs: HashMap<u64, State>,
     waiting: Vec<Waiting>,
+    /// Of procedures that waited: at which address, and when they are given up there.
+    delays: HashMap<u64, (u64, Instant)>,
     next: u64,
     /// By it the runner has its worker at each server.
     number: u32,
@@ -112,6 +113,7 @@ impl Runner {
             links: Vec::new(),
             runs: HashMap::new(),
             waiting: Vec::new(),
+            delays: HashMap::new(),
             next,
             number,
         }
@@ -135,7 +137,7 @@ impl Runner {
         self.next += 1;
         let at = running.procedure().at();
         self.runs.insert(ticket, State::UnderWay(running));
-        self.send(ticket, at, None);
+        self.send(ticket, at);
         Ok(RunTicket(ticket))
     }
 
@@ -172,14 +174,14 @@ impl Runner {
         self.links.iter().map(|link| link.sent.len()).sum::<usize>() + self.waiting.len()
     }
 
-    /// Sends a procedure to the server that has this address, has it wait, or ends it. `over` is when it is given up, if it waited.
-    fn send(&mut self, ticket: u64, at: u64, over: Option<Instant>) {
-        if let Err(error) = self.try_to_send(ticket, at, over) {
+    /// Sends a procedure to the server that has this address, has it wait, or ends it.
+    fn send(&mut self, ticket: u64, at: u64) {
+        if let Err(error) = self.try_to_send(ticket, at) {
             self.end(ticket, Err(error));
         }
     }
 
-    fn try_to_send(&mut self, ticket: u64, at: u64, over: Option<Instant>) -> Result<(), RunError> {
+    fn try_to_send(&mut self, ticket: u64, at: u64) -> Result<(), RunError> {
         if self.shared.is_over() {
             return Err(AccessError::Ended.into());
         }
@@ -192,7 +194,7 @@ impl Runner {
         let Some(piece) = self.table.split(at, 1)?.next() else { return Err(AccessError::Ended.into()) };
         let target = self.table.read(piece.region)?;
         if self.table.is_paused(piece.region) {
-            return self.delay(ticket, at, (change, over));
+            return self.delay(ticket, at, change);
         }
         let link = self.link(target.server)?;
         if self.links[link].place.workers() == 0 {
@@ -210,14 +212,19 @@ impl Runner {
     }
 
     /// Has a procedure wait until the table is another one than at this change, or for a moment.
-    fn delay(&mut self, ticket: u64, at: u64, (change, over): (u64, Option<Instant>)) -> Result<(), RunError> {
+    fn delay(&mut self, ticket: u64, at: u64, change: u64) -> Result<(), RunError> {
         let now = Instant::now();
-        let over = over.unwrap_or(now + PATIENCE + self.shared.source().patience);
+        // The server may have sent it back: it is still the same wait.
+        let over = match self.delays.get(&ticket) {
+            Some(&(same, over)) if same == at => over,
+            _ => now + PATIENCE + self.shared.source().patience,
+        };
+        self.delays.insert(ticket, (at, over));
         if over <= now {
             let region = (at / self.table.region_bytes().max(1)) as u32;
             return Err(AccessError::Busy { region }.into());
         }
-        self.waiting.push(Waiting { ticket, at, change, again: now + ROUND, over });
+        self.waiting.push(Waiting { ticket, at, change, again: now + ROUND });
         Ok(())
     }
 
@@ -228,8 +235,8 @@ impl Runner {
         }
         let (change, now) = (self.shared.change(), Instant::now());
         let due = self.waiting.extract_if(.., |waits| waits.change != change || waits.again <= now);
-        for Waiting { ticket, at, over, .. } in due.collect::<Vec<_>>() {
-            self.send(ticket, at, Some(over));
+        for Waiting { ticket, at, .. } in due.collect::<Vec<_>>() {
+            self.send(ticket, at);
         }
     }
 
@@ -258,6 +265,7 @@ impl Runner {
     }
 
     fn end(&mut self, ticket: u64, outcome: Result<Outcome, RunError>) {
+        self.delays.remove(&ticket);
         self.runs.insert(ticket, State::Over(outcome));
     }
 
@@ -299,7 +307,7 @@ impl Runner {
                 Next::At(address) if self.shared.change() == change && self.is_at(address, at) => {
                     self.wait_at(ticket, address, change);
                 }
-                Next::At(address) => self.send(ticket, address, None),
+                Next::At(address) => self.send(ticket, address),
                 Next::Again(address) => self.wait_at(ticket, address, change),
                 Next::Over(outcome) => self.end(ticket, outcome),
             },
@@ -327,7 +335,7 @@ impl Runner {
     }
 
     fn wait_at(&mut self, ticket: u64, address: u64, change: u64) {
-        if let Err(error) = self.delay(ticket, address, (change, None)) {
+        if let Err(error) = self.delay(ticket, address, change) {
             self.end(ticket, Err(error));
         }
     }

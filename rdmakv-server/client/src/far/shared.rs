@@ -196,6 +196,11 @@ impl Shared {
         self.ends.store(ends, Relaxed);
     }
 
+    /// Notes that a server keeps its part no longer than this.
+    pub(super) fn ends_by(&self, ends: u64) {
+        self.ends.fetch_min(ends, Relaxed);
+    }
+
     /// Returns memory for an access.
     pub(super) fn slot(&self, bytes: usize) -> Option<Slot> {
         lock(&self.slots).take(bytes)
