@@ -67,6 +67,24 @@ impl NoSlot {
     }
 }
 
+/// When a thread reports its clients' requests: each interval, whatever other threads do. Were it asked only when a ranking is due,
+/// threads with longer turns would never be the first to see that.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Reports {
+    due: u64,
+}
+
+impl Reports {
+    /// Returns whether it is time for a report. If it is, the next one is due an interval later.
+    pub(super) fn is_due(&mut self, now: u64) -> bool {
+        let is_due = now >= self.due;
+        if is_due {
+            self.due = now + INTERVAL;
+        }
+        is_due
+    }
+}
+
 impl Hybrid {
     /// Returns the state with so many slots.
     pub(super) fn new(slots: usize, timeout: Duration, now: u64) -> Arc<Self> {
@@ -84,11 +102,11 @@ impl Hybrid {
     }
 
     /// Returns whether a thread may report and rank now.
-    pub(super) fn is_due(&self, now: u64) -> bool {
+    fn is_due(&self, now: u64) -> bool {
         now >= self.due.load(Relaxed)
     }
 
-    /// Takes the requests of busy clients, and ranks if it is time. Decisions are counted.
+    /// Takes the requests of busy clients that one thread has counted, and ranks if it is time. Decisions are counted.
     pub(super) fn rank(&self, busy: impl Iterator<Item = (u64, (Host, u64))>, now: u64, counts: &DatagramCounts) {
         let mut state = self.state();
         for (client, (host, requests)) in busy {
@@ -286,5 +304,26 @@ mod tests {
         drop(idle);
         rank(&hybrid, &mut now, 1, &[(3, 1000)]);
         assert_eq!(offers(&hybrid).keys().collect::<Vec<_>>(), [&3]);
+    }
+
+    /// The first looks every millisecond, the second every 5 ms.
+    #[test]
+    fn busy_clients_of_each_thread_are_offered_slots() {
+        const MS: u64 = 1_000_000;
+        let (hybrid, counts) = (Hybrid::new(2, Duration::ZERO, 0), DatagramCounts::default());
+        let mut reports = [Reports::default(); 2];
+        let (mut rates, mut now, mut offered_at) = ([0_u64; 2], 0, None);
+        for step in 0..5000 {
+            for thread in 0..2 {
+                rates[thread] += 1;
+                if (thread == 0 || step % 5 == 0) && reports[thread].is_due(now) {
+                    let counted = (thread as u64 + 1, (HERE, std::mem::take(&mut rates[thread])));
+                    hybrid.rank(std::iter::once(counted), now, &counts);
+                }
+                now += MS / 2;
+            }
+            offered_at = offered_at.or_else(|| offers(&hybrid).contains_key(&2).then_some(step));
+        }
+        assert!(offered_at.is_some_and(|ms| ms <= 1000), "1000 requests a second, 2 slots, 5 s: {offered_at:?}");
     }
 }

@@ -6,6 +6,7 @@
 //! * A *score* is requests and reads a second, averaged with a half-life of 250 ms.
 //! * *Up*: a client whose score is among the highest N gets a slot, if one is free. Else it takes that of a client with at most half of its
 //!   score. Each client keeps its slot for 2 s at least.
+//!   One that was told to leave has 10 s. If it has not left by then, another one is told to, too.
 //! * *Hosts*: the N slots are divided by the hosts that are busy, and each has a share of at least one. The busiest clients of a host, up to its
 //!   share, come before all others. They also take slots of other hosts' clients beyond their shares, whatever the scores. So one host
 //!   has all slots only while no other wants one.
@@ -27,6 +28,8 @@ const UP: f64 = 100.0;
 const DOWN: f64 = 25.0;
 /// How long a reservation lasts, a slot is had at least, and a low score is borne.
 const HOLD: u64 = 2 * SECOND;
+/// How long a client that was told to leave is waited for. Then the slot of another one is asked for.
+const LEAVE: u64 = 10 * SECOND;
 /// How long a client gets no offer after it used none.
 const PAUSE: u64 = 60 * SECOND;
 /// The score below which a client without a slot is forgotten.
@@ -43,8 +46,8 @@ enum Slot {
     Reserved(u64),
     /// Used, since then.
     Held(u64),
-    /// Its client was told to leave.
-    Leaving,
+    /// Its client was told to leave, then.
+    Leaving(u64),
 }
 
 #[derive(Clone, Debug)]
@@ -169,9 +172,10 @@ impl Promotion {
     /// The connection of a client has ended.
     pub fn freed(&mut self, client: u64) {
         if let Some(known) = self.clients.get_mut(&client)
-            && matches!(known.slot, Slot::Held(_) | Slot::Leaving)
+            && matches!(known.slot, Slot::Held(_) | Slot::Leaving(_))
         {
-            (known.slot, known.rate) = (Slot::None, 0.0);
+            // With its score: a client that has ended would be offered its own slot. One that goes on is ranked anew.
+            self.clients.remove(&client);
         }
     }
 
@@ -192,7 +196,24 @@ impl Promotion {
         self.clients
             .retain(|_, client| client.slot != Slot::None || client.score >= FORGOTTEN || client.not_before > now);
         self.promote(now, &mut decisions);
+        self.forget();
         decisions
+    }
+
+    /// Forgets the slower half of those without a slot, if no other client would be noted. A busy one is soon noted again.
+    fn forget(&mut self) {
+        if self.clients.len() < self.most {
+            return;
+        }
+        let idle = self.clients.iter().filter(|(_, client)| client.slot == Slot::None);
+        let mut idle: Vec<(f64, u64)> = idle.map(|(&id, client)| (client.score, id)).collect();
+        let half = idle.len() / 2;
+        if half > 0 {
+            idle.select_nth_unstable_by(half, |one, other| one.0.total_cmp(&other.0));
+            for (_, id) in &idle[..half] {
+                self.clients.remove(id);
+            }
+        }
     }
 
     /// Brings the scores up to date, and ends what time ends.
@@ -210,7 +231,7 @@ impl Promotion {
                     decisions.push(Decision::Withdraw(id));
                 }
                 Slot::Held(_) if client.busy_at + HOLD <= now => {
-                    client.slot = Slot::Leaving;
+                    client.slot = Slot::Leaving(now);
                     decisions.push(Decision::Demote(id));
                 }
                 _ => {}
@@ -218,13 +239,14 @@ impl Promotion {
         }
     }
 
-    /// Returns the clients in the order in which they get slots.
-    fn ranking(&self) -> Vec<Ranked> {
+    /// Returns the clients in the order in which they get slots. One that gets no offer now is not among them.
+    fn ranking(&self, now: u64) -> Vec<Ranked> {
+        let takes_part = |client: &Client| client.slot != Slot::None || client.not_before <= now;
         let ranked =
             |(&id, client): (&u64, &Client)| Ranked { id, host: client.host, score: client.score, is_in_share: false };
-        let mut ranking: Vec<Ranked> = self.clients.iter().map(ranked).collect();
+        let mut ranking: Vec<Ranked> = self.clients.iter().filter(|(_, of)| takes_part(of)).map(ranked).collect();
         ranking.sort_unstable_by(|one, other| other.score.total_cmp(&one.score).then(one.id.cmp(&other.id)));
-        let busy = self.clients.values().filter(|client| client.score >= UP || client.slot != Slot::None);
+        let busy = self.clients.values().filter(|of| takes_part(of) && (of.score >= UP || of.slot != Slot::None));
         let mut hosts: HashMap<Host, usize> = busy.map(|client| (client.host, 0)).collect();
         let share = (self.slots.saturating_sub(self.occupied()) / hosts.len().max(1)).max(1);
         for client in &mut ranking {
@@ -239,19 +261,20 @@ impl Promotion {
     /// Offers slots to the first clients of the ranking. Where none is free, holders that are outranked are told to leave: one for each client
     /// that waits, the last of the ranking first.
     fn promote(&mut self, now: u64, decisions: &mut Vec<Decision>) {
-        let ranking = self.ranking();
+        let ranking = self.ranking(now);
         let mut holders: Vec<Ranked> = ranking
             .iter()
             .filter(|of| matches!(self.clients[&of.id].slot, Slot::Held(since) if since + HOLD <= now))
             .copied()
             .collect();
         let mut free = self.slots.saturating_sub(self.taken());
-        // Slots that become free soon wait for the first of those that are outside.
-        let mut leaving = self.clients.values().filter(|client| client.slot == Slot::Leaving).count();
+        // Slots that become free soon, and not those whose clients do not leave, wait for the first of those that are outside.
+        let is_soon = |client: &&Client| matches!(client.slot, Slot::Leaving(since) if now < since + LEAVE);
+        let mut leaving = self.clients.values().filter(is_soon).count();
         let room = self.slots.saturating_sub(self.occupied());
         for wishes in ranking.into_iter().take(room).filter(|client| client.score >= UP) {
             let Some(client) = self.clients.get_mut(&wishes.id) else { continue };
-            if client.slot != Slot::None || client.not_before > now {
+            if client.slot != Slot::None {
                 continue;
             }
             if free > 0 {
@@ -263,7 +286,7 @@ impl Promotion {
             } else if let Some(last) = holders.iter().rposition(|holder| wishes.outranks(holder))
                 && let Some(holding) = self.clients.get_mut(&holders[last].id)
             {
-                holding.slot = Slot::Leaving;
+                holding.slot = Slot::Leaving(now);
                 decisions.push(Decision::Demote(holders.remove(last).id));
             }
         }
@@ -413,6 +436,63 @@ mod tests {
         assert_eq!((0..9).filter(|_| promotion.occupy(THERE)).count(), 2, "all are taken");
         promotion.vacate(HERE);
         assert!(!promotion.occupy([3; 16]) || promotion.taken() == 5);
+    }
+
+    /// The first one cannot connect.
+    #[test]
+    fn a_slot_that_is_not_used_goes_to_the_second() {
+        let (mut promotion, mut now) = (Promotion::new(1, 100, 0), 0);
+        let decisions = pass(&mut promotion, &mut now, 200, &[(1, 9000), (100, 8000)]);
+        assert!(decisions.contains(&Decision::Offer(100)), "20 s, a free slot, and 8000 a second: {decisions:?}");
+    }
+
+    #[test]
+    fn a_client_that_has_gone_is_offered_nothing() {
+        let (mut promotion, mut now) = (Promotion::new(1, 100, 0), 0);
+        pass(&mut promotion, &mut now, 5, &[(1, 9000)]);
+        assert!(promotion.claim(1, now));
+        pass(&mut promotion, &mut now, 5, &[(1, 9000)]);
+        // Its process ends.
+        promotion.freed(1);
+        let decisions = pass(&mut promotion, &mut now, 10, &[(100, 1000)]);
+        assert_eq!(decisions, [Decision::Offer(100)], "within a second");
+    }
+
+    /// They ask six times a second.
+    #[test]
+    fn slow_clients_do_not_fill_the_ranking() {
+        let most = 4096;
+        let (mut promotion, mut now) = (Promotion::new(4, most, 0), 0);
+        let mut all = Vec::new();
+        for ranking in 0..100_u64 {
+            // 5 requests at once, every 0.8 s: what `rates.rs` notes.
+            if ranking % 8 == 0 {
+                (1000..1000 + most as u64).for_each(|client| promotion.record(client, THERE, 5, now));
+            }
+            promotion.record(1, HERE, 10_000, now);
+            now += INTERVAL;
+            all.extend(promotion.rank(now));
+        }
+        assert!(all.contains(&Decision::Offer(1)), "100,000 requests a second for 10 s, and 4 free slots: {all:?}");
+    }
+
+    /// It was told to leave, and does not.
+    #[test]
+    fn a_client_that_stays_shields_no_other_slot() {
+        let (mut promotion, mut now) = (Promotion::new(2, 100, 0), 0);
+        pass(&mut promotion, &mut now, 5, &[(1, 300), (2, 300)]);
+        assert!(promotion.claim(1, now) && promotion.claim(2, now));
+        // The first does nothing that counts, and answers: it stays. The second one is slow.
+        let mut decisions = Vec::new();
+        for _ in 0..600 {
+            promotion.report(2, 60.0);
+            decisions.extend(pass(&mut promotion, &mut now, 1, &[(100, 9000)]));
+        }
+        assert_eq!(
+            decisions,
+            [1, 2].map(Decision::Demote),
+            "a minute, and a client of another host that is 150 times as busy"
+        );
     }
 
     proptest! {

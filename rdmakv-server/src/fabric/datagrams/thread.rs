@@ -14,6 +14,7 @@ use frrwp::fabric::reliability::{RequestKind, Secret, Server, ServerCounters};
 use super::DatagramState;
 use super::execute::{Executor, MAY_CONNECT};
 use super::rates::Rates;
+use crate::fabric::hybrid::Reports;
 use crate::log;
 use crate::metrics::{add, count};
 use crate::session::{is_accepting, is_stopping};
@@ -94,6 +95,7 @@ struct Thread<'f> {
     heard: u64,
     /// The requests of busy clients since the last ranking.
     rates: Rates,
+    reports: Reports,
     /// The tokens of clients that are offered a connection, and how often they had changed when they were copied.
     offers: HashMap<u64, u64>,
     offers_seen: u64,
@@ -115,6 +117,7 @@ impl<'f> Thread<'f> {
             sent: 0,
             heard: 0,
             rates: Rates::default(),
+            reports: Reports::default(),
             offers: HashMap::default(),
             offers_seen: 0,
         }
@@ -190,7 +193,7 @@ impl<'f> Thread<'f> {
     fn rank(&mut self) {
         let Some(hybrid) = &self.state.hybrid else { return };
         let now = clock::nanos();
-        if hybrid.is_due(now) {
+        if self.reports.is_due(now) {
             hybrid.rank(self.rates.drain(), now, &self.state.datagrams);
         }
         hybrid.copy_offers(&mut self.offers_seen, &mut self.offers);
