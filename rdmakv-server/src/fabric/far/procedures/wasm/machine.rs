@@ -1,5 +1,7 @@
 //! The machine that compiles modules and takes their steps: wasmi, an interpreter.
 //!
+//! Each module has an engine of its own: an engine keeps the code of all modules that it ever compiled, refused ones too.
+//!
 //! A run has an instance of its own, so nothing is left for the next one. A step that stops has done nothing: its state is that of its
 //! beginning, and its reply is taken back.
 
@@ -24,23 +26,18 @@ const STACK: usize = 16 << 10;
 const CALL_COST: u8 = 16;
 const GROW_COST: u8 = 64;
 
-/// A module that can be run.
-#[derive(Debug)]
+/// A module that can be run, with what runs it.
 pub(super) struct Compiled {
+    engine: Engine,
+    linker: Linker<Running>,
     module: Module,
     /// Bytes that are made for each run.
     made: u64,
 }
 
-/// See the module.
-pub(super) struct Machine {
-    engine: Engine,
-    linker: Linker<Running>,
-}
-
-impl std::fmt::Debug for Machine {
+impl std::fmt::Debug for Compiled {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Machine").finish_non_exhaustive()
+        f.debug_struct("Compiled").field("made", &self.made).finish_non_exhaustive()
     }
 }
 
@@ -73,52 +70,48 @@ fn processor_nanos() -> u64 {
     u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
 
-impl Machine {
-    /// Returns a machine.
-    ///
-    /// # Errors
-    ///
-    /// A function is there twice.
-    pub(super) fn new() -> Result<Self, wasmi::Error> {
-        let engine = Engine::new(&config());
-        let mut linker = Linker::new(&engine);
-        host::define(&mut linker)?;
-        Ok(Self { engine, linker })
-    }
+fn linker(engine: &Engine) -> Result<Linker<Running>, wasmi::Error> {
+    let mut linker = Linker::new(engine);
+    host::define(&mut linker)?;
+    Ok(linker)
+}
 
+impl Compiled {
     /// Compiles a module.
     ///
     /// # Errors
     ///
     /// It cannot be run.
-    pub(super) fn compile(&self, code: &[u8]) -> Result<Compiled, Refusal> {
+    pub(super) fn new(code: &[u8]) -> Result<Self, Refusal> {
         let memory = outline::check(code)?;
-        let module = Module::new(&self.engine, code).map_err(|_| Refusal::BadModule)?;
+        let engine = Engine::new(&config());
+        let linker = linker(&engine).map_err(|_| Refusal::Unable)?;
+        let module = Module::new(&engine, code).map_err(|_| Refusal::BadModule)?;
         let mut functions = module.imports();
         if !functions
             .all(|import| matches!(import.ty(), ExternType::Func(of) if host::has(import.module(), import.name(), of)))
         {
             return Err(Refusal::UnknownImport);
         }
-        let compiled = Compiled { module, made: memory + code.len() as u64 };
+        let compiled = Self { engine, linker, module, made: memory + code.len() as u64 };
         // Its tables and data may not fit.
-        let mut store = self.store(Running::new(Box::new(Nothing), Spent::default(), Vec::new()));
-        let instance = self.instance(&compiled, &mut store).map_err(|_| Refusal::BadModule)?;
+        let mut store = compiled.store(Running::new(Box::new(Nothing), Spent::default(), Vec::new()));
+        let instance = compiled.instance(&mut store).map_err(|_| Refusal::BadModule)?;
         step_of(&instance, &store).ok_or(Refusal::NoStep)?;
         Ok(compiled)
     }
 
-    /// Takes the steps of a module, until it ends here.
-    pub(super) fn run(&self, compiled: &Compiled, call: Call) -> Ran {
+    /// Takes the steps of the module, until it ends here.
+    pub(super) fn run(&self, call: Call) -> Ran {
         let Call { at, state, space, spent, micros } = call;
         let begun = processor_nanos();
         let mut store = self.store(Running::new(space, spent, state));
         let mut budget = Budget::new(micros);
-        budget.made(compiled.made);
+        budget.made(self.made);
         let (end, at) = if spent.hops > LIMITS.hops {
             (End { status: RunStatus::Hops, at }, at)
         } else {
-            match self.instance(compiled, &mut store) {
+            match self.instance(&mut store) {
                 Ok(instance) => take_steps(&instance, &mut store, &mut budget, at),
                 Err(_) => (End { status: RunStatus::Trap, at }, at),
             }
@@ -136,8 +129,8 @@ impl Machine {
     }
 
     /// Returns an instance. Its memory is known to the functions `far` from then on.
-    fn instance(&self, compiled: &Compiled, store: &mut Store<Running>) -> Result<Instance, wasmi::Error> {
-        let instance = self.linker.instantiate_and_start(&mut *store, &compiled.module)?;
+    fn instance(&self, store: &mut Store<Running>) -> Result<Instance, wasmi::Error> {
+        let instance = self.linker.instantiate_and_start(&mut *store, &self.module)?;
         store.data_mut().memory = instance.get_memory(&*store, "memory");
         Ok(instance)
     }

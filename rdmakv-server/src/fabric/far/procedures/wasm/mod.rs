@@ -27,7 +27,7 @@ use rdmakv_proto::far::messages::Refusal;
 
 use super::{End, Space, Spent};
 use library::{Came, Library, Sent};
-use machine::{Compiled, Machine};
+use machine::Compiled;
 use threads::Threads;
 
 /// How long a module may take to be compiled, the wait for others included.
@@ -62,7 +62,6 @@ pub(in crate::fabric::far) struct Ran {
 /// The modules of a server, and the threads that run them.
 #[derive(Debug)]
 pub(in crate::fabric::far) struct Modules {
-    machine: Arc<Machine>,
     library: Mutex<Library<Arc<Compiled>>>,
     runners: Threads,
     /// One module is compiled at a time.
@@ -77,7 +76,6 @@ impl Modules {
     /// The system has no thread.
     pub(in crate::fabric::far) fn start(threads: u32) -> io::Result<Self> {
         Ok(Self {
-            machine: Arc::new(Machine::new().map_err(|error| io::Error::other(error.to_string()))?),
             library: Mutex::default(),
             runners: Threads::start("far-wasm", threads)?,
             compiler: Threads::start("far-compile", 1)?,
@@ -102,10 +100,10 @@ impl Modules {
             Came::Some(bytes) => return Ok(bytes),
             Came::All(code) => code,
         };
-        let (machine, until) = (self.machine.clone(), Instant::now() + COMPILE);
+        let until = Instant::now() + COMPILE;
         let compiled = self.compiler.give(move || {
             // Nothing waits for it any more.
-            if Instant::now() >= until { Err(Refusal::CompileTime) } else { machine.compile(&code) }
+            if Instant::now() >= until { Err(Refusal::CompileTime) } else { Compiled::new(&code) }
         });
         let compiled = compiled.recv_timeout(COMPILE).unwrap_or(Err(Refusal::CompileTime))?;
         self.library().store(login, name, length, Arc::new(compiled))?;
@@ -137,8 +135,8 @@ impl Modules {
     ///
     /// It has none of that name, or the server ends.
     pub(in crate::fabric::far) fn run(&self, login: u32, name: &[u8], call: Call) -> Result<Ran, Refusal> {
-        let (machine, compiled) = (self.machine.clone(), self.library().find(login, name)?);
-        self.runners.give(move || machine.run(&compiled, call)).recv().map_err(|_| Refusal::Unable)
+        let compiled = self.library().find(login, name)?;
+        self.runners.give(move || compiled.run(call)).recv().map_err(|_| Refusal::Unable)
     }
 
     /// Has the threads end.

@@ -49,7 +49,7 @@ impl Space for Held {
 }
 
 fn compile(text: &str) -> Result<Compiled, Refusal> {
-    Machine::new().unwrap().compile(&wat::parse_str(text).unwrap())
+    Compiled::new(&wat::parse_str(text).unwrap())
 }
 
 /// Returns a module whose step has this body. Its memory has a page.
@@ -70,13 +70,12 @@ fn module(body: &str) -> String {
 
 /// Runs a module as a client does: it follows it from server to server.
 fn follow(text: &str, held: &mut Held, mut at: u64, state: &[u8]) -> Ran {
-    let (machine, code) = (Machine::new().unwrap(), wat::parse_str(text).unwrap());
-    let compiled = machine.compile(&code).unwrap();
+    let compiled = Compiled::new(&wat::parse_str(text).unwrap()).unwrap();
     let (mut state, mut spent, mut reply, mut micros) = (state.to_vec(), Spent::default(), Vec::new(), 0);
     let mut to = at;
     loop {
         held.server = *held.owners.get(to as usize / REGION).expect("within the memory");
-        let ran = machine.run(&compiled, Call { at, state, space: Box::new(held.clone()), spent, micros });
+        let ran = compiled.run(Call { at, state, space: Box::new(held.clone()), spent, micros });
         reply.extend_from_slice(&ran.reply);
         if ran.end.status != RunStatus::Elsewhere {
             return Ran { reply, ..ran };
@@ -196,17 +195,16 @@ fn steps_that_stop_have_done_nothing() {
          (if (i64.ge_u (local.get $at) (i64.const 100)) (then (call $read (i64.const 1024) (i32.const 0) (i32.const 8)) (call $done)))
          (i64.add (local.get $at) (i64.const 36))",
     );
-    let machine = Machine::new().unwrap();
-    let compiled = machine.compile(&wat::parse_str(&text).unwrap()).unwrap();
+    let compiled = Compiled::new(&wat::parse_str(&text).unwrap()).unwrap();
     let mut held = Held::new(vec![0; SIZE], &owners);
     let call =
         |held: &Held, at, state| Call { at, state, space: Box::new(held.clone()), spent: Spent::default(), micros: 0 };
-    let ran = machine.run(&compiled, call(&held, 64, Vec::new()));
+    let ran = compiled.run(call(&held, 64, Vec::new()));
     assert_eq!(ran.end, End { status: RunStatus::Elsewhere, at: 1024 });
     assert_eq!((ran.at, &ran.state[..], &ran.reply[..], ran.spent.replied), (100, &b"A"[..], &b"A"[..], 1));
     held.owners[0] = 1;
     held.server = 1;
-    let ran = machine.run(&compiled, call(&held, ran.at, ran.state));
+    let ran = compiled.run(call(&held, ran.at, ran.state));
     assert_eq!((ran.end.status, &ran.state[..], &ran.reply[..]), (RunStatus::Done, &b"AA"[..], &b"A"[..]));
 }
 
@@ -251,15 +249,12 @@ fn nothing_comes_behind_a_write() {
 fn limits_of_bytes_and_reply_are_those_of_all() {
     let body = "(call $read (local.get $at) (i32.const 0) (i32.const 4096)) (local.get $at)";
     let mut held = Held::new(vec![0; SIZE], &[0; REGIONS]);
-    let machine = Machine::new().unwrap();
-    let compiled = machine.compile(&wat::parse_str(module(body)).unwrap()).unwrap();
+    let compiled = Compiled::new(&wat::parse_str(module(body)).unwrap()).unwrap();
     let spent = Spent { bytes: LIMITS.bytes - 4095, ..Spent::default() };
-    let ran =
-        machine.run(&compiled, Call { at: 64, state: Vec::new(), space: Box::new(held.clone()), spent, micros: 0 });
+    let ran = compiled.run(Call { at: 64, state: Vec::new(), space: Box::new(held.clone()), spent, micros: 0 });
     assert_eq!(ran.end, End { status: RunStatus::Bytes, at: 64 });
     let spent = Spent { hops: 65, ..Spent::default() };
-    let ran =
-        machine.run(&compiled, Call { at: 64, state: Vec::new(), space: Box::new(held.clone()), spent, micros: 0 });
+    let ran = compiled.run(Call { at: 64, state: Vec::new(), space: Box::new(held.clone()), spent, micros: 0 });
     assert_eq!(ran.end.status, RunStatus::Hops);
     let ran = follow(&module("(call $reply (i32.const 0) (i32.const 3000)) (local.get $at)"), &mut held, 64, b"");
     assert_eq!((ran.end.status, ran.reply.len()), (RunStatus::Full, 3000));
@@ -268,12 +263,11 @@ fn limits_of_bytes_and_reply_are_those_of_all() {
 #[test]
 fn runs_leave_nothing_behind() {
     let body = "(i64.load (i32.const 8)) (i64.store (i32.const 8) (i64.const 7)) (call $done)";
-    let machine = Machine::new().unwrap();
-    let compiled = machine.compile(&wat::parse_str(module(body)).unwrap()).unwrap();
+    let compiled = Compiled::new(&wat::parse_str(module(body)).unwrap()).unwrap();
     let held = Held::new(vec![0; SIZE], &[0; REGIONS]);
     for _ in 0..3 {
         let space = Box::new(held.clone());
-        let ran = machine.run(&compiled, Call { at: 64, state: Vec::new(), space, spent: Spent::default(), micros: 0 });
+        let ran = compiled.run(Call { at: 64, state: Vec::new(), space, spent: Spent::default(), micros: 0 });
         assert_eq!(ran.end, End { status: RunStatus::Done, at: 0 });
     }
 }
@@ -329,7 +323,7 @@ fn modules_are_stored_and_run_by_their_login() {
 
 #[test]
 fn mutated_modules_end_within_limits() {
-    let (machine, code) = (Machine::new().unwrap(), wat::parse_str(WALK).unwrap());
+    let code = wat::parse_str(WALK).unwrap();
     let held = Held::new((0..SIZE).map(|at| (at % 64) as u8).collect(), &[0; REGIONS]);
     let mut seed = 1_u64;
     let mut random = |below: usize| {
@@ -343,10 +337,10 @@ fn mutated_modules_end_within_limits() {
             let at = 8 + random(code.len() - 8);
             code[at] = if random(2) == 0 { random(256) as u8 } else { code[at].wrapping_add(1) };
         }
-        let Ok(compiled) = machine.compile(&code) else { continue };
+        let Ok(compiled) = Compiled::new(&code) else { continue };
         let call =
             Call { at: 64, state: vec![0xff; 12], space: Box::new(held.clone()), spent: Spent::default(), micros: 0 };
-        let ran = machine.run(&compiled, call);
+        let ran = compiled.run(call);
         assert!(ran.reply.len() <= 4096 && ran.state.len() <= 128);
         runs += 1;
     }
@@ -356,7 +350,6 @@ fn mutated_modules_end_within_limits() {
 #[test]
 #[ignore = "it prints times of this machine"]
 fn costs_of_steps() {
-    let machine = Machine::new().unwrap();
     for (name, text) in [
         ("walk", WALK.to_owned()),
         ("loop", module("(loop $l (br $l)) unreachable")),
@@ -373,22 +366,60 @@ fn costs_of_steps() {
             ),
         ),
     ] {
-        let compiled = machine.compile(&wat::parse_str(&text).unwrap()).unwrap();
+        let compiled = Compiled::new(&wat::parse_str(&text).unwrap()).unwrap();
         let mut bytes = vec![0; SIZE];
         put(&mut bytes, 72, 64);
         let held = Held::new(bytes, &[0; REGIONS]);
         let mut all: Vec<u64> = (0..200)
             .map(|_| {
                 let state = [&[1; 8][..], &20_u32.to_le_bytes()].concat();
-                machine
-                    .run(
-                        &compiled,
-                        Call { at: 64, state, space: Box::new(held.clone()), spent: Spent::default(), micros: 0 },
-                    )
+                compiled
+                    .run(Call { at: 64, state, space: Box::new(held.clone()), spent: Spent::default(), micros: 0 })
                     .nanos
             })
             .collect();
         all.sort_unstable();
         println!("{name:>8}: median {} us, most {} us", all[100] / 1000, all[199] / 1000);
     }
+}
+
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").trim().parse::<u64>().unwrap() >> 10
+}
+
+#[test]
+fn modules_that_went_leave_no_memory() {
+    let modules = Modules::start(1).unwrap();
+    let body = "(set_local $i (i64.add (get_local $i) (i64.const 1)))"
+        .replace("set_local", "local.set")
+        .replace("get_local", "local.get");
+    let code = wat::parse_str(module(&format!("{} (local.get $i)", body.repeat(20_000)))).unwrap();
+    // One without a step is refused, after it was compiled.
+    let text = module(&format!("{} (local.get $i)", body.repeat(20_000))).replace("(export \"step\")", "");
+    let refused = wat::parse_str(text).unwrap();
+    let store = |name: &[u8], code: &[u8]| {
+        let mut outcome = Ok(0);
+        for (at, part) in code.chunks(64 << 10).enumerate() {
+            outcome = modules.take(1, (code.len() as u32, (at * (64 << 10)) as u32, name, part));
+        }
+        outcome
+    };
+    let round = || {
+        for _ in 0..200 {
+            store(b"a", &code).unwrap();
+            assert_eq!(store(b"b", &refused), Err(Refusal::NoStep));
+        }
+        resident()
+    };
+    // What the allocator keeps for later is there after the first round.
+    let (before, after) = (round(), round());
+    println!("{before} MiB, then {after} MiB; {} modules", modules.count());
+    assert!(
+        after < before + 64,
+        "one login has one module of {} KiB, and {} MiB of memory",
+        code.len() >> 10,
+        after - before
+    );
 }
