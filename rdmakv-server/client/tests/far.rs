@@ -439,6 +439,11 @@ fn plans_follow_from_a_measured_model() {
         let level = ["--latency", latency, "--throughput", throughput, "--fabric", fabric, "--file", file];
         rdmakv(&[&["far", "plan"], &level[..]].concat(), None)
     };
+    // A login without a password is no login.
+    let no_password =
+        Command::new(env!("CARGO_BIN_EXE_rdmakv")).args(["get", "key"]).env("RDMAKV_LOGIN", "ann").output();
+    let said = String::from_utf8(no_password.unwrap().stderr).unwrap();
+    assert!(said.contains("RDMAKV_LOGIN has no colon"), "{said}");
     let (code, said) = plan("1000000", "1", "shm");
     assert!(code == Some(1) && said.contains("rdmakv far model"), "{said}");
     let at = address(&server, "shm");
@@ -706,4 +711,16 @@ fn batches_that_are_too_long_name_the_limit() {
         Ok(ticket) => drop(lane.wait(ticket).unwrap()),
         Err(error) => assert_eq!(error, AccessError::Long { parts: 100_000, most: 1 << 16 }),
     }
+}
+
+#[test]
+fn a_secret_that_is_not_told_leaves_no_memory() {
+    let server = far_server("16m");
+    let at = address(&server, "shm");
+    let create = ["-s", &at, "far", "create", "mine", "--size", "4m"];
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let ended = Command::new(env!("CARGO_BIN_EXE_rdmakv")).args(create).stdout(full).stderr(Stdio::null()).status();
+    assert_eq!(ended.unwrap().code(), Some(1));
+    let (code, said) = rdmakv(&create, None);
+    assert!(code == Some(0) && said.contains("secret"), "{said}");
 }

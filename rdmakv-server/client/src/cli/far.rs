@@ -60,12 +60,17 @@ fn create(client: &Client, (name, size, seconds): (&str, u64, u64), wanted: Want
         _ => (Memory::create(client, size, &options)?, None),
     };
     let (secret, left) = (memory.secret(), memory.left().as_secs());
-    let mut out = io::stdout();
-    writeln!(out, "name    {name}\nsecret  {secret}\nseconds {left}")?;
+    let mut said = format!("name    {name}\nsecret  {secret}\nseconds {left}\n");
     if let Some(chosen) = chosen {
-        writeln!(out, "plan    {chosen}")?;
+        said.push_str(&format!("plan    {chosen}\n"));
     }
-    Ok(())
+    let mut out = io::stdout();
+    let told = out.write_all(said.as_bytes()).and_then(|()| out.flush());
+    if told.is_err() {
+        // Without its secret it is of no use.
+        memory.delete()?;
+    }
+    Ok(told?)
 }
 
 fn open(client: &Client, name: &str) -> Result<Memory, Failure> {

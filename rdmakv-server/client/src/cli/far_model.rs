@@ -137,10 +137,13 @@ pub(super) fn plan(client: &Client, level: &Level) -> Result<(), Failure> {
     let limits = Limits { workers, lanes: lanes.unwrap_or(processors), depth: DEPTH_MAX };
     let prices = Prices::default();
     let found = cheapest(&model, &slo, &limits, &prices);
-    if let Some(file) = &level.picture {
+    let drawn = level.picture.as_ref().map_or(Ok(()), |file| {
         let drawn = picture(&model, &slo, &limits, found.as_ref().ok());
-        fs::write(file, drawn).map_err(|error| Failure::Io(format!("write {}: {error}", file.display())))?;
-    }
+        let no_picture = |error| {
+            Failure::Io(format!("write the picture {}: {error}: name a file that can be written", file.display()))
+        };
+        fs::write(file, drawn).map_err(no_picture)
+    });
     let chosen = found.map_err(|error| Failure::No(error.to_string()))?;
     let mut out = io::stdout();
     writeln!(out, "{chosen}")?;
@@ -155,6 +158,8 @@ pub(super) fn plan(client: &Client, level: &Level) -> Result<(), Failure> {
     for (what, near) in cheaper.into_iter().filter_map(|(what, near)| Some((what, near?))) {
         writeln!(out, "cheaper, {what}: {near}")?;
     }
+    // The plan is told all the same.
+    drawn?;
     if is_checked { check(client, level.size, &slo, &chosen.configuration) } else { Ok(()) }
 }
 

@@ -107,18 +107,24 @@ pub fn main() -> ExitCode {
 }
 
 /// Returns the bounds of the client.
-fn options(flags: &Flags, timeout: Duration) -> Options {
+fn options(flags: &Flags, timeout: Duration) -> Result<Options, Failure> {
     // Not a flag: others see those.
-    let login = std::env::var("RDMAKV_LOGIN").ok();
-    let login = login.as_deref().and_then(|login| login.split_once(':'));
-    let login = login.map(|(name, password)| (name.to_owned(), password.to_owned()));
-    Options { timeout, connect_timeout: timeout, one_sided: !flags.ask, login, ..Options::default() }
+    let login = match std::env::var("RDMAKV_LOGIN").ok().filter(|login| !login.is_empty()) {
+        Some(login) => {
+            let (name, password) = login.split_once(':').ok_or_else(|| {
+                Failure::Usage("log in: RDMAKV_LOGIN has no colon: set it to NAME:PASSWORD".to_owned())
+            })?;
+            Some((name.to_owned(), password.to_owned()))
+        }
+        None => None,
+    };
+    Ok(Options { timeout, connect_timeout: timeout, one_sided: !flags.ask, login, ..Options::default() })
 }
 
 fn run(flags: &Flags) -> Result<(), Failure> {
     let timeout = flags.timeout.map_or(TIMEOUT, Duration::from_millis);
     if let Command::Cluster(cluster) = &flags.command {
-        return cluster::run(cluster, (flags.etcd.as_deref(), &flags.cluster), options(flags, timeout));
+        return cluster::run(cluster, (flags.etcd.as_deref(), &flags.cluster), options(flags, timeout)?);
     }
     if let Command::Mount { arguments } = &flags.command {
         return files::become_program(flags, "mount", arguments);
@@ -127,7 +133,7 @@ fn run(flags: &Flags) -> Result<(), Failure> {
         return files::become_program(flags, "files", arguments);
     }
     let (servers, cluster) = servers_of(flags)?;
-    let options = options(flags, timeout);
+    let options = options(flags, timeout)?;
     if let Command::Agent { name, repair_rate, until_input_ends } = &flags.command {
         let cluster = cluster.ok_or_else(|| {
             let why = "find etcd: no address is given: use --etcd URL or the variable RDMAKV_ETCD";

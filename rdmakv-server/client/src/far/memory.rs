@@ -385,7 +385,8 @@ impl Memory {
         (lost, table.region_bytes())
     }
 
-    /// Deletes it. Accesses of its lanes end as [ended](super::AccessError::Ended). A server that is lost is left out.
+    /// Deletes it. Accesses of its lanes end as [ended](super::AccessError::Ended). A server that is gone is left out. One that only lanes
+    /// lost gives its regions back, too.
     ///
     /// # Errors
     /// [`MemoryError`]: a server did not answer; it keeps its regions until their time is over.
@@ -393,8 +394,11 @@ impl Memory {
         let mut outcome = Ok(());
         self.shared.ends_at(0);
         let lost = self.lost_servers();
-        for (place, connection) in self.connections.iter_mut().filter(|(place, _)| !lost.contains(&place.server())) {
+        for (place, connection) in self.connections.iter_mut().filter(|(_, connection)| connection.broken().is_none()) {
             if let Err(trouble) = end(connection, self.shared.name().memory) {
+                if lost.contains(&place.server()) {
+                    continue;
+                }
                 if matches!(trouble, Trouble::Refused(..)) && !self.shared.has_regions(place.server()) {
                     continue;
                 }

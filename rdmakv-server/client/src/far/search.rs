@@ -144,9 +144,11 @@ impl fmt::Display for Prediction {
 impl fmt::Display for Infeasible {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (rate, latency) = (self.slo.throughput(), self.slo.latency());
-        write!(f, "plan far memory: nothing here makes {rate:.0} operations/s in {latency:?}")?;
+        write!(f, "plan far memory: nothing here makes {rate:.0} operations/s in {latency:?} with a tenth to spare")?;
         match self.near {
-            Near { by_throughput: None, by_latency: None } => write!(f, ": ask for less of both"),
+            Near { by_throughput: None, by_latency: None } => {
+                write!(f, ": allow more time, or ask for fewer operations")
+            }
             Near { by_throughput, by_latency } => {
                 let separators = [":", ";"];
                 let near = [("in time", by_throughput), ("fast enough", by_latency)];
