@@ -458,13 +458,17 @@ fn plans_follow_from_a_measured_model() {
     // A level that each configuration meets takes the cheapest.
     let (code, said) = plan("1000000", "1", "shm");
     assert!(code == Some(0) && said.starts_with("one-sided, 1 lane, 1 in flight: "), "{said}");
-    let drawn = folder.path().join("plan.svg");
+    let drawn = folder.path().join("plan.html");
     let drawn = drawn.to_str().unwrap();
     let level =
         ["--latency", "1000000", "--throughput", "1", "--file", file, "--check", "--size", "4m", "--picture", drawn];
     let (code, said) = rdmakv(&[&["-s", &at, "far", "plan"], &level[..]].concat(), None);
     assert!(code == Some(0) && said.contains("it meets the level"), "{said}");
-    assert!(std::fs::read_to_string(drawn).unwrap().contains("the choice: one-sided, 1 lane, 1 in flight"));
+    assert!(
+        std::fs::read_to_string(drawn)
+            .unwrap()
+            .contains("<h1>One-sided access by 1 lane, 1 in flight: meets 1 accesses/s at a mean of 1 s")
+    );
     // A level for a new memory, by the model where programs look for one.
     let made = folder.path().join("data/rdmakv/far/model.csv");
     std::fs::create_dir_all(made.parent().unwrap()).unwrap();

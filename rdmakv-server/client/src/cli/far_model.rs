@@ -138,7 +138,7 @@ pub(super) fn plan(client: &Client, level: &Level) -> Result<(), Failure> {
     let prices = Prices::default();
     let found = cheapest(&model, &slo, &limits, &prices);
     let drawn = level.picture.as_ref().map_or(Ok(()), |file| {
-        let drawn = picture(&model, &slo, &limits, found.as_ref().ok());
+        let drawn = picture(&model, &slo, &limits, &prices, found.as_ref().ok());
         let no_picture = |error| {
             Failure::Io(format!("write the picture {}: {error}: name a file that can be written", file.display()))
         };

@@ -268,7 +268,7 @@ pub(super) struct Level {
     /// Measures the choice at the server, over the fabric by which that is reached, and fails if it misses the level
     #[arg(long)]
     pub(super) check: bool,
-    /// Draw throughput and latency by configuration, with the level and the choice, into this file: an SVG
+    /// Draw throughput and latency by configuration, with the level and the choice, into this file: a page of HTML
     #[arg(long, value_name = "FILE")]
     pub(super) picture: Option<PathBuf>,
     /// Bytes of the memory that --check makes; k, m and g are understood
