@@ -15,7 +15,9 @@ use rdmakv_client::far::measure::samples;
 use rdmakv_client::far::model::{Model, Operation, Point, Sample};
 use rdmakv_client::far::search::cheapest;
 use rdmakv_client::far::slo::Slo;
-use rdmakv_client::far::{AccessError, Lane, LevelError, Memory, MemoryError, Options, Secret, Terms, create_for};
+use rdmakv_client::far::{
+    AccessError, Cas64, Lane, LevelError, Memory, MemoryError, Options, Procedure, RunError, Secret, Terms, create_for,
+};
 use server::{Server, soon};
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
@@ -727,4 +729,38 @@ fn a_secret_that_is_not_told_leaves_no_memory() {
     assert_eq!(ended.unwrap().code(), Some(1));
     let (code, said) = rdmakv(&create, None);
     assert!(code == Some(0) && said.contains("secret"), "{said}");
+}
+
+/// Returns a server that takes a few connections.
+fn small_server() -> Server {
+    let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let name = format!("shm:@rdmakv-far-{}-{number}", std::process::id());
+    let flags = ["--far", "16m", "--far-region", "2m", "--fabric", &name, "--fabric-connections", "4", "-m", "32"];
+    Server::on_a_free_port(&flags)
+}
+
+#[test]
+fn a_dead_server_is_lost_to_a_first_lane_and_runner() {
+    let mut server = Some(far_server("16m"));
+    let client = client(server.as_ref().unwrap(), "shm");
+    let mut memory = create(&client, 4 * MIB, 0);
+    let mut runner = memory.runner();
+    server.take();
+    server::soon("the loss", || !memory.lost().0.is_empty());
+    let ended = runner.call(Procedure::Cas64(Cas64 { at: 8, old: 0, new: 1 })).unwrap_err();
+    assert!(matches!(ended, RunError::Access(AccessError::Lost { .. })), "{ended}");
+    assert!(matches!(read(&mut memory.lane().unwrap(), 0, 8), Err(AccessError::Lost { .. })));
+}
+
+#[test]
+fn deleting_frees_regions_where_lanes_were_refused() {
+    let server = small_server();
+    let client = client(&server, "shm");
+    let memory = create(&client, 8 * MIB, 0);
+    let lanes: Vec<_> = (0..6).map(|_| memory.lane()).collect();
+    assert!(lanes.iter().any(Result::is_err));
+    drop(lanes);
+    memory.delete().unwrap();
+    let again = Memory::create(&client, 8 * MIB, &Options::default()).map(drop);
+    assert!(again.is_ok(), "its room is not there: {}", again.unwrap_err());
 }

@@ -407,7 +407,7 @@ fn far(text: &mut Text, shared: &Shared) {
     text.counter("far_lost_regions_total", help, lost);
     let help = "Regions whose writes were paused for a move to another server.";
     text.counter("far_pauses_total", help, pauses);
-    let help = "Seconds for which writes to regions were paused for moves to other servers, summed over the regions.";
+    let help = "Seconds from the pause of writes to regions, for moves to other servers, until the move or the pause ended, summed.";
     text.family("counter", "far_pause_seconds_total", help).one("", paused as f64 / 1e9);
     let help = "Procedures that ended at this server, or went on elsewhere, by procedure and end.";
     let mut family = text.family("counter", "far_procedures_total", help);

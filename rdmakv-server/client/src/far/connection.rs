@@ -11,6 +11,7 @@ use frrwp::wire::MAX_FRAME_PAYLOAD;
 use rdmakv_proto::far::messages as far;
 use rdmakv_proto::messages::{self, Assembly, Kind, RemoteSegment, Request, VERSION};
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Bytes of an answer at most.
@@ -71,6 +72,8 @@ pub(super) struct Connection {
     silence: Silence,
     completed: VecDeque<u64>,
     broken: Option<String>,
+    /// Tells others of the memory that the server is reached, until this is broken or dropped.
+    reached: Option<Arc<()>>,
     /// When the server stops, if it told that.
     stops: Option<Instant>,
     patience: Duration,
@@ -93,6 +96,7 @@ impl Connection {
             silence: Silence::new(Instant::now()),
             completed: VecDeque::new(),
             broken: None,
+            reached: None,
             stops: None,
             patience: source.patience,
         };
@@ -127,7 +131,13 @@ impl Connection {
         self.broken.as_deref()
     }
 
+    /// Drops the token once it is broken.
+    pub(super) fn keep_until_broken(&mut self, token: Arc<()>) {
+        self.reached = Some(token).filter(|_| self.broken.is_none());
+    }
+
     fn fail(&mut self, why: String) -> Trouble {
+        self.reached = None;
         Trouble::Broken(self.broken.get_or_insert(why).clone())
     }
 

@@ -112,8 +112,6 @@ struct Server {
     place: Place,
     /// None once it is lost. Its end has no access to buffers then.
     connection: Option<Connection>,
-    /// Tells other lanes that the server is reached, as long as there is a connection.
-    reached: Option<Arc<()>>,
     order: Order<Part>,
     batches: Batches<Part>,
     /// By region, each with the epoch in which it was asked for.
@@ -202,7 +200,7 @@ impl Lane {
             let ack = self.shared.slot(ACK as usize).ok_or_else(no_memory)?;
             let connection = match self.shared.connect(place) {
                 Ok(connection) => Some(connection),
-                // It takes no more connections. It is no loss of regions that other lanes reach.
+                // It takes no more connections. It is no loss of regions that other connections reach.
                 Err(error @ MemoryError::Unreachable { .. }) if self.shared.is_reached(place.server()) => {
                     return Err(error);
                 }
@@ -212,12 +210,10 @@ impl Lane {
                 }
                 Err(error) => return Err(error),
             };
-            let reached = connection.as_ref().map(|_| self.shared.reach(place.server()));
             let (batch, depth) = (self.of.batch as usize, self.of.depth as usize);
             self.servers.push(Server {
                 place: place.clone(),
                 connection,
-                reached,
                 order: Order::new(depth, acks_by_completion(place.fabric())),
                 batches: Batches::new(batch, depth),
                 tags: HashMap::new(),
@@ -689,7 +685,7 @@ impl Lane {
     /// Ends the accesses under way at a server that is lost, except those of a region that moves.
     fn abandon(&mut self, at: usize) {
         // It is flushed when it is dropped: nothing is at the buffers after that.
-        (self.servers[at].connection, self.servers[at].reached) = (None, None);
+        self.servers[at].connection = None;
         self.servers[at].tags.clear();
         let Server { order, batches, .. } = &mut self.servers[at];
         let parts: Vec<Part> = order.give_up().into_iter().chain(batches.give_up()).collect();

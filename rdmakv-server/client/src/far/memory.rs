@@ -64,6 +64,13 @@ pub(super) struct Asked {
     pub(super) room: u32,
 }
 
+impl Asked {
+    /// Returns for how many bytes it has room, whatever it says.
+    fn offered(&self) -> u64 {
+        u64::from(self.room).saturating_mul(self.region_bytes)
+    }
+}
+
 /// A far memory. From [`Memory::create`] or [`Memory::open`].
 ///
 /// It stays when this is dropped: until its time is over, or [`Memory::delete`].
@@ -186,12 +193,12 @@ impl Memory {
     pub fn create(client: &Client, capacity: u64, options: &Options) -> Result<Self, MemoryError> {
         let mut opening = Opening::begin(client, options)?;
         // The largest first: so they are few.
-        opening.asked.sort_by_key(|asked| std::cmp::Reverse(u64::from(asked.room) * asked.region_bytes));
+        opening.asked.sort_by_key(|asked| std::cmp::Reverse(asked.offered()));
         let Some(first) = opening.asked.first() else { return Err(opening.none(MemoryError::NoServer)) };
         let (region_bytes, server) = (first.region_bytes, first.place.server());
         let mut table = Table::new(capacity, region_bytes, Target { server, epoch: EPOCH })?;
         let fitting = opening.asked.iter().filter(|asked| asked.region_bytes == region_bytes);
-        let offered = fitting.map(|asked| u64::from(asked.room)).sum::<u64>() * region_bytes;
+        let offered = fitting.map(Asked::offered).fold(0, u64::saturating_add);
         if offered < u64::from(table.len()) * region_bytes {
             return Err(MemoryError::NoRoom { offered });
         }
@@ -274,7 +281,8 @@ impl Memory {
     /// Returns a lane: connections of its own, for one thread at a time.
     ///
     /// # Errors
-    /// [`MemoryError`]; a server that does not answer is lost from then on, and no error, unless another lane is connected to it.
+    /// [`MemoryError`]; a server that does not answer is lost from then on, and no error, unless another lane is connected to
+    /// it. [`Memory::lost`] looks whether it is gone.
     pub fn lane(&self) -> Result<Lane, MemoryError> {
         self.lane_of(self.shared.configuration())
     }
@@ -430,7 +438,7 @@ fn take(
     });
     let secret = taken.map_err(|trouble| match trouble {
         Trouble::Refused(Refusal::NoRoom, room) => {
-            MemoryError::NoRoom { offered: u64::from(room) * asked.region_bytes }
+            MemoryError::NoRoom { offered: u64::from(room).saturating_mul(asked.region_bytes) }
         }
         Trouble::Refused(Refusal::Taken, _) => MemoryError::NameInUse,
         trouble => failed(trouble, asked.place.name(), MemoryError::Ended),

@@ -51,6 +51,18 @@ pub enum RunError {
     /// It is not under way any more, or it came to bytes that are not accessed.
     #[error(transparent)]
     Access(#[from] AccessError),
+    /// The runner cannot connect to a server, which other connections of the memory reach.
+    #[error(
+        "run {procedure} on far memory: {server} takes no connection of the runner: {why}: drop lanes or runners, and try again"
+    )]
+    Unreachable {
+        /// The procedure.
+        procedure: &'static str,
+        /// The server, as it was given.
+        server: String,
+        /// The reason.
+        why: String,
+    },
     /// It cannot have these arguments.
     #[error("run {procedure} on far memory: {what}: change its arguments")]
     Arguments {

@@ -196,7 +196,7 @@ impl Runner {
         if self.table.is_paused(piece.region) {
             return self.delay(ticket, at, change);
         }
-        let link = self.link(target.server)?;
+        let link = self.link(target.server, procedure)?;
         if self.links[link].place.workers() == 0 {
             let server = self.links[link].place.name().to_owned();
             return Err(RunError::Unable { procedure, server });
@@ -241,7 +241,7 @@ impl Runner {
     }
 
     /// Returns the place of the connection to a server, which is made when it is first needed.
-    fn link(&mut self, server: ServerId) -> Result<usize, RunError> {
+    fn link(&mut self, server: ServerId, procedure: &'static str) -> Result<usize, RunError> {
         if let Some(at) = self.links.iter().position(|link| link.place.server() == server) {
             return Ok(at);
         }
@@ -254,6 +254,10 @@ impl Runner {
                 let link = Link { place: place.clone(), connection: Some(connection), sent: VecDeque::new() };
                 self.links.push(link);
                 Ok(self.links.len() - 1)
+            }
+            Err(MemoryError::Connections { server: name }) => {
+                let why = "as many connections use the memory there as may be".to_owned();
+                Err(RunError::Unreachable { procedure, server: name, why })
             }
             Err(MemoryError::Unreachable { .. }) => {
                 self.shared.lose(server);

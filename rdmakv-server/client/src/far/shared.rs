@@ -93,7 +93,7 @@ pub(super) struct Shared {
     arrivals: AtomicUsize,
     /// The oldest access of each lane, by the number of the table's change.
     oldest: Mutex<Vec<Weak<AtomicU64>>>,
-    /// Which servers lanes have connections to.
+    /// Which servers lanes and runners have connections to.
     reached: Mutex<Vec<(ServerId, Weak<()>)>>,
     /// When its time is over, in nanoseconds of the boot clock.
     ends: AtomicU64,
@@ -309,18 +309,18 @@ impl Shared {
         self.publish(&state);
     }
 
-    /// Notes that a lane has a connection to the server, until what is returned is dropped.
-    pub(super) fn reach(&self, server: ServerId) -> Arc<()> {
+    /// Notes that this connection reaches the server, until it is broken or dropped.
+    pub(super) fn reach(&self, server: ServerId, connection: &mut Connection) {
         let token = Arc::new(());
         let mut reached = lock(&self.reached);
         reached.retain(|(_, token)| token.strong_count() > 0);
         reached.push((server, Arc::downgrade(&token)));
-        token
+        connection.keep_until_broken(token);
     }
 
-    /// Returns whether a lane has a connection to the server, and does not know that it is gone.
+    /// Returns whether a connection reaches the server, and none found it gone.
     pub(super) fn is_reached(&self, server: ServerId) -> bool {
-        lock(&self.reached).iter().any(|(of, token)| *of == server && token.strong_count() > 0)
+        !self.is_gone(server) && lock(&self.reached).iter().any(|(of, token)| *of == server && token.strong_count() > 0)
     }
 
     /// Returns the number of a lane's oldest access, which the lane sets.
@@ -409,7 +409,11 @@ impl Shared {
         });
         let server = server.map_err(|trouble| failed(trouble, &place.name, MemoryError::Ended))?;
         // Another run of the server has none of its memory.
-        if server == place.server { Ok(connection) } else { Err(MemoryError::Ended) }
+        if server != place.server {
+            return Err(MemoryError::Ended);
+        }
+        self.reach(server, &mut connection);
+        Ok(connection)
     }
 }
 
@@ -418,7 +422,8 @@ pub(super) fn failed(trouble: Trouble, server: &str, unknown: MemoryError) -> Me
     let server = server.to_owned();
     match trouble {
         Trouble::Broken(why) => MemoryError::Unreachable { server, why },
-        Trouble::Refused(Refusal::NoRoom, _) => MemoryError::NoRoom { offered: 0 },
+        // TAKE, which is refused for want of regions, has its own error.
+        Trouble::Refused(Refusal::NoRoom, _) => MemoryError::Connections { server },
         Trouble::Refused(Refusal::Taken, _) => MemoryError::Taken,
         Trouble::Refused(Refusal::Unable, _) => MemoryError::Unable { server },
         Trouble::Refused(..) => unknown,
@@ -443,5 +448,12 @@ mod tests {
         for wrong in ["", "00", &"g".repeat(32), &"0".repeat(33), &format!("+{}", "0".repeat(31))] {
             assert_eq!(wrong.parse::<Secret>(), Err(NoSecret), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_refused_connection_is_no_want_of_bytes() {
+        let refused = |why| failed(Trouble::Refused(why, 0), "here", MemoryError::Unknown);
+        assert_eq!(refused(Refusal::NoRoom), MemoryError::Connections { server: "here".to_owned() });
+        assert_eq!(refused(Refusal::Stale), MemoryError::Unknown);
     }
 }

@@ -18,6 +18,9 @@ pub const QUEUED_WRITES: u32 = 1024;
 /// Bytes of such writes at most. One write may be longer.
 pub const QUEUED_BYTES: u64 = 4 << 20;
 
+/// Regions of a memory at most. A server's word makes no longer table.
+const REGIONS_MAX: u32 = 1 << 24;
+
 /// An access that is not carried out.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum AccessError {
@@ -95,6 +98,12 @@ pub enum MemoryError {
         /// Bytes that they have room for.
         offered: u64,
     },
+    /// As many connections use it at a server as may be.
+    #[error("use far memory at {server}: as many connections use it as may be: drop lanes or runners")]
+    Connections {
+        /// The server, as it was given.
+        server: String,
+    },
     /// Another process has it open.
     #[error("open far memory: another process has it open: wait until that one has ended")]
     Taken,
@@ -163,7 +172,7 @@ pub enum MemoryError {
         /// The resource that is not there.
         what: String,
     },
-    /// Its regions are more than can be numbered.
+    /// It has more regions than 16,777,216.
     #[error("create far memory of {capacity} bytes in regions of {region}: make it shorter, or its regions longer")]
     Shape {
         /// The bytes of the memory.
@@ -240,11 +249,13 @@ impl Table {
     ///
     /// # Errors
     ///
-    /// There are no regions, or more than can be numbered.
+    /// There are no regions, or more than 16,777,216.
     pub fn new(capacity: u64, region_bytes: u64, target: Target) -> Result<Self, MemoryError> {
         let shape = MemoryError::Shape { capacity, region: region_bytes };
         let count = capacity.checked_add(region_bytes.saturating_sub(1)).and_then(|end| end.checked_div(region_bytes));
-        let Some(count) = count.and_then(|count| u32::try_from(count).ok()).filter(|&count| count > 0) else {
+        let Some(count) =
+            count.and_then(|count| u32::try_from(count).ok()).filter(|count| (1..=REGIONS_MAX).contains(count))
+        else {
             return Err(shape);
         };
         let regions = vec![Region { target, writes: Writes::Flow }; count as usize];
@@ -499,6 +510,11 @@ mod tests {
             assert!(Table::new(capacity, bytes, HOME).is_err(), "{capacity} in {bytes}");
         }
         assert_eq!(Table::new(17, 16, HOME).unwrap().len(), 2);
+        let most = u64::from(REGIONS_MAX);
+        for regions in [most + 1, u64::from(u32::MAX) - 1] {
+            let error = Table::new(regions * 16, 16, HOME).unwrap_err();
+            assert_eq!(error, MemoryError::Shape { capacity: regions * 16, region: 16 });
+        }
     }
 
     #[test]

@@ -58,6 +58,11 @@ impl Budget {
         (left > 0).then_some(left.min(STEP) * RATE)
     }
 
+    /// Returns whether a step with this fuel had as much as a step may have: the rest of a run's time is less.
+    pub(super) fn is_whole(fuel: u64) -> bool {
+        fuel >= STEP * RATE
+    }
+
     /// Returns how long the run took, at all servers together, by its fuel.
     pub(super) fn micros(&self) -> u64 {
         self.before.saturating_add(self.fuel / RATE)

@@ -169,7 +169,11 @@ fn take_steps(instance: &Instance, store: &mut Store<Running>, budget: &mut Budg
                 running.reply.truncate(before.1);
                 let end = match running.stop.take() {
                     Some(stop) => stop.end(at),
-                    None if error.as_trap_code() == Some(TrapCode::OutOfFuel) => End { status: RunStatus::Fuel, at },
+                    None if error.as_trap_code() == Some(TrapCode::OutOfFuel) => {
+                        // With the rest of the run's fuel, it is no fault of the step.
+                        let status = if Budget::is_whole(fuel) { RunStatus::Fuel } else { RunStatus::Time };
+                        End { status, at }
+                    }
                     None => End { status: RunStatus::Trap, at },
                 };
                 return (end, at);

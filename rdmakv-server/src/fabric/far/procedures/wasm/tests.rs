@@ -151,6 +151,15 @@ fn endless_steps_end_at_the_time() {
 }
 
 #[test]
+fn a_last_step_without_whole_fuel_lacks_time() {
+    // A step takes about half of its fuel, and 42 of them more than a run has.
+    let count = "(local.set $i (i64.add (local.get $i) (i64.const 1)))";
+    let step = format!("(loop $l {count} (br_if $l (i64.lt_u (local.get $i) (i64.const 1000)))) (local.get $at)");
+    let ran = run(&step, b"");
+    assert_eq!((ran.end.status, ran.end.at), (RunStatus::Time, ran.at), "after {} us", ran.micros);
+}
+
+#[test]
 fn faults_end_as_traps() {
     for body in [
         "unreachable",
