@@ -37,9 +37,9 @@ pub(crate) trait Device {
 
     /// Makes a window. The error is an `errno`.
     fn make(&mut self) -> Result<Self::Window, i32>;
-    /// Returns the new key when the window is bound. Makes the queue pair if there is none.
+    /// Returns the new key when the window is bound. Makes the queue pair first if it is not there yet.
     fn bind(&mut self, window: Self::Window, bytes: &Bytes) -> Result<u32, Failure>;
-    /// Returns when the window is unbound. Makes the queue pair if there is none.
+    /// Returns when the window is unbound. Makes the queue pair first if it is not there yet.
     fn unbind(&mut self, window: Self::Window, region: usize) -> Result<(), Failure>;
     /// Ends a window, bound or not.
     fn end(&mut self, window: Self::Window) -> Result<(), i32>;

@@ -418,8 +418,8 @@ impl<T> Slot<T> {
 
 type Outcome<T> = Result<T, RailError>;
 
-/// Begins to register on a rail, on a thread of its own, or here if there is none to be had. What is returned waits for the
-/// answer.
+/// Begins to register on a rail, on a thread of its own. If the system starts no thread, it registers here. What is returned waits
+/// for the answer.
 fn begin<R: Registrar>(
     shared: &Arc<Shared<R>>,
     rail: usize,

@@ -151,7 +151,7 @@ pub struct Lane {
     shared: Arc<Shared>,
 }
 
-/// A region's tag, or why there is none.
+/// The answer of a server that was asked for a region's tag.
 enum Tagged {
     By(RemoteSegment),
     /// The server does not give one.
