@@ -14,6 +14,9 @@ use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(20);
 const BYTES: usize = 1000;
+/// Messages that tell the application how it is to wait.
+const ATTEND: &[u8] = b"attend";
+const LEAVE: &[u8] = b"leave";
 
 /// How often a thread has gone to sleep.
 fn sleeps(thread: &Path) -> u64 {
@@ -80,8 +83,8 @@ fn read(client: &IwarpDomain, endpoint: &mut IwarpEndpoint, from: Segment, times
 }
 
 /// How often a server's application, which waits, goes to sleep while its peer reads so often; and that it is woken when it
-/// is told something.
-fn sleeps_while_read(passive: bool, connections: usize, times: u64) -> u64 {
+/// is told something. It is told first to attend to its connection, or not to any more.
+fn sleeps_while_read(passive: bool, connections: usize, times: u64, told_first: &[&[u8]]) -> u64 {
     let client = IwarpDomain::new(IwarpOptions::default()).unwrap();
     let mut server = Server::new(passive);
     let offer = server.open();
@@ -94,6 +97,11 @@ fn sleeps_while_read(passive: bool, connections: usize, times: u64) -> u64 {
         loop {
             match served.poll(&mut message) {
                 Some(Completion::Message { length }) => {
+                    match &message[..length] {
+                        ATTEND => served.set_passive(false),
+                        LEAVE => served.set_passive(true),
+                        _ => {}
+                    }
                     served.receive(1).unwrap();
                     served.send(&message[..length]).unwrap();
                 }
@@ -114,6 +122,7 @@ fn sleeps_while_read(passive: bool, connections: usize, times: u64) -> u64 {
         assert_eq!(&message[..text.len()], text);
     };
     ask(&mut connected, b"before");
+    told_first.iter().for_each(|text| ask(&mut connected, text));
     while !is_asleep(&thread) {
         std::thread::yield_now();
     }
@@ -122,7 +131,7 @@ fn sleeps_while_read(passive: bool, connections: usize, times: u64) -> u64 {
     let before = sleeps(&thread);
     read(&client, &mut connected, offer.segment(), times);
     let after = sleeps(&thread);
-    assert!(is_asleep(&thread) || !passive);
+    assert!(is_asleep(&thread) || !passive || told_first.ends_with(&[ATTEND]));
     ask(&mut connected, b"after");
     // Another connection of its domain is no other's business either.
     if let Some([other, _]) = others.first_mut() {
@@ -138,15 +147,25 @@ fn sleeps_while_read(passive: bool, connections: usize, times: u64) -> u64 {
 #[test]
 fn passive_wait_is_not_woken_by_reads() {
     for connections in [1, 3] {
-        assert_eq!(sleeps_while_read(true, connections, 10_000), 0, "{connections} connections");
+        assert_eq!(sleeps_while_read(true, connections, 10_000, &[]), 0, "{connections} connections");
     }
 }
 
 #[test]
 fn who_does_not_is() {
     // So that the other test would see it.
-    let sleeps = sleeps_while_read(false, 1, 1_000);
+    let sleeps = sleeps_while_read(false, 1, 1_000, &[]);
     assert!(sleeps > 100, "{sleeps}");
+}
+
+#[test]
+fn a_connection_is_attended_to_and_left() {
+    for connections in [1, 3] {
+        let attended = sleeps_while_read(true, connections, 1_000, &[ATTEND]);
+        assert!(attended > 100, "{attended} of {connections} connections");
+        let left = sleeps_while_read(true, connections, 10_000, &[ATTEND, LEAVE]);
+        assert_eq!(left, 0, "{connections} connections");
+    }
 }
 
 #[test]
@@ -154,7 +173,7 @@ fn who_does_not_is() {
 fn passive_wait_sleeps_through_a_million_reads() {
     for connections in [1, 3] {
         let begun = std::time::Instant::now();
-        assert_eq!(sleeps_while_read(true, connections, 1_000_000), 0, "{connections} connections");
+        assert_eq!(sleeps_while_read(true, connections, 1_000_000, &[]), 0, "{connections} connections");
         let micros = begun.elapsed().as_secs_f64();
         println!("{connections} connections: 1,000,000 reads, {micros:.2} µs each, and the application slept on");
     }

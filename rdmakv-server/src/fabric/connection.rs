@@ -166,8 +166,9 @@ impl<'f, F: Fabric> Connection<'f, F> {
         }
     }
 
-    /// Sleeps until something comes. Between the steps of a write, and after a batch of far memory, it stays awake at first.
+    /// Sleeps until something comes. Between the steps of a write, and after a batch or a procedure of far memory, it stays awake at first.
     fn wait(&mut self) {
+        self.engine.endpoint().0.expect_message(self.is_batching);
         let horizon = match self.commands.take_follows() {
             Some(Follows::Publication) => &mut self.publication,
             Some(Follows::Write) => &mut self.write,

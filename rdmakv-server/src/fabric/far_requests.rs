@@ -11,6 +11,7 @@ use rdmakv_proto::messages::{Malformed, RemoteSegment, Segments};
 
 use super::far::offers::{Caller, Refused, Take};
 use super::far::{Far, NotDone, Part, now};
+use super::origin::Origin;
 use super::providers::{Fabric, FarOpened};
 use super::state::FabricState;
 use crate::metrics::count;
@@ -73,9 +74,11 @@ impl<'f, F: Fabric> FarRequests<'f, F> {
             Verb::Batch { batch } => far.batch(&caller, (memory, region), batch).map(|replies| {
                 Reply { memory, region, epoch, answer: Answer::Batch { replies: &replies } }.encode(into);
             }),
-            Verb::Run(run) => far.run(&caller, (memory, region), &run).map(|ended| {
-                Reply { memory, region, epoch, answer: Answer::Run(ended.answer()) }.encode(into);
-            }),
+            Verb::Run(run) => {
+                far.run(&caller, (memory, region), &run, &|| endpoint.expect_message(false)).map(|ended| {
+                    Reply { memory, region, epoch, answer: Answer::Run(ended.answer()) }.encode(into);
+                })
+            }
             _ => {
                 Call { state: self.state, endpoint, far: &far, caller, request }.carry_out(into).map_err(NotDone::from)
             }

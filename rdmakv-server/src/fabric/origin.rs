@@ -14,6 +14,10 @@ pub(super) trait Origin {
     fn reads(&self) -> u64 {
         0
     }
+
+    /// Notes whether the client's next message is expected soon. Where a thread of the fabric takes messages in, the connection's own does
+    /// so meanwhile, so that none has to be woken by the other.
+    fn expect_message(&self, _soon: bool) {}
 }
 
 impl Origin for IwarpEndpoint {
@@ -23,6 +27,10 @@ impl Origin for IwarpEndpoint {
 
     fn reads(&self) -> u64 {
         self.reads_taken()
+    }
+
+    fn expect_message(&self, soon: bool) {
+        self.set_passive(!soon);
     }
 }
 

@@ -84,6 +84,8 @@ pub(super) struct Core {
     pub(super) wants_room: bool,
     /// The application's thread serves the socket, and the provider's keeps away.
     pub(super) claim: Claim,
+    /// Whether a waiting application leaves the connection to the provider's thread.
+    pub(super) passive: bool,
     /// Rung when there is something for an application that waits for many connections; and whether it waits.
     pub(super) bell: Option<Bell>,
     pub(super) armed: bool,
@@ -150,6 +152,7 @@ impl Connection {
             corked: false,
             wants_room: false,
             claim: Claim::default(),
+            passive: common.options.passive,
             bell: None,
             armed: false,
             watched: EventFlags::empty(),

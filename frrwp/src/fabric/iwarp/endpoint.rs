@@ -69,6 +69,26 @@ impl IwarpEndpoint {
         IwarpDomain::of_connection(Arc::clone(&self.provider), self.connection.number)
     }
 
+    /// Sets whether a waiting application leaves this connection to the domain's thread, whatever
+    /// [its options](super::IwarpOptions::passive) say. Otherwise messages reach the application without a switch between threads,
+    /// and its waits answer the peer's reads. A [bell](Endpoint::attach) is served by the domain's thread in any case.
+    pub fn set_passive(&self, passive: bool) {
+        if !self.provider.is_here() {
+            return;
+        }
+        let mut core = self.connection.lock();
+        if core.passive == passive {
+            return;
+        }
+        core.passive = passive;
+        let shared = &self.provider.shared;
+        if passive {
+            shared.release(&self.connection, &mut core);
+        } else if core.bell.is_none() && core.is_open() && !core.claim.held && !core.claim.stayed {
+            shared.claim(&self.connection, &mut core);
+        }
+    }
+
     /// Posts a message that ends a key of the peer's that is this connection's own.
     ///
     /// # Errors
@@ -105,7 +125,7 @@ impl IwarpEndpoint {
         let shared = &self.provider.shared;
         self.post_and(post, |core| {
             let claim = core.claim;
-            if shared.common.options.passive || core.bell.is_some() || claim.held || claim.stayed || !core.is_open() {
+            if core.passive || core.bell.is_some() || claim.held || claim.stayed || !core.is_open() {
                 shared.arm(&self.connection, core);
             } else {
                 shared.claim(&self.connection, core);
@@ -329,7 +349,7 @@ unsafe impl Endpoint for IwarpEndpoint {
             let for_peer = for_peer.map(|at| at.saturating_duration_since(now));
             let held = core.held_until().map(|at| at.saturating_sub(Duration::from_nanos(since_start(now))));
             let time = for_caller.into_iter().chain(for_peer).chain(held).min();
-            if shared.common.options.passive || core.bell.is_some() {
+            if core.passive || core.bell.is_some() {
                 // Should the probe have found no room.
                 shared.arm(connection, &mut core);
                 core = wait_passively(connection, core, time);

@@ -433,7 +433,7 @@ impl Far {
         Ok(replies)
     }
 
-    /// Runs a procedure for a lane.
+    /// Runs a procedure for a lane. `is_long` is called once if it takes more than a turn, or is a module.
     ///
     /// # Errors
     ///
@@ -443,18 +443,20 @@ impl Far {
         caller: &Caller,
         (memory, lane): (u64, u32),
         run: &Run<'_>,
+        is_long: &dyn Fn(),
     ) -> Result<Ended, NotDone> {
         // Whether it may.
         self.state().offers.places_of(caller, memory, std::iter::empty())?;
         let (ended, busy) = if run.procedure == Procedure::MODULE {
             let regions = Lent { far: self.clone(), caller: *caller, memory };
             let modules = self.modules()?;
+            is_long();
             let ended = runs::carry_out_module(modules, caller.login, regions, self.plan.region_bytes, run)?;
             (ended, &self.counts.module_nanos)
         } else {
             let worker = self.workers.of_lane(lane)?;
             let regions: &dyn Regions = &Called { far: self, caller, memory };
-            (runs::carry_out(worker, regions, self.plan.region_bytes, run)?, &self.counts.busy_nanos)
+            (runs::carry_out(worker, regions, self.plan.region_bytes, run, is_long)?, &self.counts.busy_nanos)
         };
         let (procedure, status, nanos) = ended.counted();
         self.runs.count(procedure.number(), status as u8);

@@ -71,7 +71,7 @@ impl Ended {
     }
 }
 
-/// Runs a procedure in the turns of a worker.
+/// Runs a procedure in the turns of a worker. `is_long` is called once if it takes more than one.
 ///
 /// # Errors
 ///
@@ -81,6 +81,7 @@ pub(super) fn carry_out(
     regions: &dyn Regions,
     region_bytes: u64,
     run: &Run<'_>,
+    is_long: &dyn Fn(),
 ) -> Result<Ended, NotDone> {
     if !(1..Procedure::MODULE).contains(&run.procedure) {
         return Err(Refusal::Unable.into());
@@ -90,6 +91,7 @@ pub(super) fn carry_out(
     let (mut nanos, mut reply) = (0_u64, Vec::new());
     let micros = |nanos: u64| run.micros.saturating_add(u32::try_from(nanos / 1000).unwrap_or(u32::MAX));
     let mut turn = worker.turn();
+    let mut is_first = true;
     let end = loop {
         let begun = Instant::now();
         // Regions may end or move between turns.
@@ -101,7 +103,12 @@ pub(super) fn carry_out(
         match end {
             Some(end) => break end,
             None if micros(nanos) >= LIMITS.micros => break End { status: RunStatus::Time, at: procedure.at() },
-            None => turn = worker.next_turn(turn),
+            None => {
+                if std::mem::take(&mut is_first) {
+                    is_long();
+                }
+                turn = worker.next_turn(turn);
+            }
         }
     };
     drop(turn);
@@ -214,5 +221,54 @@ impl<R: Regions> Space for Here<R> {
         });
         self.regions.end_write(region);
         was
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use frrwp::fabric::shm::{ShmDomain, ShmOptions};
+    use rdmakv_proto::far::procedures::Walk;
+
+    use super::super::arena::Arena;
+    use super::*;
+
+    /// One region.
+    struct One(Part);
+
+    impl Regions for One {
+        fn begin_read(&self, region: u32, _: Option<u32>) -> Option<Part> {
+            (region == 0).then(|| self.0.clone())
+        }
+        fn end_read(&self, _: u32) {}
+        fn begin_write(&self, _: u32, _: u64) -> Result<Part, Miss> {
+            Err(Miss::Elsewhere)
+        }
+        fn end_write(&self, _: u32) {}
+    }
+
+    #[test]
+    #[expect(unsafe_code, reason = "regions are reached by their addresses")]
+    fn only_long_procedures_are_told_of() {
+        const BYTES: u64 = 4096;
+        let domain = ShmDomain::new(ShmOptions::default()).unwrap();
+        let part = Arena::new(domain, BYTES).allocate(1).unwrap().remove(0);
+        let node = 64_u64.to_le_bytes();
+        // SAFETY: the region has so many bytes there, and no other user.
+        unsafe { volatile_copy(node.as_ptr(), part.at(64, node.len()).unwrap(), node.len()) };
+        let (worker, regions) = (Worker::default(), One(part));
+        for (nodes, told) in [(1, 0), (STEPS, 0), (STEPS + 1, 1), (STEPS * 4, 1)] {
+            // The node is its own next one.
+            let walk = Procedure::Walk(Walk { at: 64, next: 0, key_at: 0, nodes, length: 8, key: Vec::new() });
+            let mut arguments = Vec::new();
+            walk.encode(&mut arguments);
+            let (procedure, arguments) = (walk.number(), &arguments[..]);
+            let run = Run { request: 1, procedure, hops: 0, bytes: 0, replied: 0, micros: 0, arguments };
+            let times = Cell::new(0);
+            let ended = carry_out(&worker, &regions, BYTES, &run, &|| times.set(times.get() + 1)).unwrap();
+            assert_eq!((ended.end.status, ended.end.at), (RunStatus::Done, 64), "{nodes} nodes");
+            assert_eq!(times.get(), told, "{nodes} nodes");
+        }
     }
 }
