@@ -33,9 +33,11 @@ fn random_operations(name: &str, store: &mut dyn Store) {
 #[test]
 fn stores_of_a_log_return_the_same() {
     random_operations("memory", &mut Ram::default());
-    match Local::new(&std::env::temp_dir()) {
-        Ok(mut file) => random_operations("file", &mut file),
-        Err(error) => println!("skipped the file: io_uring or O_TMPFILE: {error}"),
+    for is_direct in [false, true] {
+        match Local::new(&std::env::temp_dir(), is_direct) {
+            Ok(mut file) => random_operations("file", &mut file),
+            Err(error) => println!("skipped a file: io_uring, O_TMPFILE or O_DIRECT: {error}"),
+        }
     }
     let name = format!("shm:@rdmakv-test-far-log-{}", std::process::id());
     let far = ["--far", "16m", "--far-region", "2m", "-m", "16", "--fabric", "iwarp:127.0.0.1:0", "--fabric", &name];

@@ -31,14 +31,22 @@ pub(crate) struct Local {
     /// Dropped first: nothing is under way after that.
     ring: IoUring,
     file: File,
+    /// For direct access, which takes whole pages at aligned addresses.
+    page: Option<Box<Aligned>>,
 }
 
+/// A page at a multiple of its length.
+#[repr(align(4096))]
+pub(crate) struct Aligned([u8; PAGE]);
+
 impl Local {
-    /// Makes a file without a name in a directory.
-    pub(crate) fn new(directory: &Path) -> io::Result<Self> {
+    /// Makes a file without a name in a directory. Direct access goes past the system's page cache.
+    pub(crate) fn new(directory: &Path, is_direct: bool) -> io::Result<Self> {
         use std::os::unix::fs::OpenOptionsExt;
-        let unnamed = File::options().read(true).write(true).custom_flags(libc::O_TMPFILE).open(directory);
-        Ok(Self { ring: IoUring::new(2)?, file: unnamed? })
+        let flags = libc::O_TMPFILE | if is_direct { libc::O_DIRECT } else { 0 };
+        let unnamed = File::options().read(true).write(true).custom_flags(flags).open(directory);
+        let page = is_direct.then(|| Box::new(Aligned([0; PAGE])));
+        Ok(Self { ring: IoUring::new(2)?, file: unnamed?, page })
     }
 
     /// Carries an operation out.
@@ -63,13 +71,28 @@ impl Local {
 impl Store for Local {
     fn append(&mut self, page: u64, bytes: &[u8; PAGE]) -> Outcome<()> {
         let file = types::Fd(self.file.as_raw_fd());
+        let bytes = match &mut self.page {
+            Some(aligned) => {
+                aligned.0 = *bytes;
+                &aligned.0
+            }
+            None => bytes,
+        };
         let entry = opcode::Write::new(file, bytes.as_ptr(), PAGE as u32).offset(page * PAGE as u64).build();
         self.carry_out(&entry, PAGE)
     }
 
     fn read(&mut self, at: u64) -> Outcome<[u8; RECORD]> {
-        let mut record = [0; RECORD];
         let file = types::Fd(self.file.as_raw_fd());
+        if let Some(mut page) = self.page.take() {
+            let (within, begin) = (at as usize % PAGE, at / PAGE as u64 * PAGE as u64);
+            let entry = opcode::Read::new(file, page.0.as_mut_ptr(), PAGE as u32).offset(begin).build();
+            let done = self.carry_out(&entry, PAGE);
+            let record = page.0[within..within + RECORD].try_into();
+            self.page = Some(page);
+            return done.and(Ok(record?));
+        }
+        let mut record = [0; RECORD];
         let entry = opcode::Read::new(file, record.as_mut_ptr(), RECORD as u32).offset(at).build();
         self.carry_out(&entry, RECORD)?;
         Ok(record)
