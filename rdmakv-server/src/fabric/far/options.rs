@@ -25,29 +25,29 @@ pub(in crate::fabric) struct FarFlags {
     #[arg(long = "far", value_name = "SIZE", value_parser = size)]
     far: Option<u64>,
     /// Size of a region, the unit in which clients take it: 2m to 1g, a multiple of 2m
-    #[arg(long = "far-region", value_name = "SIZE", default_value = "16m", value_parser = size)]
+    #[arg(long = "far-region", requires = "far", value_name = "SIZE", default_value = "16m", value_parser = size)]
     region: u64,
     /// The longest time for which a client reserves far memory before it asks again: 30s, 10m, 24h
-    #[arg(long = "far-longest", value_name = "TIME", default_value = "24h", value_parser = time)]
+    #[arg(long = "far-longest", requires = "far", value_name = "TIME", default_value = "24h", value_parser = time)]
     longest: Duration,
     /// Batches of accesses that are carried out at a time, each by a thread of its connection. Without any, clients access far memory
     /// one-sidedly only
-    #[arg(long = "far-threads", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(..=WORKERS))]
+    #[arg(long = "far-threads", requires = "far", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(..=WORKERS))]
     workers: u32,
     /// Servers from which regions are moved here, by addresses that clients use: shm:@NAME, iwarp:HOST:PORT, or iwarp:HOST for any port.
     /// Put commas between several (default: none)
-    #[arg(long = "far-peers", value_name = "ADDRESSES", value_delimiter = ',', value_parser = peer)]
+    #[arg(long = "far-peers", requires = "far", value_name = "ADDRESSES", value_delimiter = ',', value_parser = peer)]
     peers: Vec<String>,
     /// At SIGTERM, how long clients may take to move their regions to other servers before this one stops: 30s, 10m. A second SIGTERM
     /// stops it at once (default: it does not wait)
-    #[arg(long = "far-notice", value_name = "TIME", value_parser = time)]
+    #[arg(long = "far-notice", requires = "far", value_name = "TIME", value_parser = time)]
     notice: Option<Duration>,
     /// Run procedures that clients store as WebAssembly modules, each user's own, within limits of time and memory. It needs --far
     #[arg(long = "far-wasm", requires = "far")]
     #[cfg_attr(not(feature = "wasm"), arg(hide = true))]
     wasm: bool,
     /// Threads that run modules; workers run none
-    #[arg(long = "far-wasm-threads", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=WORKERS))]
+    #[arg(long = "far-wasm-threads", requires = "wasm", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=WORKERS))]
     #[cfg_attr(not(feature = "wasm"), arg(hide = true))]
     wasm_threads: u32,
 }
@@ -195,7 +195,11 @@ mod tests {
         } else {
             assert!(modules.unwrap_err().contains("--features wasm"));
         }
-        assert!(plan("--far-wasm", true).unwrap_err().contains("--far"));
+        for alone in ["--far-wasm", "--far-region 2m", "--far-longest 1m", "--far-threads 2", "--far-notice 1m"] {
+            assert!(plan(alone, true).unwrap_err().contains("--far <SIZE>"), "{alone}");
+        }
+        assert!(plan("--far-peers shm:@other", true).unwrap_err().contains("--far <SIZE>"));
+        assert!(plan("--far 1g --far-wasm-threads 2", true).unwrap_err().contains("--far-wasm"));
         assert!(plan("--far 1g", false).unwrap_err().contains("shm: or iwarp:"));
     }
 }

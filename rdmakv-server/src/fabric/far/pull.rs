@@ -4,7 +4,7 @@
 //! paused for the last one, which therefore does not connect.
 #![expect(unsafe_code, reason = "regions are lent to the connection by their addresses")]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Mutex, PoisonError};
@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const IDLE: Duration = Duration::from_secs(10);
 /// Servers that are read from at a time at most.
 const SOURCES: usize = 64;
-/// Regions that wait for one server at most.
+/// Regions that wait for one server at most, and as many that its thread has put in order.
 const QUEUE: usize = 64;
 /// Receives that are posted.
 const RECEIVES: u16 = 16;
@@ -76,6 +76,13 @@ struct Job {
     part: Part,
     pages: Pages,
     done: SyncSender<Result<u64, String>>,
+}
+
+impl Job {
+    /// Returns whether writes are paused for it.
+    fn is_last(&self) -> bool {
+        matches!(self.pages, Pages::Marked(_))
+    }
 }
 
 /// A thread that reads from one server.
@@ -129,7 +136,7 @@ impl Pullers {
         }
         let (jobs, received) = sync_channel(QUEUE);
         let to = address.to_owned();
-        let thread = Builder::new().name("far-pull".to_owned()).spawn(move || run(&to, &received));
+        let thread = Builder::new().name("far-pull".to_owned()).spawn(move || run(&to, received));
         let thread = thread.map_err(|error| format!("starting a thread: {error}"))?;
         all.insert(address.to_owned(), Puller { jobs: jobs.clone(), thread });
         Ok(jobs)
@@ -141,16 +148,60 @@ impl Pullers {
     }
 }
 
+/// The jobs that wait for a thread. Last copies go before whole ones, because writes are paused for them.
+#[derive(Debug)]
+struct Lines<T> {
+    last: VecDeque<T>,
+    whole: VecDeque<T>,
+}
+
+impl<T> Lines<T> {
+    fn new() -> Self {
+        Self { last: VecDeque::new(), whole: VecDeque::new() }
+    }
+
+    fn len(&self) -> usize {
+        self.last.len() + self.whole.len()
+    }
+
+    fn push(&mut self, is_last: bool, job: T) {
+        if is_last { self.last.push_back(job) } else { self.whole.push_back(job) }
+    }
+
+    fn pop(&mut self) -> Option<T> {
+        self.last.pop_front().or_else(|| self.whole.pop_front())
+    }
+}
+
+/// The jobs of a thread.
+struct Inbox {
+    came: Receiver<Job>,
+    lines: Lines<Job>,
+}
+
+impl Inbox {
+    /// Returns the next job, or None if there was none for a while.
+    fn next(&mut self) -> Option<Job> {
+        while self.lines.len() < QUEUE
+            && let Ok(job) = self.came.try_recv()
+        {
+            self.lines.push(job.is_last(), job);
+        }
+        self.lines.pop().or_else(|| self.came.recv_timeout(IDLE).ok())
+    }
+}
+
 /// Carries jobs out until there have been none for a while.
-fn run(address: &str, jobs: &Receiver<Job>) {
-    let mut next = jobs.recv_timeout(IDLE).ok();
+fn run(address: &str, came: Receiver<Job>) {
+    let mut jobs = Inbox { came, lines: Lines::new() };
+    let mut next = jobs.next();
     while let Some(job) = next {
-        next = serve(address, job, jobs);
+        next = serve(address, job, &mut jobs);
     }
 }
 
 /// Carries jobs out over one connection. Returns the first one that is for another connection.
-fn serve(address: &str, mut job: Job, jobs: &Receiver<Job>) -> Option<Job> {
+fn serve(address: &str, mut job: Job, jobs: &mut Inbox) -> Option<Job> {
     let connected = connect(address, RECEIVES, PATIENCE).map_err(|error| error.to_string());
     let built = connected.and_then(|(domain, endpoint)| {
         // Only regions are registered, which are forgotten before they are unmapped.
@@ -161,7 +212,7 @@ fn serve(address: &str, mut job: Job, jobs: &Receiver<Job>) -> Option<Job> {
         Ok(built) => built,
         Err(why) => {
             let _ = job.done.send(Err(why));
-            return jobs.recv_timeout(IDLE).ok();
+            return jobs.next();
         }
     };
     let mut link = Link::new(&cache, endpoint);
@@ -173,13 +224,13 @@ fn serve(address: &str, mut job: Job, jobs: &Receiver<Job>) -> Option<Job> {
                 // First: reads may be under way.
                 drop(link);
                 let _ = job.done.send(Err(format!("{address}: {why}")));
-                return jobs.recv_timeout(IDLE).ok();
+                return jobs.next();
             }
         }
         outcome = Ok(());
         // Its region is not kept while there is nothing to do.
         drop(job);
-        job = jobs.recv_timeout(IDLE).ok()?;
+        job = jobs.next()?;
     }
 }
 
@@ -330,6 +381,16 @@ impl<'c> Link<'c> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn last_copies_go_before_whole_ones() {
+        let mut lines = Lines::new();
+        for (is_last, job) in [(false, 1), (false, 2), (true, 3), (false, 4), (true, 5)] {
+            lines.push(is_last, job);
+        }
+        assert_eq!(lines.len(), 5);
+        assert_eq!(std::array::from_fn(|_| lines.pop()), [Some(3), Some(5), Some(1), Some(2), Some(4), None]);
+    }
 
     #[test]
     fn all_pages_are_read_in_parts() {
