@@ -11,8 +11,8 @@ use crate::memory::Memory;
 use crate::options::Options;
 use crate::slots::Slots;
 use frrwp::fabric::Connector;
-use frrwp::fabric::iwarp::{IwarpDomain, IwarpOptions};
-use frrwp::fabric::shm::ShmDomain;
+use frrwp::fabric::iwarp::{IwarpDomain, IwarpError, IwarpOptions};
+use frrwp::fabric::shm::{ShmDomain, ShmError};
 #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
 use frrwp::fabric::verbs::{VerbsDomain, VerbsOptions};
 use mrrc::Cache;
@@ -22,7 +22,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// An attempt to connect, for a thread of its own.
-pub(crate) type Attempt = Box<dyn FnOnce() -> Result<Box<dyn End>, String> + Send>;
+pub(crate) type Attempt = Box<dyn FnOnce() -> Result<Box<dyn End>, NotConnected> + Send>;
+
+/// Why an attempt came to nothing.
+#[derive(Debug)]
+pub(crate) struct NotConnected {
+    pub(crate) why: String,
+    /// Whether the other side closed the connection early: a server at a limit does so, and one that ends.
+    pub(crate) was_closed: bool,
+}
+
+impl From<String> for NotConnected {
+    fn from(why: String) -> Self {
+        Self { why, was_closed: false }
+    }
+}
+
+impl NotConnected {
+    fn of(error: &(dyn std::error::Error + 'static)) -> Self {
+        let by_shm = matches!(error.downcast_ref(), Some(ShmError::ClosedEarly { .. }));
+        let by_iwarp = matches!(error.downcast_ref(), Some(IwarpError::Hung { .. }));
+        Self { why: error.to_string(), was_closed: by_shm || by_iwarp }
+    }
+}
 
 /// A client's memory, domains and caches. The caches go before the memory.
 pub(crate) struct Fabrics {
@@ -69,7 +91,7 @@ fn attempt<C: Connector<Registration: Send + Sync> + Sync>(
     let to = to.to_owned();
     Box::new(move || {
         let cache = cache(&to)?;
-        let endpoint = cache.registrar().connect_to(&to, RECEIVES, within).map_err(|error| error.to_string())?;
+        let endpoint = cache.registrar().connect_to(&to, RECEIVES, within).map_err(|error| NotConnected::of(&error))?;
         Ok(end(endpoint, &cache))
     })
 }
@@ -127,7 +149,7 @@ impl Fabrics {
 
     /// How to connect to a server's fabric. A failure here will be one there.
     pub(crate) fn attempt(&mut self, to: &Fabric, within: Duration) -> Attempt {
-        self.try_attempt(to, within).unwrap_or_else(|why| Box::new(move || Err(why)))
+        self.try_attempt(to, within).unwrap_or_else(|why| Box::new(move || Err(why.into())))
     }
 
     fn try_attempt(&mut self, to: &Fabric, within: Duration) -> Result<Attempt, String> {

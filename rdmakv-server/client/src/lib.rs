@@ -120,7 +120,6 @@ mod datagrams;
 mod domains;
 mod duties;
 mod end;
-mod ending;
 mod erasure;
 mod error;
 mod fabric;
@@ -270,6 +269,13 @@ impl Client {
     pub(crate) fn far_fabric(&self) -> Option<&'static str> {
         let (_, fabrics) = self.servers.first()?.fabrics();
         fabrics.iter().map(Fabric::name).find(|name| ["shm", "iwarp"].contains(name))
+    }
+
+    /// Returns the first server's address on a fabric, if it has one.
+    #[cfg(feature = "cli")]
+    pub(crate) fn far_server(&self, fabric: &str) -> Option<&address::Fabric> {
+        let (_, fabrics) = self.servers.first()?.fabrics();
+        fabrics.iter().find(|of| of.name() == fabric)
     }
 
     /// Returns the servers as far memory uses them, over connections of its own.
@@ -603,8 +609,7 @@ impl Client {
 
     /// Has all servers of a cluster refuse changes of a generation's chunks. Returns the epoch in which all of them did.
     ///
-    /// Writes of these chunks that were begun before are completed first: by this client after a second, as theirs may be dead. In a later
-    /// epoch servers know it, too: a chunk takes the mark along.
+    /// Writes of these chunks that were begun before are completed first. In a later epoch servers know it, too: a chunk takes the mark along.
     ///
     /// # Errors
     /// [`Error::NotEverywhere`]: some servers did not take it within [`Cluster::give_up_after`]. Others may have; it may be repeated.

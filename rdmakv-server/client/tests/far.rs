@@ -554,13 +554,54 @@ fn variable(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).map_or(otherwise, |text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
-/// Returns the median of three runs by throughput, as a model has it.
-fn measured(memory: &Memory, of: &Configuration, slo: &Slo, time: Duration) -> Point {
-    let mut lanes: Vec<Lane> = (0..of.lanes).map(|_| memory.lane_of(of).unwrap()).collect();
+/// Returns the median of three runs of each configuration by throughput, as a model has it. They take turns.
+fn measured<const N: usize>(memory: &Memory, of: [&Configuration; N], slo: &Slo, time: Duration) -> [Point; N] {
+    let mut lanes = of.map(|of| (0..of.lanes).map(|_| memory.lane_of(of).unwrap()).collect::<Vec<Lane>>());
     let load = Load { record: slo.record(), reads: slo.reads(), time };
-    let mut runs = [(); 3].map(|()| measure(&mut lanes, memory.capacity(), of, &load).unwrap().point);
-    runs.sort_by(|one, other| one.throughput.total_cmp(&other.throughput));
-    runs[1]
+    let mut runs = [(); N].map(|()| Vec::new());
+    for _ in 0..3 {
+        for (at, of) in of.into_iter().enumerate() {
+            runs[at].push(measure(&mut lanes[at], memory.capacity(), of, &load).unwrap().point);
+        }
+    }
+    runs.map(|mut runs| {
+        runs.sort_by(|one, other| one.throughput.total_cmp(&other.throughput));
+        runs[1]
+    })
+}
+
+/// Returns whether a configuration meets a level, and its first measurement. If that is not as expected, two more
+/// have to be. In these it takes turns
+/// with the configuration by which the level was drawn. That one tells whether the machine is as fast as the model says.
+fn judged(
+    memory: &Memory,
+    (of, expected): (&Configuration, bool),
+    (slo, drawn): (&Slo, &Drawn),
+    time: Duration,
+) -> (bool, Point) {
+    let [first] = measured(memory, [of], slo, time);
+    if meets(&first, slo) == expected {
+        return (expected, first);
+    }
+    let again = [(); 2].map(|()| {
+        let [point, known] = measured(memory, [of, &drawn.configuration], slo, time);
+        println!(
+            "  again: {of}: {:.0}/s, {:.1} us; {}: {:.0} % of the model's throughput, {:.0} % of its latency",
+            point.throughput,
+            point.mean / 1e3,
+            drawn.configuration,
+            known.throughput / drawn.point.throughput * 100.0,
+            known.mean / drawn.point.mean * 100.0,
+        );
+        meets(&point, slo)
+    });
+    (expected ^ again.iter().any(|&met| met != expected), first)
+}
+
+/// The configuration by which a level was drawn, and its point in the model.
+struct Drawn {
+    configuration: Configuration,
+    point: Point,
 }
 
 fn meets(point: &Point, slo: &Slo) -> bool {
@@ -582,13 +623,15 @@ fn by_cost(limits: &Limits, record: u32, prices: &Prices) -> Vec<Configuration> 
 }
 
 /// Draws a level that a random configuration meets by the model, with room to spare.
-fn random_level(random: &mut StdRng, model: &Model, limits: &Limits) -> Slo {
+fn random_level(random: &mut StdRng, model: &Model, limits: &Limits) -> (Slo, Drawn) {
     let record = [64, 200, 512][random.random_range(0..3)];
     let reads = [1.0, 0.9, 0.5][random.random_range(0..3)];
     let all = by_cost(limits, record, &Prices::default());
-    let point = model.at(record, reads, &all[random.random_range(0..all.len())]).expect("it was measured");
+    let configuration = all[random.random_range(0..all.len())];
+    let point = model.at(record, reads, &configuration).expect("it was measured");
     let latency = Duration::from_nanos((point.mean * random.random_range(1.25..3.0)) as u64);
-    Slo::new(latency, point.throughput * random.random_range(0.3..0.8), record, reads).unwrap()
+    let slo = Slo::new(latency, point.throughput * random.random_range(0.3..0.8), record, reads).unwrap();
+    (slo, Drawn { configuration, point })
 }
 
 /// Random levels on real servers: the choice meets them in measurement, and hardly anything cheaper does.
@@ -606,17 +649,17 @@ fn random_levels_are_met() {
         let points = (&[Operation::Read, Operation::Write][..], &[64, 512][..]);
         let model = Model::of(&samples(&memory, &limits, points, time / 2, |_, _, _| {}).unwrap());
         for number in 0..levels.div_ceil(2) {
-            let slo = random_level(&mut random, &model, &limits);
+            let (slo, drawn) = random_level(&mut random, &model, &limits);
+            let level = (&slo, &drawn);
             let begun = Instant::now();
             let found = cheapest(&model, &slo, &limits, &prices);
             longest = longest.max(begun.elapsed());
             let chosen = found.expect("a configuration meets it by the model");
-            let point = measured(&memory, &chosen.configuration, &slo, time * 2);
-            let is_met = meets(&point, &slo);
+            let (is_met, point) = judged(&memory, (&chosen.configuration, true), level, time * 2);
             let cheaper = by_cost(&limits, slo.record(), &prices);
             let cost = |of: &Configuration| prices.cost(of, slo.record());
             let cheaper = cheaper.into_iter().take_while(|of| cost(of) * 1.2 < chosen.cost);
-            let best = cheaper.into_iter().find(|of| meets(&measured(&memory, of, &slo, time * 2), &slo));
+            let best = cheaper.into_iter().find(|of| judged(&memory, (of, false), level, time * 2).0);
             met += u64::from(is_met);
             cheap += u64::from(best.is_none());
             println!(
@@ -763,4 +806,80 @@ fn deleting_frees_regions_where_lanes_were_refused() {
     memory.delete().unwrap();
     let again = Memory::create(&client, 8 * MIB, &Options::default()).map(drop);
     assert!(again.is_ok(), "its room is not there: {}", again.unwrap_err());
+}
+
+#[test]
+fn a_full_server_is_not_lost_to_a_first_lane() {
+    let server = small_server();
+    let client = client(&server, "shm");
+    let options = Options { name: Some("kept".to_owned()), ..Options::default() };
+    let mut memory = Memory::create(&client, 2 * MIB, &options).unwrap();
+    let others: Vec<_> = (0..3).map(|_| create(&client, MIB, 0)).collect();
+    let refused = memory.lane().unwrap_err();
+    assert!(matches!(refused, MemoryError::Refused { .. }), "{refused}");
+    let refused = memory.runner().call(Procedure::Cas64(Cas64 { at: 8, old: 0, new: 1 })).unwrap_err();
+    assert!(matches!(refused, RunError::Unreachable { .. }), "{refused}");
+    let refused = Memory::open(&client, "kept", memory.secret(), &Options::default()).unwrap_err();
+    assert!(matches!(refused, MemoryError::Refused { .. }), "its regions are not lost: {refused}");
+    assert!(memory.lost().0.is_empty());
+    drop(others);
+    // The server notices that.
+    soon("a lane", || memory.lane().is_ok_and(|mut lane| read(&mut lane, 0, 8).is_ok()));
+}
+
+/// Begins a measurement that takes all room of a server's user, and waits until it has that.
+fn long_bench(at: &str, more: &[&str]) -> Child {
+    let client = Client::new([at]).unwrap();
+    let load = ["-s", at, "far", "bench", "--size", "8m", "--seconds", "3600"];
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_rdmakv"));
+    let bench = bench.args(load).args(more).stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    soon("the measurement", || is_full(&client));
+    bench
+}
+
+/// Returns whether servers have no room: no server has so much.
+fn is_full(client: &Client) -> bool {
+    let asked = Memory::create(client, 1 << 40, &Options::default());
+    matches!(asked, Err(MemoryError::NoRoom { offered: 0 }))
+}
+
+#[test]
+fn a_bench_ends_with_its_server() {
+    for fabric in ["shm", "iwarp"] {
+        let server = far_server("16m");
+        let mut bench = long_bench(&address(&server, fabric), &[]);
+        drop(server);
+        soon("its end", || bench.try_wait().unwrap().is_some());
+        let output = bench.wait_with_output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && said.contains("is lost"), "{said}");
+    }
+}
+
+#[test]
+fn an_interrupted_bench_leaves_no_memory() {
+    for (fabric, more) in [("shm", &[][..]), ("iwarp", &[]), ("iwarp", &["--chain", "4"])] {
+        let server = far_server("16m");
+        let at = address(&server, fabric);
+        let mut bench = long_bench(&at, more);
+        let sent = Command::new("kill").args(["-INT", &bench.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+        soon("its end", || bench.try_wait().unwrap().is_some());
+        let output = bench.wait_with_output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(130) && said.contains("is deleted"), "{said}");
+        assert!(!is_full(&Client::new([at]).unwrap()));
+    }
+}
+
+#[test]
+fn control_characters_are_no_names() {
+    let server = far_server("16m");
+    let client = client(&server, "shm");
+    for name in ["", "a\nb", "\u{1b}[2J", "a\u{85}b"] {
+        let options = Options { name: Some(name.to_owned()), ..Options::default() };
+        assert_eq!(Memory::create(&client, MIB, &options).unwrap_err(), MemoryError::Name, "{name:?}");
+    }
+    let full = MemoryError::NoRoom { offered: 0 }.to_string();
+    assert!(full.contains("delete memories") && !full.contains("0 bytes"), "{full}");
 }

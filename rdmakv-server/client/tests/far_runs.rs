@@ -256,8 +256,12 @@ fn command_runs_procedures_and_measures_chains() {
     assert!(code == Some(1) && said.contains("no such key"), "{said}");
     let (code, reply, _) = run("filter --at 4096 --records 2 --stride 4096 --field 16 --least 8 --from 8 --length 6");
     assert_eq!((code, &reply[..]), (Some(0), &b"second"[..]));
-    let (code, reply, _) = run("cas64 --at 4112 --old 7 --new 8");
+    let (code, reply, said) = run("cas64 --at 4112 --old 7 --new 8");
     assert_eq!((code, reply), (Some(0), 7_u64.to_le_bytes().to_vec()));
+    assert!(said.contains("replaced at 4112: 7 by 8"), "{said}");
+    let (code, reply, said) = run("cas64 --at 4112 --old 7 --new 9");
+    assert_eq!((code, reply), (Some(1), 8_u64.to_le_bytes().to_vec()));
+    assert!(said.contains("it has 8, not 7"), "{said}");
     let (code, _, said) = run("cas64 --at 4113 --old 7 --new 8");
     assert!(code == Some(2) && said.contains("multiple of 8"), "{said}");
     for fabric in FABRICS {

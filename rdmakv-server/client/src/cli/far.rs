@@ -1,6 +1,7 @@
 //! The commands about far memory.
 
 use super::flags::{FarCommand, Load, ModuleCommand, RunCommand, Wanted};
+use super::interrupt::guard;
 use super::{Failure, far_model};
 use crate::Client;
 use crate::far::configuration::Configuration;
@@ -140,6 +141,10 @@ fn print_modules(client: &Client) -> Result<(), Failure> {
 /// Runs a procedure. One whose reply is full goes on.
 fn run_procedure(memory: &Memory, procedure: Procedure) -> Result<(), Failure> {
     let mut runner = memory.runner();
+    let swapped = match procedure {
+        Procedure::Cas64(Cas64 { old, new, .. }) => Some((old, new)),
+        _ => None,
+    };
     let mut next = procedure;
     let (mut bytes, mut hops) = (0_u64, 0_u64);
     loop {
@@ -153,6 +158,9 @@ fn run_procedure(memory: &Memory, procedure: Procedure) -> Result<(), Failure> {
             (RunEnd::Full, Some(rest)) => next = rest,
             (RunEnd::Done, _) => {
                 let at = outcome.at;
+                if let Some((old, new)) = swapped {
+                    return tell_swap(&outcome.reply, at, old, new);
+                }
                 let is_found = at != 0 || !outcome.reply.is_empty();
                 let found = if is_found { format!("done at {at}") } else { "nothing found".to_owned() };
                 let _ = writeln!(io::stderr(), "{found}: {bytes} bytes read, {hops} hops");
@@ -188,15 +196,26 @@ fn run_procedure(memory: &Memory, procedure: Procedure) -> Result<(), Failure> {
     }
 }
 
+/// Tells whether a number was replaced.
+fn tell_swap(reply: &[u8], at: u64, old: u64, new: u64) -> Result<(), Failure> {
+    let was = reply.try_into().map(u64::from_le_bytes);
+    let was = was.map_err(|_| Failure::No(format!("run far procedure: cas64 at {at}: its answer has no number")))?;
+    if was == old {
+        let _ = writeln!(io::stderr(), "replaced at {at}: {old} by {new}");
+        return Ok(());
+    }
+    Err(Failure::No(format!("run far procedure: cas64 at {at}: it has {was}, not {old}: nothing was replaced")))
+}
+
 /// Measures a chain of records, and prints a row a way.
 fn bench_chain(client: &Client, load: &Load, nodes: u32) -> Result<(), Failure> {
     let time = Duration::from_secs_f64(load.seconds);
     let options = Options { duration: time * 4 + Duration::from_secs(60), ..Options::default() };
     let memory = Memory::create(client, load.size, &options)?;
-    let measured = chain::measure(&memory, nodes, load.record, time);
+    let measured = guard(&memory).map(|_guard| chain::measure(&memory, nodes, load.record, time));
     // Also after a failure: else it would take its room until its time is over.
     let deleted = memory.delete();
-    let chain::Chained { read, reads, walk } = measured.map_err(|error| Failure::No(error.to_string()))?;
+    let chain::Chained { read, reads, walk } = measured?.map_err(|error| Failure::No(error.to_string()))?;
     deleted?;
     let mut out = io::stdout();
     let about = format!("{nodes} records of {} bytes", load.record);

@@ -2,6 +2,7 @@
 
 use super::Failure;
 use super::flags::{Level, ModelFile, Survey};
+use super::interrupt::guard;
 use crate::Client;
 use crate::far::bench;
 use crate::far::configuration::{Configuration, Limits, Prices};
@@ -11,7 +12,7 @@ use crate::far::picture::picture;
 use crate::far::samples::Samples;
 use crate::far::search::{Near, Prediction, cheapest, nearest};
 use crate::far::slo::Slo;
-use crate::far::{DEPTH_MAX, Memory, Options, Terms};
+use crate::far::{DEPTH_MAX, Memory, Options, Terms, create_guarded};
 use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -56,13 +57,15 @@ pub(super) fn survey(client: &Client, survey: &Survey) -> Result<(), Failure> {
     let limits = Limits { workers, lanes: survey.lanes.unwrap_or(processors), depth: survey.depth };
     let points = (&[Operation::Read, Operation::Write][..], &measure::RECORDS[..]);
     let time = Duration::from_millis(survey.millis);
-    let measured = measure::samples(&memory, &limits, points, time, |operation, record, of| {
-        let operation = if operation == Operation::Read { "reads" } else { "writes" };
-        let _ = writeln!(io::stderr(), "{fabric}: {operation} of {record} bytes, {of}");
+    let measured = guard(&memory).map(|_guard| {
+        measure::samples(&memory, &limits, points, time, |operation, record, of| {
+            let operation = if operation == Operation::Read { "reads" } else { "writes" };
+            let _ = writeln!(io::stderr(), "{fabric}: {operation} of {record} bytes, {of}");
+        })
     });
     // Also after a failure: else it would take its room until its time is over.
     let deleted = memory.delete();
-    let samples = measured.map_err(|error| Failure::No(error.to_string()))?;
+    let samples = measured?.map_err(|error| Failure::No(error.to_string()))?;
     deleted?;
     let count = samples.len();
     all.machine = machine();
@@ -100,7 +103,8 @@ pub(super) fn create_for(
         let _ = writeln!(io::stderr(), "no model of this machine: measuring; `rdmakv far model` keeps one");
     }
     let terms = Terms { model: model.as_ref(), ..Terms::default() };
-    crate::far::create_for(client, size, slo, &terms, options).map_err(|error| Failure::No(error.to_string()))
+    let made = create_guarded(client, size, slo, &terms, (options, |memory: &Memory| guard(memory).ok()));
+    made.map_err(|error| Failure::No(error.to_string()))
 }
 
 /// Measures a choice at the servers, and tells whether it meets the level.
@@ -148,7 +152,11 @@ pub(super) fn plan(client: &Client, level: &Level) -> Result<(), Failure> {
     let mut out = io::stdout();
     writeln!(out, "{chosen}")?;
     let Configuration { workers, lanes, batch, depth } = chosen.configuration;
-    write!(out, "try it: rdmakv far bench --record {record} --reads {reads} --lanes {lanes} --depth {depth}")?;
+    let server = client.far_server(fabric).map_or_else(|| address_of(fabric), ToString::to_string);
+    write!(
+        out,
+        "try it: rdmakv -s {server} far bench --record {record} --reads {reads} --lanes {lanes} --depth {depth}"
+    )?;
     if !chosen.configuration.is_one_sided() {
         write!(out, " --workers {workers} --batch {batch}")?;
     }
@@ -160,7 +168,25 @@ pub(super) fn plan(client: &Client, level: &Level) -> Result<(), Failure> {
     }
     // The plan is told all the same.
     drawn?;
-    if is_checked { check(client, level.size, &slo, &chosen.configuration) } else { Ok(()) }
+    if !is_checked {
+        return Ok(());
+    }
+    match client.far_fabric() {
+        Some(reached) if reached != fabric.as_str() => Err(Failure::Usage(format!(
+            "check the plan: it is for {fabric}, and the server is reached over {reached}: name it by -s {}, or plan for \
+             --fabric {reached}",
+            address_of(fabric)
+        ))),
+        _ => check(client, level.size, &slo, &chosen.configuration),
+    }
+}
+
+/// Returns the form of a server's address on a fabric.
+fn address_of(fabric: &str) -> String {
+    match fabric {
+        "shm" => "shm:@NAME".to_owned(),
+        fabric => format!("{fabric}:HOST:PORT"),
+    }
 }
 
 /// Makes a memory, measures a configuration, and deletes the memory.
@@ -182,7 +208,7 @@ pub(super) fn measured(
         ..Options::default()
     };
     let memory = Memory::create(client, size, &options)?;
-    let measured = bench_lanes(&memory, of, load);
+    let measured = guard(&memory).and_then(|_guard| bench_lanes(&memory, of, load));
     // Also after a failure: else it would take its room until its time is over.
     let deleted = memory.delete();
     let measured = measured?;

@@ -8,6 +8,7 @@ mod far;
 mod far_model;
 mod files;
 mod flags;
+mod interrupt;
 mod repairs;
 mod values;
 mod watch;

@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// The interval at which is looked whether lanes go on.
+const ROUND: Duration = Duration::from_millis(20);
 /// Latencies that a lane keeps at most. Beyond that every second one is dropped, again and again.
 const KEPT: usize = 1 << 20;
 
@@ -118,10 +120,12 @@ pub fn measure(lanes: &mut [Lane], capacity: u64, of: &Configuration, load: &Loa
             })
             .collect();
         begin.wait();
-        thread::sleep(load.time / 10);
+        // A lane ends before its time if an access fails.
+        let is_going = || !threads.iter().any(thread::ScopedJoinHandle::is_finished);
+        sleep_while(load.time / 10, is_going);
         is_measured.store(true, Relaxed);
         let since = Instant::now();
-        thread::sleep(load.time);
+        sleep_while(load.time, is_going);
         is_over.store(true, Relaxed);
         let time = since.elapsed();
         let join = |thread: thread::ScopedJoinHandle<'_, Result<Latencies, AccessError>>| match thread.join() {
@@ -140,6 +144,18 @@ pub fn measure(lanes: &mut [Lane], capacity: u64, of: &Configuration, load: &Loa
     let point =
         Point { throughput: accesses as f64 / time.as_secs_f64(), mean: sum / accesses.max(1) as f64, p99: at(0.99) };
     Ok(Measured { point, median: at(0.5), accesses })
+}
+
+/// Sleeps for so long, or until something is not the case any more.
+fn sleep_while(time: Duration, is_so: impl Fn() -> bool) {
+    let until = Instant::now() + time;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() || !is_so() {
+            return;
+        }
+        thread::sleep(left.min(ROUND));
+    }
 }
 
 /// Keeps as many accesses under way as there are buffers, until it is over. Returns the latencies while they are measured.

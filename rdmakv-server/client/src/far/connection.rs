@@ -3,7 +3,7 @@
 
 use super::Source;
 use crate::address::Fabric;
-use crate::domains::Attempt;
+use crate::domains::{Attempt, NotConnected};
 use crate::end::End;
 use frrwp::engine::{Event, OpenError};
 use frrwp::handshake::SendError;
@@ -26,6 +26,32 @@ pub(super) enum Trouble {
     Broken(String),
     /// The server refuses, and has room for so many regions.
     Refused(far::Refusal, u32),
+}
+
+/// Why a server did not welcome a connection.
+enum Greeting {
+    /// It said no.
+    Answered(String),
+    /// The connection broke, or the server was silent.
+    Broken(String),
+}
+
+impl From<Trouble> for Greeting {
+    fn from(trouble: Trouble) -> Self {
+        match trouble {
+            Trouble::Broken(why) => Self::Broken(why),
+            Trouble::Refused(why, _) => Self::Answered(format!("{why:?}")),
+        }
+    }
+}
+
+/// Why there is no connection.
+#[derive(Debug)]
+pub(super) enum NotOpen {
+    /// The server does not answer.
+    Gone(String),
+    /// It answers, and takes no connection of this client now.
+    Refused(String),
 }
 
 /// How long a server has been silent while answers were waited for.
@@ -80,13 +106,24 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Connects, and logs in. It may take as long as two answers.
+    /// Connects, and logs in. It may take as long as two answers, and a second attempt. A server that closes a connection at once is gone if it
+    /// answers no other one.
     ///
     /// # Errors
-    /// The reason.
-    pub(super) fn open(attempt: Attempt, source: &Source) -> Result<Self, String> {
+    /// [`NotOpen`].
+    pub(super) fn open<F: FnMut() -> Attempt>(mut attempt: F, source: &Source) -> Result<Self, NotOpen> {
+        let first = attempt()();
+        let mut again = |why| {
+            let lives = attempt()().map_or_else(|error| error.was_closed, |_| true);
+            if lives { NotOpen::Refused(why) } else { NotOpen::Gone(why) }
+        };
+        let end = match first {
+            Ok(end) => end,
+            Err(NotConnected { why, was_closed: true }) => return Err(again(why)),
+            Err(NotConnected { why, .. }) => return Err(NotOpen::Gone(why)),
+        };
         let mut connection = Self {
-            end: attempt()?,
+            end,
             next_id: 1,
             received: Vec::new(),
             assembly: Assembly::default(),
@@ -100,21 +137,25 @@ impl Connection {
             stops: None,
             patience: source.patience,
         };
-        connection.greet(source.login.as_deref()).map_err(|trouble| match trouble {
-            Trouble::Broken(why) => why,
-            Trouble::Refused(why, _) => format!("{why:?}"),
-        })?;
-        Ok(connection)
+        match connection.greet(source.login.as_deref()) {
+            Ok(()) => Ok(connection),
+            Err(Greeting::Answered(why)) => Err(NotOpen::Refused(why)),
+            Err(Greeting::Broken(why)) => {
+                // Its room, if it had some, is free for the second one.
+                drop(connection);
+                Err(again(why))
+            }
+        }
     }
 
-    fn greet(&mut self, login: Option<&[u8]>) -> Result<(), Trouble> {
+    fn greet(&mut self, login: Option<&[u8]>) -> Result<(), Greeting> {
         let mut body = Vec::new();
         let kind = Request::hello(&mut body, false);
         let (kind, answer) = self.exchange(kind, &body)?;
         match messages::Reply::decode(kind, &answer) {
             Ok(messages::Reply::Welcome(welcome)) if welcome.version == VERSION => {}
-            Ok(messages::Reply::Refused { text, .. }) => return Err(self.fail(text.to_owned())),
-            _ => return Err(self.fail(format!("the server does not speak version {VERSION}"))),
+            Ok(messages::Reply::Refused { text, .. }) => return Err(Greeting::Answered(text.to_owned())),
+            _ => return Err(Greeting::Answered(format!("it does not speak version {VERSION}"))),
         }
         let Some(login) = login else { return Ok(()) };
         body.clear();
@@ -122,7 +163,7 @@ impl Connection {
         let (kind, answer) = self.exchange(kind, &body)?;
         match messages::Reply::decode(kind, &answer) {
             Ok(messages::Reply::Ran { answer: b"STORED\r\n", .. }) => Ok(()),
-            _ => Err(self.fail("logging in: the server does not know this name and password".to_owned())),
+            _ => Err(Greeting::Answered("logging in: it does not know this name and password".to_owned())),
         }
     }
 

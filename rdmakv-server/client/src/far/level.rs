@@ -60,6 +60,17 @@ pub fn create_for(
     terms: &Terms<'_>,
     options: &Options,
 ) -> Result<(Memory, Prediction), LevelError> {
+    create_guarded(client, capacity, slo, terms, (options, |_: &Memory| ()))
+}
+
+/// As [`create_for`]. The guard that `watch` returns is kept while its memory is measured.
+pub(crate) fn create_guarded<G>(
+    client: &Client,
+    capacity: u64,
+    slo: &Slo,
+    terms: &Terms<'_>,
+    (options, watch): (&Options, impl FnOnce(&Memory) -> G),
+) -> Result<(Memory, Prediction), LevelError> {
     let choose = |model: &Model, limits: &Limits| cheapest(model, slo, limits, &terms.prices);
     let create = |chosen: &Prediction| {
         let Configuration { workers, batch, depth, .. } = chosen.configuration;
@@ -82,7 +93,9 @@ pub fn create_for(
             // A memory of its own, so that the level's has only zeros.
             let memory = Memory::create(client, capacity, &Options { name: None, ..options.clone() })?;
             let limits = Limits { workers: terms.limits.workers.min(memory.workers()), ..terms.limits };
+            let guard = watch(&memory);
             let measured = measured(&memory, slo, &limits, terms.time);
+            drop(guard);
             // Also after a failure: else it would take its room until its time is over.
             let deleted = memory.delete();
             let model = measured?;

@@ -5,7 +5,7 @@ use super::connection::{Connection, Trouble};
 use super::lane::Lane;
 use super::migration::{Recovery, Step};
 use super::runner::Runner;
-use super::shared::{Name, Place, Secret, Shared, failed, over};
+use super::shared::{Name, Place, Secret, Shared, failed, not_open, over};
 use super::steps::{Events, StepParts, request_step};
 use super::table::{MemoryError, ServerId, Table, Target};
 use super::{Source, SourceServer};
@@ -98,6 +98,11 @@ fn random() -> Result<u64, MemoryError> {
     }
 }
 
+/// Returns whether a memory may have this name: printed, it has to change no terminal.
+fn is_name(name: &str) -> bool {
+    (1..=NAME_MAX).contains(&name.len()) && !name.chars().any(char::is_control)
+}
+
 /// The common part of opening and creating: the memory of this side, and the servers that answer.
 struct Opening {
     fabrics: Fabrics,
@@ -110,7 +115,7 @@ struct Opening {
 
 impl Opening {
     fn begin(client: &Client, options: &Options) -> Result<Self, MemoryError> {
-        if options.name.as_ref().is_some_and(|name| name.is_empty() || name.len() > NAME_MAX) {
+        if options.name.as_ref().is_some_and(|name| !is_name(name)) {
             return Err(MemoryError::Name);
         }
         let source = client.far_source();
@@ -121,7 +126,8 @@ impl Opening {
         for server in &source.servers {
             match ask(server, &mut fabrics, &source) {
                 Ok(found) => asked.push(found),
-                Err(error) => down = Some(error),
+                // One that lives tells more than one that is gone.
+                Err(error) => down = down.filter(is_refusal).or(Some(error)),
             }
         }
         Ok(Self { fabrics, slots, source, asked, down })
@@ -154,15 +160,13 @@ impl Opening {
 
 /// Asks a server what it offers, over the first of its fabrics that works.
 pub(super) fn ask(server: &SourceServer, fabrics: &mut Fabrics, source: &Source) -> Result<Asked, MemoryError> {
-    let unreachable = |why: String| MemoryError::Unreachable { server: server.name.clone(), why };
     let has_far = |fabric: &&Fabric| matches!(fabric, Fabric::Shm(_) | Fabric::Iwarp(_));
     let mut last = MemoryError::NoFabric { server: server.name.clone() };
     for fabric in server.fabrics.iter().filter(has_far) {
-        let attempt = fabrics.attempt(fabric, source.connect);
-        let mut connection = match Connection::open(attempt, source) {
+        let mut connection = match Connection::open(|| fabrics.attempt(fabric, source.connect), source) {
             Ok(connection) => connection,
             Err(why) => {
-                last = unreachable(why);
+                last = not_open(why, &server.name);
                 continue;
             }
         };
@@ -245,6 +249,10 @@ impl Memory {
     pub fn open(client: &Client, name: &str, secret: Secret, options: &Options) -> Result<Self, MemoryError> {
         let options = &Options { name: Some(name.to_owned()), ..options.clone() };
         let mut opening = Opening::begin(client, options)?;
+        if let Some(refusal) = opening.down.take_if(|down| is_refusal(down)) {
+            // What it has is not lost.
+            return Err(refusal);
+        }
         let owner = random()?;
         let (mut found, mut memory, mut ends, mut failure) = (Vec::new(), 0, u64::MAX, None);
         for asked in &mut opening.asked {
@@ -282,7 +290,7 @@ impl Memory {
     ///
     /// # Errors
     /// [`MemoryError`]; a server that does not answer is lost from then on, and no error, unless another lane is connected to
-    /// it. [`Memory::lost`] looks whether it is gone.
+    /// it. [`Memory::lost`] looks whether it is gone. One that refuses the connection is not lost.
     pub fn lane(&self) -> Result<Lane, MemoryError> {
         self.lane_of(self.shared.configuration())
     }
@@ -325,6 +333,12 @@ impl Memory {
     /// Returns the secret by which it is opened.
     pub fn secret(&self) -> Secret {
         self.shared.name().secret
+    }
+
+    /// Returns what deletes it from another thread.
+    #[cfg(feature = "cli")]
+    pub(crate) fn ender(&self) -> Ender {
+        Ender(self.shared.clone())
     }
 
     /// Returns how much time is left.
@@ -417,9 +431,32 @@ impl Memory {
     }
 }
 
+/// Returns whether a server answers, and only takes no connection.
+fn is_refusal(error: &MemoryError) -> bool {
+    matches!(error, MemoryError::Refused { .. })
+}
+
 fn end(connection: &mut Connection, memory: u64) -> Result<(), Trouble> {
     let request = Request { memory, region: 0, epoch: 0, verb: Verb::End };
     connection.ask(&request, |reply| matches!(reply.answer, Answer::End).then_some(()))
+}
+
+/// Deletes a memory that another thread has.
+#[cfg(feature = "cli")]
+pub(crate) struct Ender(Arc<Shared>);
+
+#[cfg(feature = "cli")]
+impl Ender {
+    /// Deletes it at the servers that answer. Accesses of its lanes end.
+    pub(crate) fn end(&self) {
+        let Self(shared) = self;
+        shared.ends_by(0);
+        for place in shared.servers() {
+            if let Ok(mut connection) = shared.connect(&place) {
+                let _ = end(&mut connection, shared.name().memory);
+            }
+        }
+    }
 }
 
 /// Takes regions of a server, and returns the secret and how many milliseconds are left.

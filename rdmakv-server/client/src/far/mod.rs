@@ -111,6 +111,8 @@ mod steps;
 pub mod table;
 
 pub use lane::{Buffer, Lane, Ticket};
+#[cfg(feature = "cli")]
+pub(crate) use level::create_guarded;
 pub use level::{LevelError, Terms, create_for};
 pub use memory::{BATCH_MAX, DEPTH_MAX, Memory, NAME_MAX, Options};
 pub use modules::{list_modules, remove_module, store_module};

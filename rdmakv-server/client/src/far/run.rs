@@ -51,7 +51,7 @@ pub enum RunError {
     /// It is not under way any more, or it came to bytes that are not accessed.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// The runner cannot connect to a server that is not lost: as many connections use the memory there as may be.
+    /// The runner cannot connect to a server that is not lost: it refuses connections, or as many use the memory there as may be.
     #[error(
         "run {procedure} on far memory: {server} takes no connection of the runner: {why}: drop lanes or runners, and try again"
     )]

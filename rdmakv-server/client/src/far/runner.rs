@@ -259,6 +259,9 @@ impl Runner {
                 let why = "as many connections use the memory there as may be".to_owned();
                 Err(RunError::Unreachable { procedure, server: name, why })
             }
+            Err(MemoryError::Refused { server: name, why }) => {
+                Err(RunError::Unreachable { procedure, server: name, why })
+            }
             Err(MemoryError::Unreachable { .. }) => {
                 self.shared.lose(server);
                 self.table = self.shared.table();

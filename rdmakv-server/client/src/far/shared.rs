@@ -2,7 +2,7 @@
 
 use super::Source;
 use super::configuration::Configuration;
-use super::connection::{Connection, Trouble};
+use super::connection::{Connection, NotOpen, Trouble};
 use super::migration::{Ask, Migration, Step};
 use super::table::{MemoryError, ServerId, Table};
 use crate::address::Fabric;
@@ -397,9 +397,8 @@ impl Shared {
 
     /// Connects to a server, and attaches the connection to the memory.
     pub(super) fn connect(&self, place: &Place) -> Result<Connection, MemoryError> {
-        let attempt = lock(&self.fabrics).attempt(&place.fabric, self.source.connect);
-        let unreachable = |why| MemoryError::Unreachable { server: place.name.clone(), why };
-        let mut connection = Connection::open(attempt, &self.source).map_err(unreachable)?;
+        let attempt = || lock(&self.fabrics).attempt(&place.fabric, self.source.connect);
+        let mut connection = Connection::open(attempt, &self.source).map_err(|why| not_open(why, &place.name))?;
         let Name { memory, owner, secret } = self.name;
         let verb = Verb::List { owner, secret: secret.0, name: b"" };
         let request = Request { memory, region: u32::MAX, epoch: 0, verb };
@@ -414,6 +413,15 @@ impl Shared {
         }
         self.reach(server, &mut connection);
         Ok(connection)
+    }
+}
+
+/// Returns the error of a server that has no connection for this client.
+pub(super) fn not_open(why: NotOpen, server: &str) -> MemoryError {
+    let server = server.to_owned();
+    match why {
+        NotOpen::Gone(why) => MemoryError::Unreachable { server, why },
+        NotOpen::Refused(why) => MemoryError::Refused { server, why },
     }
 }
 

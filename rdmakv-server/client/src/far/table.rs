@@ -35,12 +35,11 @@ pub enum AccessError {
         capacity: u64,
     },
     /// A server that had the region is gone.
-    #[error("access far memory, regions {} to {}: server {server:#x} is lost: refill them from a file or a checkpoint",
-        regions.start, regions.end.saturating_sub(1))]
+    #[error("access far memory, regions {} to {}: {}", regions.start, regions.end.saturating_sub(1), loss(*server))]
     Lost {
         /// The regions.
         regions: Range<u32>,
-        /// The server.
+        /// The server, or 0 where no server that answered has them.
         server: ServerId,
         /// When the loss was noticed.
         since: Duration,
@@ -91,9 +90,7 @@ pub enum AccessError {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum MemoryError {
     /// Servers have less room.
-    #[error(
-        "create far memory: servers offer {offered} bytes, each at most half of what it has free: ask for less, or raise their --far"
-    )]
+    #[error("create far memory: {}", shortage(*offered))]
     NoRoom {
         /// Bytes that they have room for.
         offered: u64,
@@ -117,7 +114,7 @@ pub enum MemoryError {
     #[error("create far memory: there is one of this name: choose another name, or delete that one")]
     NameInUse,
     /// A name that cannot be one.
-    #[error("name far memory: a name has 1 to 255 bytes: choose another one")]
+    #[error("name far memory: a name has 1 to 255 bytes, and no control characters: choose another one")]
     Name,
     /// The client has no servers.
     #[error("create far memory: the client has no servers: name one that was started with --far")]
@@ -137,6 +134,16 @@ pub enum MemoryError {
     /// A server does not answer.
     #[error("reach far memory at {server}: {why}: see whether it runs")]
     Unreachable {
+        /// The server, as it was given.
+        server: String,
+        /// The reason.
+        why: String,
+    },
+    /// A server answers, and takes no connection.
+    #[error(
+        "reach far memory at {server}: it refuses the connection: {why}: see its --fabric-connections, and the user's password"
+    )]
+    Refused {
         /// The server, as it was given.
         server: String,
         /// The reason.
@@ -180,6 +187,22 @@ pub enum MemoryError {
         /// The bytes of a region.
         region: u64,
     },
+}
+
+/// Returns what became of the regions of a server, and the remedy.
+fn loss(server: ServerId) -> String {
+    match server {
+        0 => "no server that answered has them: name all servers of the memory, or refill them from a file or a checkpoint".to_owned(),
+        _ => format!("server {server:#x} is lost: refill them from a file or a checkpoint"),
+    }
+}
+
+/// Returns how much servers have room for, and the remedy.
+fn shortage(offered: u64) -> String {
+    match offered {
+        0 => "servers have no room left for this user: delete memories, wait until their time is over, or raise the servers' --far".to_owned(),
+        _ => format!("servers offer {offered} bytes, each at most half of what it has free: ask for less, or raise their --far"),
+    }
 }
 
 /// A part of an access that lies in one region.

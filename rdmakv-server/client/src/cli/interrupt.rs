@@ -1,0 +1,82 @@
+//! Ctrl-C while a command measures a far memory of its own: the memory is deleted, and the command ends.
+//!
+//! Without that it would take its room at the servers until its time is over. A second Ctrl-C ends the command at once.
+
+use super::Failure;
+use crate::far::Memory;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// The interval at which is looked for a signal.
+const ROUND: Duration = Duration::from_millis(20);
+/// The exit code after Ctrl-C, as shells have it.
+const INTERRUPTED: i32 = 130;
+
+/// The state that the signals' handlers share with the guards, once for the process.
+#[derive(Default)]
+struct Signals {
+    /// Whether a signal ends the process at once.
+    is_deadly: Arc<AtomicBool>,
+    has_come: Arc<AtomicBool>,
+}
+
+/// Deletes a memory when a signal comes, until this is dropped.
+pub(super) struct Guard {
+    signals: &'static Signals,
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+fn signals() -> io::Result<&'static Signals> {
+    static SIGNALS: OnceLock<Signals> = OnceLock::new();
+    if let Some(signals) = SIGNALS.get() {
+        return Ok(signals);
+    }
+    let signals = Signals::default();
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register_conditional_default(signal, signals.is_deadly.clone())?;
+        signal_hook::flag::register(signal, signals.has_come.clone())?;
+    }
+    Ok(SIGNALS.get_or_init(|| signals))
+}
+
+/// Guards a memory.
+///
+/// # Errors
+/// The system has no handler or no thread.
+pub(super) fn guard(memory: &Memory) -> Result<Guard, Failure> {
+    let failed = |error: io::Error| Failure::Io(format!("wait for Ctrl-C: {error}: end some programs"));
+    let signals = signals().map_err(failed)?;
+    let (is_over, ender) = (Arc::new(AtomicBool::new(false)), memory.ender());
+    let ended = is_over.clone();
+    signals.is_deadly.store(false, SeqCst);
+    let wait = move || {
+        while !ended.load(SeqCst) {
+            if signals.has_come.load(SeqCst) {
+                signals.is_deadly.store(true, SeqCst);
+                ender.end();
+                let _ = writeln!(io::stderr(), "rdmakv: interrupted: the far memory is deleted");
+                std::process::exit(INTERRUPTED);
+            }
+            thread::sleep(ROUND);
+        }
+    };
+    let thread = thread::Builder::new().name("interrupt".to_owned()).spawn(wait).map_err(failed)?;
+    Ok(Guard { signals, is_over, thread: Some(thread) })
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if self.signals.has_come.load(SeqCst) {
+            // The thread ends the process, once the memory is deleted.
+            let _ = self.thread.take().map(JoinHandle::join);
+        }
+        self.signals.is_deadly.store(true, SeqCst);
+        self.is_over.store(true, SeqCst);
+    }
+}
