@@ -21,6 +21,7 @@ use crate::finish::{AGENT, Disk, DiskAnswer, Need, Outcome, Publication, Told};
 use crate::inode::{Edit, may_evict};
 use crate::library::{check_policies, read_config};
 use crate::map::Map;
+use crate::persist::{FAILURE, FAILURE_LASTS, failure};
 use crate::staging::Folder;
 use crate::store::{Answer, Request};
 use crate::sweep::{Sweeper, Swept};
@@ -189,6 +190,7 @@ impl Agent {
     /// Has the backing show a name as it is, if that is possible now.
     fn publish(&mut self, place: &Place, entry: &Entry, round: &mut Round) -> Result<()> {
         let mut job = Job { name: &entry.name, parent: None, inode: None, bytes: 0, by_servers: 0, why: None };
+        let failures = round.failed.len();
         let outcome = self.parent(place).and_then(|parent| {
             job.parent = parent;
             self.run(place, &mut job)
@@ -227,6 +229,13 @@ impl Agent {
                 round.failed.push(fail(why.unwrap_or_else(|| Error::of_backing(Errno::IO, "publish in", path))));
             }
             Err(why) => round.failed.push(fail(why)),
+        }
+        if let (Some((_, why)), Some(inode)) = (round.failed.get(failures), &job.inode)
+            && why.is_of_backing()
+        {
+            // A sync that waits for the file is told.
+            let key = Key::Persisted(entry.ino, inode.generation, FAILURE);
+            self.cluster.note(&key, &failure(why.errno()), FAILURE_LASTS);
         }
         Ok(())
     }

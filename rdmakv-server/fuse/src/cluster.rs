@@ -242,6 +242,11 @@ impl Cluster {
         self.client.set(key.to_string(), value, ()).map(|_| ()).map_err(|error| Error::of_client(&error))
     }
 
+    /// Stores a key that ends by itself, for others to know. It may come to nothing.
+    pub(crate) fn note(&mut self, key: &Key, value: &[u8], lasts: Duration) {
+        let _ = self.client.set(key.to_string(), value, lasts);
+    }
+
     /// Has all servers refuse changes of a generation's chunks.
     ///
     /// # Errors

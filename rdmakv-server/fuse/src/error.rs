@@ -14,6 +14,7 @@ pub struct Error {
     errno: Errno,
     why: String,
     may_pass: bool,
+    is_of_backing: bool,
 }
 
 /// The result of an operation on files.
@@ -22,7 +23,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 impl Error {
     /// Returns an error with this reason: `operation object: cause: remedy`.
     pub(crate) fn new(errno: Errno, why: impl Into<String>) -> Self {
-        Self { errno, why: why.into(), may_pass: false }
+        Self { errno, why: why.into(), may_pass: false, is_of_backing: false }
     }
 
     /// Returns an error that may pass by itself: the operation is tried again for a while.
@@ -69,12 +70,18 @@ impl Error {
 
     /// Returns the error of an operation on the backing directory.
     pub(crate) fn of_backing(errno: Errno, operation: &str, object: impl fmt::Display) -> Self {
-        Self::new(errno, format!("{operation} {object}: {errno}: see the backing directory"))
+        let why = format!("{operation} {object}: {errno}: see the backing directory");
+        Self { is_of_backing: true, ..Self::new(errno, why) }
     }
 
     /// Returns the errno.
     pub fn errno(&self) -> Errno {
         self.errno
+    }
+
+    /// Returns whether the backing directory failed, and not the cluster.
+    pub(crate) fn is_of_backing(&self) -> bool {
+        self.is_of_backing
     }
 
     /// Returns whether it may pass by itself.

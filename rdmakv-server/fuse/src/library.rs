@@ -50,6 +50,10 @@ const BUSY: Duration = Duration::from_secs(5);
 /// How often a write that waits looks at most whether files are being drained.
 const DRAINS: Duration = Duration::from_secs(5);
 
+/// How often the end of a mount looks at whether files are being drained.
+#[cfg(feature = "mount")]
+const LOOK: Duration = Duration::from_millis(500);
+
 /// Pauses of an operation that waits, at first and at most.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
@@ -343,6 +347,29 @@ impl Files {
         synced.and(closed).and_then(|()| volume.settle_all()).and_then(|()| volume.release_all())
     }
 
+    /// Waits until the backing directory shows the files that are frozen now, while an agent carries some. `ends` waits for so long, and returns
+    /// whether the wait is to end. Returns how many files are left, and whether an agent works.
+    ///
+    /// # Errors
+    ///
+    /// The cluster does not serve.
+    #[cfg(feature = "mount")]
+    pub(crate) fn drain(&self, mut ends: impl FnMut(Duration) -> bool) -> Result<(usize, bool)> {
+        let mut left = self.0.run(Volume::undrained)?;
+        let mut waits = Waits::begin(self.0.full);
+        waits.seen = left.clone();
+        while !left.is_empty() {
+            let has_agent = self.0.run(Volume::has_agent)?;
+            if !has_agent || waits.are_over(false, || Ok(left.clone())) || ends(LOOK) {
+                return Ok((left.len(), has_agent));
+            }
+            let now = self.0.run(Volume::undrained)?;
+            // Others go on writing.
+            left = now.into_iter().filter(|(file, _)| left.contains_key(file)).collect();
+        }
+        Ok((0, true))
+    }
+
     /// Runs an operation of the kernel.
     #[cfg(feature = "mount")]
     pub(crate) fn run<T>(&self, operation: impl FnMut(&mut Volume) -> Result<T>) -> Result<T> {
@@ -543,7 +570,7 @@ impl File {
     ///
     /// # Errors
     ///
-    /// As [`File::write_at`]. With [`Fsync::Backing`] also `ENOSPC` and `EROFS` of the directory, and `ETIMEDOUT`: no file was drained for 2
+    /// As [`File::write_at`]. With [`Fsync::Backing`] also the errno of the directory, and `ETIMEDOUT`: no file was drained for 2
     /// minutes. The bytes are kept: the next sync may succeed, but for `EIO` after an unknown outcome.
     pub fn sync(&mut self) -> Result<()> {
         let handle = self.handle()?;

@@ -24,6 +24,16 @@ const OF_AGENT: Duration = Duration::from_secs(12);
 /// The number that stands for the agent. A mount draws it with odds of one to 2^64.
 const AGENT: MountId = MountId(u64::MAX);
 
+/// Returns whether an agent works for the cluster.
+///
+/// # Errors
+///
+/// The cluster does not serve.
+#[cfg(feature = "mount")]
+pub(crate) fn has_agent(cluster: &mut Cluster) -> Result<bool> {
+    Ok(cluster.many(&[Key::Mount(AGENT)])?.pop().flatten().is_some())
+}
+
 /// Whether a process's key lives.
 #[derive(Debug)]
 pub(crate) struct Life {

@@ -59,19 +59,28 @@ pub(crate) fn check(at: &Path) -> Result<()> {
     Ok(())
 }
 
+/// The ways in which a mount may serve.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct How {
+    /// All changes are refused.
+    pub(crate) is_read_only: bool,
+    /// The end waits for the backing directory.
+    pub(crate) settles: bool,
+}
+
 /// Mounts files at a directory, and serves until they are unmounted or a signal ends the process. `mounted` runs once programs may use it.
 ///
 /// # Errors
 ///
 /// The kernel refuses the mount; at the end, bytes of a file that was open could not be stored.
-pub(crate) fn serve(files: &Files, at: &Path, is_read_only: bool, mounted: impl FnOnce()) -> Result<()> {
+pub(crate) fn serve(files: &Files, at: &Path, how: How, mounted: impl FnOnce()) -> Result<()> {
     let mut options = vec![
         MountOption::FSName("rdmakv".to_owned()),
         MountOption::Subtype("rdmakv".to_owned()),
         MountOption::DefaultPermissions,
         MountOption::NoAtime,
     ];
-    options.extend(is_read_only.then_some(MountOption::RO));
+    options.extend(how.is_read_only.then_some(MountOption::RO));
     let mut config = Config::default();
     config.mount_options = options;
     // Other users' mounts need `user_allow_other` in /etc/fuse.conf.
@@ -90,7 +99,26 @@ pub(crate) fn serve(files: &Files, at: &Path, is_read_only: bool, mounted: impl 
     mounted();
     let served = wait(files, at, &events, unmounter);
     let ended = files.end();
+    if how.settles && !how.is_read_only && ended.is_ok() {
+        settle(files, at, &events);
+    }
     served.and(ended)
+}
+
+/// Waits until the backing directory shows what was written. Without an agent, and after another signal, it does not.
+fn settle(files: &Files, at: &Path, events: &Receiver<Event>) {
+    let left = files.drain(|pause| matches!(events.recv_timeout(pause), Ok(Event::Asked)));
+    let at = at.display();
+    let line = match left {
+        Ok((0, _)) => return,
+        Ok((left, true)) => format!("the directory lacks {left} of the files yet: see the messages of the agent"),
+        Ok((left, false)) => {
+            format!("the directory lacks {left} of the files, and no agent works: start `rdmakv-fuse agent`")
+        }
+        Err(error) => error.to_string(),
+    };
+    // They are in the cluster, so this is no failure of the mount.
+    let _ = writeln!(io::stderr(), "rdmakv-fuse: end {at}: {line}");
 }
 
 /// Waits for the end, and brings it about after a signal.

@@ -5,8 +5,14 @@ use std::time::Duration;
 use rdmakv_proto::files::{Inode, State};
 use rustix::io::Errno;
 
+/// In a key `p/INO/GEN/SERVER`, in place of a server: why the agent could not write or show the generation.
+pub(crate) const FAILURE: u8 = u8::MAX - 1;
+
+/// How long the agent's note of a failure lasts: it tries again after five seconds, and notes it anew.
+pub(crate) const FAILURE_LASTS: Duration = Duration::from_secs(15);
+
 /// How long a file may wait before a full directory counts as the reason: the agent tries again after as long.
-const AGAIN: Duration = Duration::from_secs(5);
+pub(crate) const AGAIN: Duration = Duration::from_secs(5);
 
 /// How far a frozen file is on its way to the backing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,8 +34,19 @@ pub(crate) struct Space {
     pub(crate) taken: u64,
 }
 
-/// Decides how far a frozen file is that has waited for so long.
-pub(crate) fn standing(inode: &Inode, waited: Duration, space: Space) -> Standing {
+/// Returns the value of the agent's note of a failure.
+pub(crate) fn failure(errno: Errno) -> [u8; 4] {
+    errno.raw_os_error().to_le_bytes()
+}
+
+/// Returns the errno of the agent's note; None if the bytes are none.
+pub(crate) fn failed(note: &[u8]) -> Option<Errno> {
+    let number = i32::from_le_bytes(note.try_into().ok()?);
+    (1..4096).contains(&number).then(|| Errno::from_raw_os_error(number))
+}
+
+/// Decides how far a frozen file is that has waited for so long. `failed` is why the agent could not carry it lately.
+pub(crate) fn standing(inode: &Inode, waited: Duration, space: Space, failed: Option<Errno>) -> Standing {
     let chunks: u64 = inode.map.iter().map(|run| u64::from(run.count)).sum();
     let needed = (chunks << inode.chunk_bits).min(inode.size).saturating_sub(space.taken);
     match inode.state {
@@ -38,7 +55,7 @@ pub(crate) fn standing(inode: &Inode, waited: Duration, space: Space) -> Standin
         _ if waited < AGAIN => Standing::Waits,
         _ if space.is_read_only => Standing::Fails(Errno::ROFS),
         _ if needed > space.free => Standing::Fails(Errno::NOSPC),
-        _ => Standing::Waits,
+        _ => failed.map_or(Standing::Waits, Standing::Fails),
     }
 }
 
@@ -46,6 +63,14 @@ pub(crate) fn standing(inode: &Inode, waited: Duration, space: Space) -> Standin
 mod tests {
     use super::*;
     use rdmakv_proto::files::{Generation, Ino, Kind, Run, Time};
+
+    #[test]
+    fn a_failure_is_noted_and_read() {
+        assert_eq!(failed(&failure(Errno::DQUOT)), Some(Errno::DQUOT));
+        for bytes in [&b""[..], &[0; 4], &[255; 4], b"later"] {
+            assert_eq!(failed(bytes), None);
+        }
+    }
 
     #[test]
     fn a_full_directory_is_told_after_a_while() {
@@ -72,8 +97,9 @@ mod tests {
             map: vec![Run { first: 0, count: 4, generation: Generation(1) }],
         };
         let space = |free, taken| Space { is_read_only: false, free, taken };
-        let after = |inode: &Inode, space| standing(inode, AGAIN, space);
-        assert_eq!(standing(&inode, AGAIN / 2, space(0, 0)), Standing::Waits);
+        let after = |inode: &Inode, space| standing(inode, AGAIN, space, None);
+        assert_eq!(standing(&inode, AGAIN / 2, space(0, 0), Some(Errno::IO)), Standing::Waits);
+        assert_eq!(standing(&inode, AGAIN, space(1 << 30, 0), Some(Errno::DQUOT)), Standing::Fails(Errno::DQUOT));
         assert_eq!(after(&inode, space(0, 0)), Standing::Fails(Errno::NOSPC));
         // Four chunks are needed, whatever the size: holes take no room.
         assert_eq!(after(&inode, space((4 << 16) - 1, 0)), Standing::Fails(Errno::NOSPC));

@@ -15,9 +15,11 @@ use crate::backing::{FOLDER, Found, Names};
 use crate::cluster::gone;
 use crate::error::{Error, Result};
 use crate::inode::{Attributes, Edit};
+#[cfg(feature = "mount")]
+use crate::life::has_agent;
 use crate::names::{Held, Lookup, look_up};
 use crate::node::{FLUSH_AFTER, Node, Stores};
-use crate::persist::{Standing as Waiting, standing};
+use crate::persist::{AGAIN, FAILURE, Standing as Waiting, failed, standing};
 use crate::walk::{Undrained, entries, undrained, unsettled};
 
 /// How often other mounts' wishes for directories are looked at.
@@ -473,7 +475,9 @@ impl Volume {
         };
         let space = self.stores.backing.space_for(ino, inode.generation)?;
         let why = |errno: Errno| format!("sync {}: the backing does not have it: {errno}", Key::Inode(ino));
-        let done = match standing(&inode, since.elapsed(), space) {
+        let note = [Key::Persisted(ino, inode.generation, FAILURE)];
+        let note = if since.elapsed() < AGAIN { None } else { self.stores.cluster.many(&note)?.pop().flatten() };
+        let done = match standing(&inode, since.elapsed(), space, note.as_deref().and_then(failed)) {
             // What has waited is tried again while agents drain something.
             Waiting::Waits => {
                 return Err(Error::passing(Errno::TIMEDOUT, why(Errno::TIMEDOUT) + ": see whether an agent runs"));
@@ -595,6 +599,16 @@ impl Volume {
     /// The cluster does not serve.
     pub(crate) fn undrained(&mut self) -> Result<Undrained> {
         undrained(&mut self.stores.cluster)
+    }
+
+    /// Returns whether an agent works.
+    ///
+    /// # Errors
+    ///
+    /// The cluster does not serve.
+    #[cfg(feature = "mount")]
+    pub(crate) fn has_agent(&mut self) -> Result<bool> {
+        has_agent(&mut self.stores.cluster)
     }
 
     fn handle(&self, handle: u64) -> Result<Handle> {

@@ -324,6 +324,23 @@ fn a_sync_tells_that_the_directory_is_full() {
 }
 
 #[test]
+fn a_sync_tells_why_the_agent_failed() {
+    let Some(cluster) = Cluster::start(2) else { return };
+    let settings = Settings { chunk: 64 << 10, fsync: Fsync::Backing, ..Settings::default() };
+    let files = cluster.mount_with(settings);
+    let mut file = files.open("a", How::new().write().create()).unwrap();
+    file.write_at(0, &Dice(4).bytes(200_000)).unwrap();
+    let (ino, _) = files.look_up("a").unwrap();
+    let in_place = cluster.backing().join(format!(".rdmakv/data/{:x}.1", ino.0));
+    std::fs::create_dir(&in_place).unwrap();
+    let _agent = Drains::begin(&cluster);
+    assert_eq!(file.sync().unwrap_err().errno(), Errno::ISDIR);
+    std::fs::remove_dir(&in_place).unwrap();
+    file.close().unwrap();
+    assert_eq!(on_backing(&cluster, "a").unwrap(), Dice(4).bytes(200_000));
+}
+
+#[test]
 fn an_imported_file_is_changed_on_the_backing() {
     let Some(cluster) = Cluster::start(2) else { return };
     let bytes = Dice(2).bytes(200_000);

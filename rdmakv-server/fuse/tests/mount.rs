@@ -10,9 +10,9 @@ mod mounted;
 mod steps;
 
 use std::fs::{self, File};
-use std::io::{Seek, SeekFrom, Write};
+use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, PermissionsExt};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use common::{Cluster, Dice};
 use mounted::{Mounted, can_mount, command, failure};
@@ -491,4 +491,44 @@ fn a_mounted_file_is_as_a_plain_one() {
     drop(file);
     assert!(fs::read(mount.path(name)).unwrap() == plain && fs::read(other.path(name)).unwrap() == plain);
     assert!(mount.unmount().success() && other.unmount().success());
+}
+
+/// An agent as a process of its own, which works by the time this returns.
+fn agent(cluster: &Cluster) -> std::process::Child {
+    let backing = cluster.backing().to_str().unwrap();
+    let mut agent = command(&cluster.urls(), &["agent", "--backing", backing]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(agent.stderr.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("carries files to"), "{line}");
+    agent
+}
+
+#[test]
+fn an_unmounted_process_waits_for_the_agent() {
+    if !can_mount() {
+        return;
+    }
+    let Some(cluster) = Cluster::start(2) else { return };
+    let bytes = Dice(3).bytes(3 << 20);
+    // Without an agent it does not wait.
+    let mounted = Mounted::new(&cluster);
+    fs::write(mounted.path("a"), &bytes).unwrap();
+    assert!(mounted.unmount().success());
+    assert!(!cluster.backing().join("a").exists());
+    let mut agent = agent(&cluster);
+    let mounted = Mounted::new(&cluster);
+    for name in ["b", "c", "d"] {
+        fs::write(mounted.path(name), &bytes).unwrap();
+    }
+    assert!(mounted.unmount().success());
+    for name in ["b", "c", "d"] {
+        assert!(fs::read(cluster.backing().join(name)).is_ok_and(|shown| shown == bytes), "{name}");
+    }
+    agent.kill().unwrap();
+    agent.wait().unwrap();
+    // One that was killed is known to work for 12 s more. With the flag nothing is waited for.
+    let mounted = Mounted::with(&cluster, &["--no-settle"]);
+    fs::write(mounted.path("e"), &bytes).unwrap();
+    assert!(mounted.unmount().success());
+    assert!(!cluster.backing().join("e").exists());
 }

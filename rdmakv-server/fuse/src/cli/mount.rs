@@ -20,7 +20,7 @@ const MOUNTED: &str = "mounted";
 
 const EXAMPLES: &str = "\
 `fusermount3 -u DIR` or `umount DIR` ends it, and so do SIGTERM and SIGINT. What programs closed or synced is in the cluster by then.
-An agent carries it to the backing directory: see `rdmakv-fuse agent`.
+An agent carries it to the backing directory: see `rdmakv-fuse agent`. While one does, the process waits for it; a signal ends that.
 
 Refused: hard links, devices, pipes and sockets (EPERM); renames of directories and between directories (EXDEV); xattrs and holes by
 fallocate (ENOTSUP); writing what another mount writes, or where it writes (EBUSY after 5 s). Times of reading are not kept.
@@ -51,6 +51,9 @@ pub(super) struct Flags {
     /// Refuse all changes
     #[arg(long)]
     read_only: bool,
+    /// End at once when it is unmounted, and do not wait until the agent has carried the files to the backing directory
+    #[arg(long)]
+    no_settle: bool,
     /// Return once it is mounted, and serve in the background
     #[arg(short = 'd', long = "daemon")]
     daemon: bool,
@@ -80,7 +83,8 @@ pub(super) fn run(cluster: &Cluster, flags: &Flags) -> Result<(), Failure> {
     let fsync = if flags.fsync == FsyncFlag::Backing { Fsync::Backing } else { Fsync::Memory };
     let settings = Settings { chunk: flags.chunk, spill, fsync, ..Settings::default() };
     let files = Files::mount(cluster, &flags.backing, settings)?;
-    mount::serve(&files, &flags.at, flags.read_only, || {
+    let how = mount::How { is_read_only: flags.read_only, settles: !flags.no_settle };
+    mount::serve(&files, &flags.at, how, || {
         // Where standard output is closed, it serves all the same.
         let _ = writeln!(std::io::stdout(), "{MOUNTED} {}", flags.at.display());
     })?;
