@@ -1,5 +1,7 @@
 //! Several devices behind one cache: what each of them has registered, after everything that the cache does.
 
+#![allow(unsafe_code, reason = "memory is acquired by address")]
+
 use mrrc::cost::Linear;
 use mrrc::invalidation::Explicit;
 use mrrc::registrar::rails::{MOST, RailError, RailKeys, RailSet, Rails};
@@ -306,4 +308,31 @@ mod rings {
         drop((buffers, cache));
         pins::comes_to(before);
     }
+}
+
+#[test]
+fn cut_buffers_have_keys_of_all_rails() {
+    let (space, cards, rails) = cards(3);
+    let cache = Cache::builder(rails).monitor(Explicit).slice_bytes(8 * PAGE).build().unwrap();
+    let length = (20 * PAGE) as usize;
+    // SAFETY: no card makes a transfer but those below, and nothing is unmapped.
+    let lease = unsafe { cache.acquire(std::ptr::without_provenance((5 * PAGE) as usize), length, Access::LOCAL) };
+    let lease = lease.unwrap();
+    assert_eq!(lease.segments().map(|segment| segment.len() as u64 / PAGE).collect::<Vec<_>>(), [3, 8, 8, 1]);
+    assert_eq!(pinned(&cards), [20, 20, 20]);
+    let lines = [(0, 3), (3, 8), (11, 8), (19, 1)];
+    for (offset, pages) in lines {
+        let keys = lease.key_for((offset * PAGE) as usize, (pages * PAGE) as usize).unwrap();
+        for (rail, card) in cards.iter().enumerate() {
+            let read = Transfer::read(keys.key(rail).unwrap().key(), (5 + offset) * PAGE, pages * PAGE);
+            card.device().perform(&read, &space.begin()).unwrap();
+            let beyond = Transfer::read(keys.key(rail).unwrap().key(), (5 + offset) * PAGE, pages * PAGE + 1);
+            assert!(card.device().perform(&beyond, &space.begin()).is_err(), "rail {rail} goes beyond its slice");
+        }
+    }
+    drop(lease);
+    cache.invalidate(std::ptr::without_provenance((13 * PAGE) as usize), 1).unwrap();
+    cache.reap().unwrap();
+    // One slice goes from all rails, and the others stay.
+    assert_eq!(pinned(&cards), [12, 12, 12]);
 }
