@@ -35,6 +35,9 @@ fn text(process: &Process) -> String {
     for (why, times) in passed {
         line(format!("{} passed on {}", count(times, "registration"), why.why()));
     }
+    if let (bound @ 1.., failures) = stats.windows() {
+        line(format!("{} by memory windows: their rights ended with them; {failures} failed", count(bound, "registration")));
+    }
     if served > 0 {
         let (did, undid) = (&stats.registered, &stats.deregistered);
         let avoided = served.saturating_sub(did.calls());

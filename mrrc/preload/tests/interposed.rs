@@ -97,6 +97,16 @@ fn windows_end_the_rights_of_peers_at_once() {
 }
 
 #[test]
+fn summary_counts_what_windows_served() {
+    let ran = run(true, "rights", &["300", "100"], &windows_and(&[("MRRC_PRELOAD_SUMMARY", "1")]));
+    let line = ran.complained.lines().find(|line| line.contains("by memory windows"));
+    let line = line.unwrap_or_else(|| panic!("{ran:?}"));
+    assert!(line.ends_with("by memory windows: their rights ended with them; 0 failed"), "{line}");
+    let off = run(true, "rights", &["300", "100"], &[("MRRC_PRELOAD_SUMMARY", "1")]);
+    assert!(!off.complained.contains("by memory windows:"), "{off:?}");
+}
+
+#[test]
 fn windows_that_do_not_hold_are_named_and_unused() {
     let without = run(false, "rights", &["300", "100"], &WINDOWS).well_but_for_times();
     for (name, value, part) in [
