@@ -32,8 +32,9 @@ pub fn commands() -> Vec<Command> {
 }
 
 /// Pages that are written by hand: their file names and texts.
-pub const BY_HAND: [(&str, &str); 3] = [
+pub const BY_HAND: [(&str, &str); 4] = [
     ("mrrc.7", include_str!("../pages/mrrc.7")),
+    ("mrrc-fabric.7", include_str!("../pages/mrrc-fabric.7")),
     ("mrrc-preload.7", include_str!("../pages/mrrc-preload.7")),
     ("traces-mpi.7", include_str!("../pages/traces-mpi.7")),
 ];
