@@ -36,7 +36,10 @@ fn text(process: &Process) -> String {
         line(format!("{} passed on {}", count(times, "registration"), why.why()));
     }
     if let (bound @ 1.., failures) = stats.windows() {
-        line(format!("{} by memory windows: their rights ended with them; {failures} failed", count(bound, "registration")));
+        line(format!(
+            "{} by memory windows: their rights ended with them; {failures} failed",
+            count(bound, "registration")
+        ));
     }
     if served > 0 {
         let (did, undid) = (&stats.registered, &stats.deregistered);
