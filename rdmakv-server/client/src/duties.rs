@@ -13,17 +13,16 @@ mod tests;
 
 use super::buffer::Part;
 use super::caller::{Caller, Came, Outgoing};
+use super::ending::Ending;
 use super::erasure::{Fragments, Parts};
 use super::membership::Layout;
 use rdmakv_cluster::config::{ServerId, State};
 use rdmakv_cluster::helper::{Calls, Target};
 use rdmakv_cluster::messages::{
-    Answer, Call, Chunk, Condition, Fate, Form, Piece, Place, Report, Request, Select, Stored, Verdict, Version,
-    WriteId,
+    Answer, Call, Chunk, Fate, Form, Piece, Place, Report, Request, Select, Stored, Verdict, Version, WriteId,
 };
 use rdmakv_cluster::repair::Repair;
 use rdmakv_cluster::wire::{About, Attributes, Entry, ReplyFrame, RequestFrame, carries_piece};
-use rdmakv_cluster::writer::{Bytes, Outcome, Writer};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -132,7 +131,7 @@ struct Job {
 enum Kind {
     Repair(Repair),
     /// A write is ended that something was left of at this agent's server.
-    End(Writer, About),
+    End(Ending),
     /// A tombstone is forgotten: by these members, then by the primary.
     Forget(Version, Vec<ServerId>),
     /// Its last calls are under way.
@@ -438,8 +437,8 @@ impl Duties {
             }
             About::Tombstone => Kind::Forget(entry.version, Vec::new()),
             about @ (About::Next | About::Staged | About::Sealed) => {
-                let staged = Bytes::Staged(Vec::new());
-                Kind::End(Writer::begin(target.clone(), (entry.id, 0), Condition::Always, staged).0, about)
+                let Some(me) = self.me else { return };
+                Kind::End(Ending::of((entry.id, about), target.clone(), me))
             }
         };
         let number = self.number();
@@ -477,7 +476,7 @@ impl Duties {
         job.bodies.truncate(1);
         let calls = match &mut job.kind {
             Kind::Repair(repair) => repair.lost(),
-            Kind::End(writer, _) => writer.lost(),
+            Kind::End(ending) => ending.restart(),
             Kind::Forget(version, waiting) => {
                 *waiting = job.target.others().to_vec();
                 let forget = Call::Forget { version: *version };
@@ -515,7 +514,7 @@ impl Duties {
         let Some(job) = self.jobs.get_mut(&number) else { return };
         job.waiting = job.waiting.saturating_sub(1);
         let calls = match came {
-            Some((frame, bytes)) if frame.reply.epoch == job.target.epoch => job.take(from, &frame, bytes, self.me),
+            Some((frame, bytes)) if frame.reply.epoch == job.target.epoch => job.take(from, &frame, bytes),
             _ => {
                 job.is_silent = true;
                 job.not_taken(from);
@@ -552,7 +551,7 @@ impl Duties {
 
 impl Job {
     /// Takes a reply of this epoch.
-    fn take(&mut self, from: ServerId, frame: &ReplyFrame, bytes: Vec<u8>, me: Option<ServerId>) -> Calls {
+    fn take(&mut self, from: ServerId, frame: &ReplyFrame, bytes: Vec<u8>) -> Calls {
         let reply = &frame.reply;
         self.is_clean |= frame.attributes.is_clean;
         match &mut self.kind {
@@ -585,15 +584,13 @@ impl Job {
                 }
                 calls
             }
-            Kind::End(writer, about) => {
+            Kind::End(ending) => {
                 if matches!(reply.answer, Answer::Help(_)) {
                     self.bodies[0] = (bytes.into(), frame.attributes);
                 }
-                let mut calls = writer.take(from, reply);
-                if let Some(outcome) = writer.outcome() {
-                    let (id, about) = (writer.id(), *about);
+                let calls = ending.take(from, reply);
+                if ending.is_over() {
                     self.kind = Kind::Ending;
-                    calls.extend(me.map(|me| self.leave_nothing(me, id, about, outcome)).unwrap_or_default());
                 }
                 calls
             }
@@ -666,25 +663,6 @@ impl Job {
         self.bodies.truncate(1);
         self.bodies.extend(indices.iter().map(|&index| (made.get(index, None), attributes)));
         repair.fetched(&pieces)
-    }
-
-    /// Returns calls that end what this agent's server has left of a write that ended so.
-    fn leave_nothing(&self, me: ServerId, id: WriteId, about: About, outcome: Outcome) -> Calls {
-        if about == About::Next || self.target.is_primary(me) {
-            return Calls::new();
-        }
-        match outcome {
-            Outcome::Known(Verdict::Stored(version)) => {
-                // A piece that is staged is dropped, as the write is known or as a later one is here.
-                let (base, lowest) = (Version::ABSENT, 0);
-                let seal = Call::Seal { id, version, base, piece: None };
-                let mut calls = self.target.each(&[me], &seal);
-                calls.extend(self.target.each(&[me], &Call::Note { id, version, lowest }));
-                calls
-            }
-            Outcome::Known(_) => self.target.each(&[me], &Call::Refuse { id }),
-            Outcome::Again | Outcome::Unknown => Calls::new(),
-        }
     }
 }
 

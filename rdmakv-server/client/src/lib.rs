@@ -120,6 +120,7 @@ mod datagrams;
 mod domains;
 mod duties;
 mod end;
+mod ending;
 mod erasure;
 mod error;
 mod fabric;
@@ -609,7 +610,8 @@ impl Client {
 
     /// Has all servers of a cluster refuse changes of a generation's chunks. Returns the epoch in which all of them did.
     ///
-    /// Writes of these chunks that were begun before are completed first. In a later epoch servers know it, too: a chunk takes the mark along.
+    /// Writes of these chunks that were begun before are completed first: by this client after a second, as theirs may be dead. In a later
+    /// epoch servers know it, too: a chunk takes the mark along.
     ///
     /// # Errors
     /// [`Error::NotEverywhere`]: some servers did not take it within [`Cluster::give_up_after`]. Others may have; it may be repeated.

@@ -1,13 +1,18 @@
 //! A call that all servers of one epoch have to take, as a state machine without input, output or clock.
 //!
 //! It ends once each server has taken it in the same epoch. In a later epoch it begins again, because a server that joined has to take it, too.
+//!
+//! A server takes [`Call::Freeze`] once no write of these chunks is under way there, and names those that are. Their clients end them soon, unless
+//! they died, or a server that knew the outcome did. So writes that were named for a second are [ended](Ending) here.
 
 use super::buffer::Part;
 use super::caller::{Caller, Came, Outgoing};
+use super::ending::Ending;
 use super::membership::Layout;
 use rdmakv_cluster::config::{Epoch, ServerId, State};
-use rdmakv_cluster::messages::{Answer, Call, Request};
-use rdmakv_cluster::wire::RequestFrame;
+use rdmakv_cluster::helper::Calls;
+use rdmakv_cluster::messages::{Answer, Call, Request, WriteId};
+use rdmakv_cluster::wire::{About, Attributes, Entry, RequestFrame, carries_piece};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -17,17 +22,26 @@ const PAUSE: (u64, u64) = (5_000_000, 1_000_000_000);
 /// The same at most for one that writes chunks: its disk should not rest until it is asked for the next ones.
 const CARRIES: u64 = 20_000_000;
 
+/// Nanoseconds that a write is under way before it is ended here.
+const PATIENCE: u64 = 1_000_000_000;
+
+/// Writes that are ended at once.
+const ENDINGS: usize = 64;
+
 /// A call on its way to all servers.
 #[derive(Debug)]
 pub(super) struct Telling {
     call: Call,
+    layout: Option<Arc<Layout>>,
     epoch: Option<Epoch>,
     waiting: BTreeMap<ServerId, Waiting>,
-    /// The servers that calls went to, by the numbers of the calls.
-    calls: HashMap<u64, ServerId>,
+    /// The calls under way, by their numbers.
+    calls: HashMap<u64, Sent>,
     last: u64,
     /// The chunks that some server carried, a bit each.
     carried: Vec<u64>,
+    /// The writes that are ended, by their keys.
+    endings: BTreeMap<Vec<u8>, Job>,
 }
 
 /// A server that has not taken the call.
@@ -37,12 +51,44 @@ struct Waiting {
     /// When it is asked; None while a call is under way.
     due: Option<u64>,
     pause: u64,
+    /// The writes that it named last, and when it named each first.
+    named: BTreeMap<WriteId, u64>,
+}
+
+/// The purpose of a call under way.
+#[derive(Debug)]
+enum Sent {
+    /// The call, at this server.
+    Told(ServerId),
+    /// The write of this key that is ended. The call went to this server.
+    Ending(Vec<u8>, ServerId),
+}
+
+/// A write that is ended.
+#[derive(Debug)]
+struct Job {
+    ending: Ending,
+    /// The server that named it.
+    at: ServerId,
+    /// Its bytes, if they came with an answer.
+    body: (Part, Attributes),
+    /// Calls without an answer.
+    waiting: u32,
 }
 
 impl Telling {
     /// Begins. Calls have numbers after `last`: replies to calls of before have others.
     pub(super) fn new(call: Call, last: u64) -> Self {
-        Self { call, epoch: None, waiting: BTreeMap::new(), calls: HashMap::new(), last, carried: Vec::new() }
+        Self {
+            call,
+            layout: None,
+            epoch: None,
+            waiting: BTreeMap::new(),
+            calls: HashMap::new(),
+            last,
+            carried: Vec::new(),
+            endings: BTreeMap::new(),
+        }
     }
 
     /// Returns the epoch in which all servers took the call, once they have.
@@ -65,14 +111,98 @@ impl Telling {
         self.last
     }
 
-    fn adopt(&mut self, layout: &Layout, now: u64) {
+    fn adopt(&mut self, layout: &Arc<Layout>, now: u64) {
         let serves = |server: &&rdmakv_cluster::config::Server| server.state != State::Joining;
         let servers = layout.config().servers().iter().filter(serves);
-        let waiting = |name: &String| Waiting { name: name.clone(), due: Some(now), pause: PAUSE.0 };
+        let waiting =
+            |name: &String| Waiting { name: name.clone(), due: Some(now), pause: PAUSE.0, named: BTreeMap::new() };
         self.waiting = servers.map(|server| (server.id, waiting(&server.name))).collect();
         // Without a server there is nothing that a later write would find.
         self.epoch = (!self.waiting.is_empty()).then_some(layout.epoch());
+        self.layout = Some(Arc::clone(layout));
         self.calls.clear();
+        self.endings.clear();
+    }
+
+    /// Takes the answer of a server that was told; None if none came.
+    fn told(&mut self, from: ServerId, answer: Option<(Answer, Vec<u8>)>, now: u64) -> Vec<Outgoing> {
+        let carries = matches!(self.call, Call::Carry { .. });
+        match answer {
+            Some((Answer::Taken, _)) if !carries => _ = self.waiting.remove(&from),
+            Some((Answer::Carried(bits), _)) if carries => {
+                self.carried.resize(self.carried.len().max(bits.len()), 0);
+                self.carried.iter_mut().zip(bits).for_each(|(all, bits)| *all |= bits);
+                self.waiting.remove(&from);
+            }
+            answer => {
+                let Some(server) = self.waiting.get_mut(&from) else { return Vec::new() };
+                server.due = Some(now.saturating_add(server.pause));
+                server.pause = (2 * server.pause).min(if carries { CARRIES } else { PAUSE.1 });
+                if let (Call::Freeze(_), Some((Answer::Busy, page))) = (&self.call, answer) {
+                    return self.end_late(from, &page, now);
+                }
+            }
+        }
+        Vec::new()
+    }
+
+    /// Begins to end writes that a server names for long.
+    fn end_late(&mut self, at: ServerId, page: &[u8], now: u64) -> Vec<Outgoing> {
+        let (Some(server), Some(layout)) = (self.waiting.get_mut(&at), self.layout.clone()) else { return Vec::new() };
+        let is_under_way = |entry: &Entry| matches!(entry.about, About::Next | About::Sealed);
+        let entries: Vec<Entry> =
+            Entry::decode_all(page).unwrap_or_default().into_iter().filter(is_under_way).collect();
+        let since = |id: &WriteId| server.named.get(id).copied().unwrap_or(now);
+        let named: BTreeMap<WriteId, u64> = entries.iter().map(|entry| (entry.id, since(&entry.id))).collect();
+        server.named = named.clone();
+        let mut out = Vec::new();
+        for entry in entries {
+            let is_late = named.get(&entry.id).is_some_and(|since| now >= since.saturating_add(PATIENCE));
+            if !is_late || self.endings.len() >= ENDINGS || self.endings.contains_key(&entry.key) {
+                continue;
+            }
+            let mut ending = Ending::of((entry.id, entry.about), layout.target(&entry.key), at);
+            let calls = ending.restart();
+            self.endings.insert(entry.key.clone(), Job { ending, at, body: Default::default(), waiting: 0 });
+            self.post(&entry.key, calls, &mut out);
+        }
+        out
+    }
+
+    /// Takes the answer to a call for a write that is ended; None if none came.
+    fn take_for(&mut self, key: &[u8], from: ServerId, came: Option<Came>, now: u64) -> Vec<Outgoing> {
+        let mut out = Vec::new();
+        let Some(job) = self.endings.get_mut(key) else { return out };
+        job.waiting -= 1;
+        if let Some((frame, bytes)) = came {
+            if matches!(frame.reply.answer, Answer::Help(_)) {
+                job.body = (bytes.into(), frame.attributes);
+            }
+            let calls = job.ending.take(from, &frame.reply);
+            self.post(key, calls, &mut out);
+        }
+        // One that came to nothing is named again.
+        if let Some(job) = self.endings.get(key).filter(|job| job.waiting == 0) {
+            let server = self.waiting.get_mut(&job.at).filter(|server| job.ending.is_over() && server.due.is_some());
+            server.into_iter().for_each(|server| server.due = Some(now));
+            self.endings.remove(key);
+        }
+        out
+    }
+
+    /// Sends calls for a write that is ended.
+    fn post(&mut self, key: &[u8], calls: Calls, out: &mut Vec<Outgoing>) {
+        let Some(job) = self.endings.get_mut(key) else { return };
+        for (to, request) in calls {
+            self.last += 1;
+            job.waiting += 1;
+            self.calls.insert(self.last, Sent::Ending(key.to_vec(), to));
+            let (mut frame, mut body) = (RequestFrame::new(request), Part::default());
+            if carries_piece(&frame.request.call) {
+                (body, frame.attributes) = job.body.clone();
+            }
+            out.push(Outgoing { number: self.last, to, key: key.to_vec(), frame, body });
+        }
     }
 }
 
@@ -88,7 +218,7 @@ impl Caller for Telling {
             }
             server.due = None;
             self.last += 1;
-            self.calls.insert(self.last, to);
+            self.calls.insert(self.last, Sent::Told(to));
             let request = Request { cluster: layout.config().uuid(), epoch: layout.epoch(), call: self.call.clone() };
             let (key, frame) = (b"agent".to_vec(), RequestFrame::new(request));
             out.push(Outgoing { number: self.last, to, key, frame, body: Part::default() });
@@ -97,23 +227,12 @@ impl Caller for Telling {
     }
 
     fn take(&mut self, number: u64, came: Option<Came>, now: u64) -> Vec<Outgoing> {
-        let Some(from) = self.calls.remove(&number) else { return Vec::new() };
-        let reply = came.map(|(frame, _)| frame.reply).filter(|reply| Some(reply.epoch) == self.epoch);
-        let carries = matches!(self.call, Call::Carry { .. });
-        match reply.map(|reply| reply.answer) {
-            Some(Answer::Taken) if !carries => _ = self.waiting.remove(&from),
-            Some(Answer::Carried(bits)) if carries => {
-                self.carried.resize(self.carried.len().max(bits.len()), 0);
-                self.carried.iter_mut().zip(bits).for_each(|(all, bits)| *all |= bits);
-                self.waiting.remove(&from);
-            }
-            _ => {
-                let Some(server) = self.waiting.get_mut(&from) else { return Vec::new() };
-                server.due = Some(now.saturating_add(server.pause));
-                server.pause = (2 * server.pause).min(if carries { CARRIES } else { PAUSE.1 });
-            }
+        let came = came.filter(|(frame, _)| Some(frame.reply.epoch) == self.epoch);
+        match self.calls.remove(&number) {
+            Some(Sent::Told(from)) => self.told(from, came.map(|(frame, bytes)| (frame.reply.answer, bytes)), now),
+            Some(Sent::Ending(key, from)) => self.take_for(&key, from, came, now),
+            None => Vec::new(),
         }
-        Vec::new()
     }
 
     fn rests_until(&self) -> Option<u64> {
@@ -126,7 +245,7 @@ impl Caller for Telling {
 mod tests {
     use super::*;
     use rdmakv_cluster::config::{Config, Incarnation};
-    use rdmakv_cluster::messages::{Frozen, Reply};
+    use rdmakv_cluster::messages::{Chunk, Form, Frozen, Pending, Piece, Reply, Stored, Verdict, Version};
     use rdmakv_cluster::wire::ReplyFrame;
 
     fn config(servers: u64) -> Config {
@@ -215,5 +334,89 @@ mod tests {
         let mut telling = telling();
         assert!(telling.progress(&layout, 0).is_empty());
         assert_eq!(telling.done(), None);
+    }
+
+    #[test]
+    fn a_write_that_stays_under_way_is_ended() {
+        let config = config(3).with_policy(b"c/", rdmakv_cluster::config::Policy::Copies(3)).unwrap();
+        let layout = Arc::new(Layout::of(&config));
+        let epoch = layout.epoch();
+        let (key, id, version) = ("c/5/1/0", WriteId { client: 9, sequence: 4 }, Version::new(epoch, 7));
+        let target = layout.target(key.as_bytes());
+        let backup = target.members[1];
+        let mut telling = telling();
+        let mut page = Vec::new();
+        let about = About::Sealed;
+        Entry { key: key.into(), about, id, version, length: 9 }.encode(&mut page);
+        let busy = |page: &[u8]| {
+            let frame = ReplyFrame::new(Reply { epoch, id: None, answer: Answer::Busy });
+            Some((frame, page.to_vec()))
+        };
+        // Until then its client may end it.
+        let (mut now, mut asked) = (0, telling.progress(&layout, 0));
+        let ask = loop {
+            let mut more = Vec::new();
+            for call in asked {
+                let answer = if call.to == backup { busy(&page) } else { came(epoch, Answer::Taken) };
+                more.extend(telling.take(call.number, answer, now));
+            }
+            if !more.is_empty() {
+                break more;
+            }
+            assert!(now < 3 * PATIENCE, "it is ended");
+            now = telling.rests_until().unwrap();
+            asked = telling.progress(&layout, now);
+        };
+        assert!(now >= PATIENCE);
+        let call = |out: &[Outgoing]| (out[0].number, out[0].to, out[0].frame.request.call.clone());
+        let (number, to, resolve) = call(&ask);
+        assert_eq!((to, resolve), (target.members[0], Call::Resolve { id }));
+        let reply = |answer| Some((ReplyFrame::new(Reply { epoch, id: Some(id), answer }), Vec::new()));
+        let told = telling.take(number, reply(Answer::Done(Verdict::Stored(version))), now);
+        let calls: Vec<_> = told.iter().map(|out| (out.to, out.frame.request.call.clone())).collect();
+        let (seal, note) =
+            (Call::Seal { id, version, base: Version::ABSENT, piece: None }, Call::Note { id, version, lowest: 0 });
+        assert_eq!(calls, [(backup, seal), (backup, note)]);
+        assert!(telling.progress(&layout, now).is_empty(), "it is asked after that");
+        let answers = [Answer::Sealed(version), Answer::Taken];
+        told.iter().zip(answers).for_each(|(out, answer)| _ = telling.take(out.number, reply(answer), now));
+        let last = telling.progress(&layout, now);
+        assert_eq!(last.len(), 1);
+        telling.take(last[0].number, came(epoch, Answer::Taken), now);
+        assert_eq!(telling.done(), Some(epoch));
+    }
+
+    #[test]
+    fn bytes_of_an_ended_write_go_to_its_backups() {
+        let config = config(2).with_policy(b"c/", rdmakv_cluster::config::Policy::Copies(2)).unwrap();
+        let layout = Arc::new(Layout::of(&config));
+        let epoch = layout.epoch();
+        let (key, id, version) = ("c/5/1/0", WriteId { client: 9, sequence: 4 }, Version::new(epoch, 7));
+        let target = layout.target(key.as_bytes());
+        let mut telling = telling();
+        let mut page = Vec::new();
+        Entry { key: key.into(), about: About::Next, id, version, length: 9 }.encode(&mut page);
+        let answer_all = |telling: &mut Telling, now| -> Vec<Outgoing> {
+            let asked = telling.progress(&layout, now);
+            let take = |call: Outgoing| {
+                let is_primary = call.to == target.members[0];
+                let answer = if is_primary { Answer::Busy } else { Answer::Taken };
+                let frame = ReplyFrame::new(Reply { epoch, id: None, answer });
+                telling.take(call.number, Some((frame, if is_primary { page.clone() } else { Vec::new() })), now)
+            };
+            asked.into_iter().flat_map(take).collect()
+        };
+        assert!(answer_all(&mut telling, 0).is_empty());
+        let ask = answer_all(&mut telling, PATIENCE);
+        let piece = Piece { chunk: Chunk(0), form: Form::Copy, length: 9, sum: 3 };
+        let stored = Stored { id, version, confirmed: epoch, piece, is_staged: false };
+        let answer = Answer::Help(Pending { stored, base: Version::ABSENT });
+        let frame = ReplyFrame::new(Reply { epoch, id: Some(id), answer });
+        let seals = telling.take(ask[0].number, Some((frame, b"the bytes".to_vec())), PATIENCE);
+        assert_eq!((seals.len(), seals[0].to), (1, target.members[1]));
+        assert_eq!(seals[0].body.bytes(), b"the bytes");
+        let frame = ReplyFrame::new(Reply { epoch, id: Some(id), answer: Answer::Sealed(version) });
+        let publish = telling.take(seals[0].number, Some((frame, Vec::new())), PATIENCE);
+        assert_eq!(publish[0].frame.request.call, Call::Publish { id, version });
     }
 }

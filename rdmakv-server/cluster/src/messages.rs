@@ -288,7 +288,8 @@ pub enum Call {
     },
     /// Take the report of this server's agent. For no key.
     Report(Report),
-    /// Refuse changes of the chunks of a file's generation from now on. For no key.
+    /// Refuse changes of the chunks of a file's generation from now on. While writes of them are under way, the answer is busy, and entries
+    /// of these come with it. For no key.
     Freeze(Frozen),
     /// Learn that the backing directory shows a frozen generation. For no key.
     Persisted(Frozen),

@@ -70,6 +70,7 @@
 //! HELP                                                 the piece, unless it is staged
 //! VALUE as the answer to READ or FETCH                 the piece; SURVEY is answered without
 //! KEYS                                                 entries
+//! busy as the answer to FREEZE                         entries of writes of these chunks that are under way: as many as a page has
 //! all others                                           none
 //! ```
 //!

@@ -69,6 +69,32 @@ fn all_servers_refuse_changes_of_a_frozen_file() {
     assert!(matches!(&why, Error::NotEverywhere { servers, .. } if servers.contains(&cluster.name(2))), "{why}");
 }
 
+#[test]
+fn a_write_without_an_end_does_not_hold_up_freezes() {
+    let of_chunks = Policy::Copies(3);
+    let Some(mut cluster) = Cluster::start_as(4, 512, of_chunks) else { return };
+    let mut client = Client::of_cluster(&cluster.address(), Options::default()).unwrap();
+    // Small and large ones: bytes that travel with their orders, and bytes that are staged.
+    let frozen = |ino| Frozen { ino, generation: 1, size: 16 << 16, chunk_bits: 16, runs: vec![(0, 16)] };
+    let key = |ino, index| Key::Chunk(rdmakv_proto::files::Ino(ino), Generation(1), index).to_string();
+    for (ino, length) in [(5, 5), (6, 65_000)] {
+        (0..16).for_each(|index| _ = client.set(key(ino, index), vec![index as u8; length].as_slice(), ()).unwrap());
+    }
+    // Its calls end here, and backups never hear what became of the last writes.
+    let mut other = Client::of_cluster(&cluster.address(), Options::default()).unwrap();
+    other.freeze(&frozen(5)).unwrap();
+    // Another server may be the primary of some now, and know no more of their writes than that they were sealed.
+    cluster.kill(1);
+    other.freeze(&frozen(6)).unwrap();
+    for (ino, length) in [(5, 5), (6, 65_000)] {
+        for index in 0..16 {
+            let value = other.get(key(ino, index)).unwrap().unwrap();
+            assert_eq!(*value, *vec![index as u8; length]);
+        }
+    }
+    drop(client);
+}
+
 /// An agent for the process that is to be one: addresses of etcd, the backing, and the steps after which it ends by a signal.
 const DRAIN: &str = "RDMAKV_TEST_DRAINS";
 

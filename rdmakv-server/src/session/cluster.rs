@@ -371,7 +371,7 @@ impl Cluster {
         let answer = match request.call {
             _ if standing.epoch != request.epoch => Answer::OtherEpoch,
             Call::Keys { select, from } => self.keys((select, from), now, page),
-            Call::Freeze(frozen) => self.freeze(shards, &frozen),
+            Call::Freeze(frozen) => self.freeze(shards, &frozen, page),
             Call::Persisted(frozen) => self.persisted(shards, &frozen),
             Call::Carry { file, frozen } => {
                 let order = Order { cluster: request.cluster, epoch: request.epoch, file, frozen };
@@ -394,8 +394,8 @@ impl Cluster {
         Reply { epoch: standing.epoch, id: None, answer }
     }
 
-    /// Refuses changes of a generation's chunks from now on. It is frozen once no write of one is under way here.
-    fn freeze(&self, shards: &Shards, frozen: &Frozen) -> Answer {
+    /// Refuses changes of a generation's chunks from now on. It is frozen once no write of one is under way here: `page` gets those that are.
+    fn freeze(&self, shards: &Shards, frozen: &Frozen, page: &mut Vec<u8>) -> Answer {
         if !self.files.freeze(frozen) {
             return Answer::Busy;
         }
@@ -405,7 +405,13 @@ impl Cluster {
             let mut shard = self.shard(shards.of(key.as_bytes()));
             let Shard { keys, pieces, .. } = &mut *shard;
             let Some(replica) = keys.get(key.as_bytes()) else { continue };
-            is_busy |= replica.next().is_some();
+            if replica.next().is_some() {
+                is_busy = true;
+                if page.len() < PAGE {
+                    let role = self.membership().standing(key.as_bytes(), clock::boot()).map(|standing| standing.role);
+                    entries(key.as_bytes(), replica, Select::Unsettled, (role == Some(Role::Primary), false), page);
+                }
+            }
             replica.current().into_iter().for_each(|current| pieces.make_final(current.piece.chunk.0));
         }
         if is_busy { Answer::Busy } else { Answer::Taken }
