@@ -56,6 +56,8 @@ pub enum About<'a> {
 pub struct Effect<'a> {
     /// Whether executing it twice is the same as executing it once.
     pub is_read: bool,
+    /// Whether its answer may be longer than 1 KiB.
+    pub is_long: bool,
     /// The part that it is about.
     pub about: About<'a>,
 }
@@ -74,29 +76,46 @@ pub struct Effect<'a> {
 /// assert_eq!((effect(&message).is_read, effect(&message).about), (false, About::Key(b"k")));
 /// ```
 pub fn effect(message: &[u8]) -> Effect<'_> {
-    let unknown = Effect { is_read: false, about: About::All };
+    let unknown = Effect { is_read: false, is_long: true, about: About::All };
     let Ok((_, kind, false, bytes)) = messages::fragment(message) else { return unknown };
     match Request::decode(kind, bytes) {
-        Ok(Request::Hello { .. }) => Effect { is_read: true, about: About::All },
-        Ok(Request::Get { key, .. }) => Effect { is_read: true, about: About::Key(key) },
+        Ok(Request::Hello { .. }) => Effect { is_read: true, is_long: false, about: About::All },
+        Ok(Request::Get { key, .. }) => Effect { is_read: true, is_long: true, about: About::Key(key) },
         Ok(Request::Run { key, command, .. }) => {
             let about = if key.is_empty() { About::All } else { About::Key(key) };
-            Effect { is_read: is_read(command), about }
+            Effect { is_read: is_read(command), is_long: is_long(command), about }
         }
         _ => unknown,
     }
 }
 
-/// Returns whether a command of the text or meta protocol changes nothing.
-fn is_read(command: &[u8]) -> bool {
+/// Returns the words of a command's line.
+fn words(command: &[u8]) -> impl Iterator<Item = &[u8]> {
     let line = command.split(|&byte| byte == b'\n').next().unwrap_or_default();
-    let mut words = line.split(|&byte| matches!(byte, b' ' | b'\r')).filter(|word| !word.is_empty());
+    line.split(|&byte| matches!(byte, b' ' | b'\r')).filter(|word| !word.is_empty())
+}
+
+/// Returns whether a command of the text or meta protocol changes nothing.
+///
+/// A `mg` may, whatever its flags: the first one to find an item stale wins the right to store it anew.
+fn is_read(command: &[u8]) -> bool {
+    let mut words = words(command);
     match words.next() {
         Some(b"get" | b"gets" | b"version" | b"mn" | b"me") => true,
-        // Other flags store, touch, or win the right to store.
-        Some(b"mg") => words.skip(1).all(|flag| b"bcfhklOqstv".contains(&flag[0])),
         Some(b"stats") => !matches!(words.next(), Some(b"reset" | b"detail" | b"sizes_enable" | b"sizes_disable")),
         _ => false,
+    }
+}
+
+/// Returns whether the answer to a command may be longer than 1 KiB: it has a value, or it is not known.
+fn is_long(command: &[u8]) -> bool {
+    let mut words = words(command);
+    match words.next() {
+        Some(b"set" | b"add" | b"replace" | b"append" | b"prepend" | b"cas") => false,
+        Some(b"delete" | b"incr" | b"decr" | b"touch" | b"flush_all" | b"verbosity" | b"version") => false,
+        Some(b"ms" | b"md" | b"ma" | b"mn") => false,
+        Some(b"mg") => words.skip(1).any(|flag| flag[0] == b'v'),
+        _ => true,
     }
 }
 
@@ -125,12 +144,14 @@ mod tests {
 
     #[test]
     fn only_known_reads_may_be_repeated() {
-        for read in
-            ["get a b", "gets a", "mg k v f c", "mg k", "mg k v t h l k b q s O7", "stats", "stats items", "version"]
-        {
+        for read in ["get a b", "gets a", "me k", "mn", "stats", "stats items", "version"] {
             assert!(is_repeatable(&run(b"k", format!("{read}\r\n").as_bytes())), "{read}");
         }
         for other in [
+            // The first one that finds an item stale wins.
+            "mg k",
+            "mg k v f c",
+            "mg k v t h l k b q s O7",
             "mg k v T30",
             "mg k N30 v",
             "mg k v R30",
@@ -164,10 +185,23 @@ mod tests {
     fn requests_tell_their_keys() {
         let mut get = Vec::new();
         let kind = Request::get(&mut get, true, b"key");
-        assert_eq!(effect(&message(kind, &get)), Effect { is_read: true, about: About::Key(b"key") });
-        assert_eq!(effect(&run(b"key", b"md key\r\n")), Effect { is_read: false, about: About::Key(b"key") });
-        assert_eq!(effect(&run(b"", b"flush_all\r\n")), Effect { is_read: false, about: About::All });
-        assert_eq!(effect(&run(b"", b"stats\r\n")), Effect { is_read: true, about: About::All });
+        assert_eq!(effect(&message(kind, &get)), Effect { is_read: true, is_long: true, about: About::Key(b"key") });
+        assert_eq!(
+            effect(&run(b"key", b"md key\r\n")),
+            Effect { is_read: false, is_long: false, about: About::Key(b"key") }
+        );
+        assert_eq!(effect(&run(b"", b"flush_all\r\n")), Effect { is_read: false, is_long: false, about: About::All });
+        assert_eq!(effect(&run(b"", b"stats\r\n")), Effect { is_read: true, is_long: true, about: About::All });
+    }
+
+    #[test]
+    fn answers_with_values_are_long() {
+        for long in ["gat 0 a b", "gats 0 a", "mg k v", "mg k t v T9", "mx k 1 0", "get k", "nonsense"] {
+            assert!(effect(&run(b"k", format!("{long}\r\n").as_bytes())).is_long, "{long}");
+        }
+        for short in ["mg k", "mg k t s T9", "ms k 1 c", "ma k v", "md k q", "set k 0 0 1", "touch k 0", "flush_all"] {
+            assert!(!effect(&run(b"k", format!("{short}\r\n").as_bytes())).is_long, "{short}");
+        }
     }
 
     proptest! {

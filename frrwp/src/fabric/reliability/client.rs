@@ -1,13 +1,14 @@
 //! The client's side: calls, their parts and time-outs.
 
 use super::calls::{CallError, ClientCounters, Event, Failure};
-use super::down::{Down, OVERTAKEN, is_before};
-use super::limits::{ClientLimits, MILLISECOND, OPEN, SECOND, UNASKED};
+use super::down::{Down, is_before};
+use super::limits::{ClientLimits, MILLISECOND, OPEN, UNASKED};
+use super::open::Open;
 use super::order::{Call, Order, Scope};
 use super::outbox::Outbox;
-use super::parts::{Bits, parts};
+use super::parts::Bits;
 use super::server::RequestKind;
-use super::window::{Patience, Window};
+use super::window::Window;
 use super::wire::{Body, Cookie, Datagram, LISTED, List, MAX_MESSAGE, Part, Refused, flags};
 use crate::fabric::traits::Peer;
 use std::collections::VecDeque;
@@ -18,139 +19,8 @@ const HELLO_TIME: u64 = 50 * MILLISECOND;
 const TELL_TIME: u64 = MILLISECOND;
 /// PINGs that tell a floor and are not answered, after which the server's own time ends what it keeps.
 const PINGS: u32 = 8;
-/// The wait before a refused request is sent again, or more room is asked for; it doubles up to a second.
-const BUSY_TIME: u64 = 2 * MILLISECOND;
 /// The longest round trip that is believed, in µs.
 const LONGEST_TRIP: u32 = 60_000_000;
-
-/// A call under way.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Open {
-    call: Call,
-    number: u64,
-    parts: u16,
-    /// Parts that are there, or on their way.
-    sent: Bits,
-    acked: Bits,
-    granted: u16,
-    /// The server's number of its assembly.
-    assembly: Option<u32>,
-    /// All parts are there, and the reply is to come.
-    is_waiting: bool,
-    /// Whether anything was sent.
-    is_touched: bool,
-    down: Option<Down>,
-    /// When what is on its way is given up.
-    due: u64,
-    /// When a tail loss probe is due, and whether one was sent since something last came.
-    probe_due: u64,
-    is_probed: bool,
-    /// The clock of the last probe, and the part of the request that it sent again.
-    probe: Option<(u32, u16)>,
-    /// The clock when something was last sent again.
-    resent: Option<u32>,
-    /// The clock when lost parts were last sent again.
-    recovery: Option<u32>,
-    /// It is not sent before.
-    not_before: u64,
-    refusals: u32,
-    /// The floor that went with its first datagram.
-    told: u64,
-}
-
-impl Open {
-    fn new(call: Call, number: u64, fragment: usize) -> Self {
-        let parts = parts(call.message.len(), fragment);
-        Self {
-            call,
-            number,
-            parts,
-            sent: Bits::new(parts),
-            acked: Bits::new(parts),
-            granted: parts.min(UNASKED),
-            assembly: None,
-            is_waiting: false,
-            is_touched: false,
-            down: None,
-            due: u64::MAX,
-            probe_due: u64::MAX,
-            is_probed: false,
-            probe: None,
-            resent: None,
-            recovery: None,
-            not_before: 0,
-            refusals: 0,
-            told: 0,
-        }
-    }
-
-    /// Returns how many datagrams are on their way, in both directions.
-    fn flight(&self) -> u16 {
-        match &self.down {
-            Some(down) => down.flight(),
-            None => (self.sent.count() - self.acked.count()).max(u16::from(self.is_waiting)),
-        }
-    }
-
-    /// Returns whether the server has all parts that it has granted.
-    fn has_granted(&self) -> bool {
-        self.acked.count() >= self.granted
-    }
-
-    /// It is not sent before a time that doubles with each refusal.
-    fn hold_back(&mut self, now: u64) {
-        self.not_before = now + (BUSY_TIME << self.refusals.min(9)).min(SECOND);
-        self.refusals += 1;
-    }
-
-    /// All that is on its way counts as lost.
-    fn give_up_flight(&mut self) {
-        self.sent = self.acked.clone();
-        self.is_waiting = false;
-        (self.due, self.probe_due, self.probe) = (u64::MAX, u64::MAX, None);
-        if let Some(down) = &mut self.down {
-            down.give_up_flight();
-        }
-    }
-
-    /// Waits from now on for what is on its way.
-    fn expect(&mut self, now: u64, patience: Patience) {
-        let is_waiting = self.flight() > 0;
-        self.due = if is_waiting { now + patience.timeout } else { u64::MAX };
-        let probe = patience.probe.filter(|_| is_waiting && !self.is_probed);
-        self.probe_due = probe.map_or(u64::MAX, |probe| now + probe);
-    }
-
-    /// The last datagram on its way is to be sent again: the answer tells which of the others were lost.
-    fn probe_tail(&mut self, clock: u32) {
-        (self.is_probed, self.probe_due) = (true, u64::MAX);
-        if let Some(down) = &mut self.down {
-            down.give_up_flight();
-        } else if self.is_waiting {
-            self.is_waiting = false;
-        } else if let Some(last) = (0..self.parts).rev().find(|part| self.sent.has(*part) && !self.acked.has(*part)) {
-            self.sent.remove(last);
-            self.probe = Some((clock, last));
-        }
-    }
-
-    /// Counts the parts that a HAVE shows as lost, and has them sent again. Three later ones have overtaken them, or the HAVE answers a probe
-    /// that was sent after them.
-    fn find_lost(&mut self, highest: u16, echo: u32) -> u16 {
-        let mut end = highest.saturating_sub(OVERTAKEN - 1);
-        if let Some((_, last)) = self.probe.take_if(|(clock, _)| !is_before(echo, *clock)) {
-            end = end.max(last);
-        }
-        let mut lost = 0;
-        for part in self.acked.first_missing()..end {
-            if self.sent.has(part) && !self.acked.has(part) {
-                self.sent.remove(part);
-                lost += 1;
-            }
-        }
-        lost
-    }
-}
 
 /// The standing of the client with its server.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -181,6 +51,8 @@ pub struct Client {
     /// The floor that the server is known to have, and the lowest one that lets it forget all that it keeps.
     confirmed: u64,
     owed: u64,
+    /// The lowest floor with which the server drops all late copies of mutations of unknown outcome.
+    settles: u64,
     ping: Option<u64>,
     pings: u32,
     /// Until when a PING in the place of requests waits for an answer.
@@ -227,6 +99,7 @@ impl Client {
             unanswered: 0,
             confirmed: 1,
             owed: 1,
+            settles: 1,
             ping: None,
             pings: 0,
             probe: None,
@@ -279,6 +152,29 @@ impl Client {
         self.incarnation
     }
 
+    /// Returns when the server last answered; 0 before. A datagram of another sender is no answer.
+    pub fn heard(&self) -> u64 {
+        self.heard
+    }
+
+    /// Returns whether no mutation of unknown outcome can be executed any more: the server has a floor above each of them, and drops late copies.
+    ///
+    /// A client that goes on by another path waits for this. It is asked for by a PING when nothing is open, and by later requests otherwise.
+    pub fn is_settled(&self) -> bool {
+        self.settles <= self.confirmed
+    }
+
+    /// Ends a call before its time, as if that were over. Returns whether it had not ended.
+    pub fn cancel(&mut self, now: u64, call: u64) -> bool {
+        let entry = call.checked_sub(self.first_call).and_then(|at| self.calls.get(at as usize));
+        let is_live = entry.is_some_and(|(_, is_live)| *is_live);
+        if is_live {
+            self.expire(call);
+            self.pump(now);
+        }
+        is_live
+    }
+
     /// Returns how many datagrams may be on their way.
     pub fn window(&self) -> u16 {
         self.window.size()
@@ -313,7 +209,7 @@ impl Client {
         }
         self.phase = Phase::Closed;
         while let Some(open) = self.open.first() {
-            let unknown = open.is_touched && open.call.kind == RequestKind::Mutation;
+            let unknown = open.is_touched && open.call.kind.is_mutation();
             self.fail(0, if unknown { Failure::Unknown } else { Failure::Closed });
         }
         for call in self.first_call..self.first_call + self.calls.len() as u64 {
@@ -401,7 +297,7 @@ impl Client {
     fn expire(&mut self, call: u64) {
         if let Some(at) = self.open.iter().position(|open| open.call.call == call) {
             let open = &self.open[at];
-            let unknown = open.is_touched && open.call.kind == RequestKind::Mutation;
+            let unknown = open.is_touched && open.call.kind.is_mutation();
             self.fail(at, if unknown { Failure::Unknown } else { Failure::TimedOut });
         } else {
             self.order.cancel(call);
@@ -456,12 +352,15 @@ impl Client {
     fn fail(&mut self, at: usize, why: Failure) {
         let open = self.close_open(at);
         self.owed = self.owed.max(open.number + 1);
+        if why == Failure::Unknown {
+            self.settles = self.owed;
+        }
         self.events.push_back(Event::Failed { call: open.call.call, why });
     }
 
     fn succeed(&mut self, at: usize, message: Vec<u8>) {
         let open = self.close_open(at);
-        if open.call.kind == RequestKind::Mutation || open.down.is_some() {
+        if open.call.kind.is_mutation() || open.down.is_some() {
             self.owed = self.owed.max(open.number + 1);
         }
         self.events.push_back(Event::Reply { call: open.call.call, message });
@@ -498,7 +397,7 @@ impl Client {
         while self.flight < self.window.size() && self.next_number < self.floor() + OPEN {
             let Some(call) = self.order.peek() else { break };
             // The server may have forgotten this client. A PING finds that out, and no mutation is in doubt for it.
-            is_unsure = call.kind == RequestKind::Mutation && now.saturating_sub(self.heard) > self.idle / 2;
+            is_unsure = call.kind.is_mutation() && now.saturating_sub(self.heard) > self.idle / 2;
             if is_unsure {
                 break;
             }
@@ -654,13 +553,14 @@ impl Client {
         let nonce = next_nonce(&mut self.seed);
         self.phase = Phase::Hello { nonce, cookie: None, due: now, tries: 0 };
         while let Some(open) = self.open.last() {
-            if open.is_touched && open.call.kind == RequestKind::Mutation {
+            if open.is_touched && open.call.kind.is_mutation() {
                 self.fail(self.open.len() - 1, Failure::Unknown);
             } else if let Some(open) = self.open.pop() {
                 self.order.put_back(open.call);
             }
         }
-        (self.flight, self.next_number, self.confirmed, self.owed) = (0, 1, 1, 1);
+        // No server knows the old id any more, so nothing of it is executed.
+        (self.flight, self.next_number, self.confirmed, self.owed, self.settles) = (0, 1, 1, 1, 1);
         (self.ping, self.pings, self.probe) = (None, 0, None);
     }
 
@@ -785,7 +685,7 @@ impl Client {
             Refused::ReplyGone if execution != open.down.as_ref().map_or(0, Down::execution) => {
                 self.counters.stale += 1;
             }
-            Refused::ReplyGone if open.call.kind == RequestKind::Mutation => self.fail(at, Failure::Unknown),
+            Refused::ReplyGone if open.call.kind.is_mutation() => self.fail(at, Failure::Unknown),
             Refused::ReplyGone => self.change(at, |open| {
                 // The read is executed again, and all of its reply comes from there.
                 open.down = None;

@@ -117,15 +117,54 @@ impl Shares {
 
     /// Takes an amount for a host, if it may have that.
     pub(super) fn take(&mut self, pool: Pool, host: u64, amount: usize) -> bool {
+        self.take_if(pool, host, amount, amount)
+    }
+
+    /// Takes room for a reply whose length is not known yet. Most of it is given back soon, so the host's share bounds only what it
+    /// has before. A client's oldest request needs no share.
+    pub(super) fn take_reference(&mut self, host: u64, most: usize, is_oldest: bool) -> bool {
+        if is_oldest {
+            let has_room = self.has_room(Pool::References, most);
+            if has_room {
+                self.add(Pool::References, host, most);
+            }
+            return has_room;
+        }
+        self.take_if(Pool::References, host, most, 0)
+    }
+
+    /// Takes an amount for a host, if there is room, and the host's use with what is `counted` is within its share.
+    fn take_if(&mut self, pool: Pool, host: u64, amount: usize, counted: usize) -> bool {
+        if amount == 0 {
+            return true;
+        }
         let (total, used) = (self.totals[pool as usize], self.used[pool as usize]);
-        let Some(left) = total.checked_sub(used).filter(|left| amount <= *left) else { return false };
         let own = self.hosts.get(&host).map_or(0, |used| used[pool as usize] as usize);
-        if used > total / 2 && own > 0 && own + amount > (left / 8).max(total / BASIC) {
+        let share = (total.saturating_sub(used) / 8).max(total / BASIC);
+        let is_above = used > total / 2 && own > 0 && own + counted > share;
+        if is_above || !self.has_room(pool, amount) {
             return false;
+        }
+        self.add(pool, host, amount);
+        true
+    }
+
+    /// Returns whether nothing but clients is taken.
+    #[cfg(test)]
+    pub(super) fn has_clients_alone(&self) -> bool {
+        self.used[1..] == [0; 3] && self.hosts.values().all(|used| used[1..] == [0; 3])
+    }
+
+    fn has_room(&self, pool: Pool, amount: usize) -> bool {
+        self.used[pool as usize] + amount <= self.totals[pool as usize]
+    }
+
+    fn add(&mut self, pool: Pool, host: u64, amount: usize) {
+        if amount == 0 {
+            return;
         }
         self.used[pool as usize] += amount;
         self.hosts.entry(host).or_default()[pool as usize] += amount as u32;
-        true
     }
 
     /// Gives back what a host took.

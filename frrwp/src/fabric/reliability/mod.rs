@@ -41,7 +41,7 @@
 //! | a read that was answered | executes it again, under a new number of execution; a client never mixes parts of two |
 //!
 //! Room for the reply of a mutation is taken before the mutation is executed. Without room the request is refused (*busy*),
-//! nothing has happened, and the client asks again under the same number.
+//! nothing has happened, and the client asks again under the same number. A mutation whose reply may be long has room for the longest.
 //!
 //! # What the sender of datagrams can do
 //!
@@ -53,13 +53,16 @@
 mod calls;
 mod client;
 mod cookie;
+mod departure;
 mod down;
 mod limits;
+mod open;
 mod order;
 mod outbox;
 mod parts;
 mod records;
 mod replies;
+mod sender;
 mod server;
 #[cfg(test)]
 mod tests;
@@ -69,6 +72,7 @@ pub mod wire;
 pub use calls::{CallError, ClientCounters, Event, Failure};
 pub use client::Client;
 pub use cookie::Secret;
+pub use departure::Departure;
 pub use limits::{ClientLimits, Format, ServerLimits};
 pub use order::Scope;
 pub use outbox::Outbox;

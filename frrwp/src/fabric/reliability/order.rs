@@ -39,7 +39,7 @@ impl KeyCalls {
     fn enter(&mut self, kind: RequestKind) {
         match kind {
             RequestKind::Read => self.reads += 1,
-            RequestKind::Mutation => self.is_changing = true,
+            RequestKind::Mutation | RequestKind::LongMutation => self.is_changing = true,
         }
     }
 }
@@ -96,7 +96,7 @@ impl Order {
                 if let Some(calls) = self.by_key.get_mut(&key) {
                     match kind {
                         RequestKind::Read => calls.reads -= 1,
-                        RequestKind::Mutation => calls.is_changing = false,
+                        RequestKind::Mutation | RequestKind::LongMutation => calls.is_changing = false,
                     }
                 }
                 self.advance(key);

@@ -1,11 +1,12 @@
 //! The server's side: records of clients, requests that come in parts, and which of them are executed.
 
 use super::cookie::Secret;
-use super::limits::{Format, KEPT_REPLY, MILLISECOND, OPEN, Permits, Pool, SECOND, ServerLimits, Shares, UNASKED};
+use super::limits::{KEPT_REPLY, MILLISECOND, OPEN, Permits, Pool, SECOND, ServerLimits, Shares, UNASKED};
 use super::outbox::Outbox;
 use super::parts::Assembly;
 use super::records::{Passed, Record, Records, bits};
 use super::replies::{Kept, Place, Replies, Reply};
+use super::sender::{Answered, Sender};
 use super::wire::{Body, Datagram, HELLO, List, Part, RESET, RETRY, Refused, flags};
 use crate::fabric::traits::Peer;
 use rustc_hash::FxHashMap;
@@ -40,6 +41,15 @@ pub enum RequestKind {
     Read,
     /// It changes something: it is executed at most once.
     Mutation,
+    /// A mutation whose reply may be longer than 1 KiB. Room for a reply of the longest is taken before it is executed.
+    LongMutation,
+}
+
+impl RequestKind {
+    /// Returns whether it may change something.
+    pub fn is_mutation(self) -> bool {
+        self != Self::Read
+    }
 }
 
 /// A request that was begun. It goes to [`Server::complete`], once.
@@ -158,60 +168,6 @@ pub struct Server<R> {
     fault: Option<ServerFault>,
 }
 
-/// The request that is answered: its client, when it was sent, and how long it was held.
-#[derive(Clone, Copy)]
-struct Answered {
-    to: Peer,
-    client: u64,
-    request: u64,
-    clock: u32,
-    held: u64,
-}
-
-impl Answered {
-    fn now(to: Peer, datagram: &Datagram<'_>) -> Self {
-        Self { to, client: datagram.client, request: datagram.request, clock: datagram.clock, held: 0 }
-    }
-}
-
-/// Sends.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Sender {
-    format: Format,
-    is_pressed: bool,
-    outbox: Outbox,
-}
-
-impl Sender {
-    fn send(&mut self, answered: Answered, body: Body<'_>, more: &[u8]) {
-        let datagram = Datagram {
-            client: answered.client,
-            request: answered.request,
-            floor: 0,
-            flags: flags::REPLY | if self.is_pressed { flags::SLOW_DOWN } else { 0 },
-            clock: u32::try_from(answered.held / 1000).unwrap_or(u32::MAX),
-            echo: answered.clock,
-            body,
-        };
-        self.outbox.push(answered.to, &datagram, more, self.format.check);
-    }
-
-    fn send_parts<H: AsRef<[u8]>, R: AsRef<[u8]>>(
-        &mut self,
-        answered: Answered,
-        execution: u32,
-        reply: &Reply<H, R>,
-        which: impl Iterator<Item = u16>,
-    ) {
-        let fragment = self.format.fragment();
-        let (parts, length) = (reply.parts(fragment), reply.len() as u32);
-        for part in which {
-            let [bytes, more] = reply.piece(part, fragment);
-            self.send(answered, Body::Part(Part { execution, part, parts, length, bytes }), more);
-        }
-    }
-}
-
 impl<R: AsRef<[u8]>> Server<R> {
     /// Returns a server's thread without clients. `classify` tells mutations by their message.
     pub fn new(
@@ -268,6 +224,12 @@ impl<R: AsRef<[u8]>> Server<R> {
     /// Returns how many replies are kept.
     pub fn kept_replies(&self) -> usize {
         self.replies.len()
+    }
+
+    /// Returns whether nothing is kept for clients but their records.
+    #[cfg(test)]
+    pub(super) fn has_taken_nothing(&self) -> bool {
+        self.shares.has_clients_alone()
     }
 
     /// Returns how many requests are not whole, or are being executed from several parts.
@@ -531,10 +493,11 @@ impl<R: AsRef<[u8]>> Server<R> {
 
     /// Begins a request. A mutation has room for its reply first.
     fn begin(&mut self, now: u64, slot: u32, datagram: &Datagram<'_>, kind: RequestKind) -> Option<Work> {
-        let peer = self.records.get(slot)?.peer;
+        let record = self.records.get(slot)?;
+        let (peer, is_oldest) = (record.peer, record.floor == datagram.request);
         let host = self.secret.host(peer);
-        let runs_many = u64::from(self.records.get(slot)?.running) >= OPEN;
-        if runs_many || kind == RequestKind::Mutation && !self.take_reply(now, host) {
+        let runs_many = u64::from(record.running) >= OPEN;
+        if runs_many || !self.take_reply(now, host, kind, is_oldest) {
             self.counters.busy += 1;
             self.send(peer, datagram, Body::Refused { execution: 0, why: Refused::Busy });
             return None;
@@ -560,10 +523,34 @@ impl<R: AsRef<[u8]>> Server<R> {
         self.executions
     }
 
+    /// Returns the bytes that are taken of each pool before a request is executed: of replies, and of references.
+    fn reservation(&self, kind: RequestKind) -> [usize; 2] {
+        match kind {
+            RequestKind::Read => [0, 0],
+            RequestKind::Mutation => [RESERVED, 0],
+            RequestKind::LongMutation => [RESERVED, super::wire::MAX_MESSAGE.min(self.limits.references / 2)],
+        }
+    }
+
     /// Takes room for the reply of a mutation, if need be of replies to clients that are silent.
-    fn take_reply(&mut self, now: u64, host: u64) -> bool {
+    ///
+    /// The oldest request of a client may have more than its host's share of references. Its floor passes the replies that it has only after
+    /// that request, so it could wait for itself.
+    fn take_reply(&mut self, now: u64, host: u64, kind: RequestKind, is_oldest: bool) -> bool {
+        let [reply, long] = self.reservation(kind);
+        if !self.make_room(now, |shares| shares.take(Pool::Replies, host, reply)) {
+            return false;
+        }
+        let has_room = self.make_room(now, |shares| shares.take_reference(host, long, is_oldest));
+        if !has_room {
+            self.shares.give(Pool::Replies, host, reply);
+        }
+        has_room
+    }
+
+    fn make_room(&mut self, now: u64, mut take: impl FnMut(&mut Shares) -> bool) -> bool {
         for _ in 0..LOOKS {
-            if self.shares.take(Pool::Replies, host, RESERVED) {
+            if take(&mut self.shares) {
                 return true;
             }
             let Some(place) = self.replies.next_mutation() else { continue };
@@ -672,9 +659,10 @@ impl<R: AsRef<[u8]>> Server<R> {
     /// Takes the reply of a request: `head`, then the bytes that `body` refers to.
     pub fn complete(&mut self, now: u64, work: Work, head: &[u8], body: Option<R>) {
         let Work { slot, client, request, kind, execution, host, clock, received } = work;
-        let is_mutation = kind == RequestKind::Mutation;
+        let is_mutation = kind.is_mutation();
         let reply = Reply { head, body };
         let taken = [head.len() + REPLY_OVERHEAD, reply.body_len()];
+        let reserved = self.reservation(kind);
         let mut record = self.records.get_mut(slot).filter(|record| record.id == client);
         if let Some(record) = &mut record {
             record.running = record.running.saturating_sub(1);
@@ -683,9 +671,8 @@ impl<R: AsRef<[u8]>> Server<R> {
             record.filter(|record| !record.left).and_then(|record| record.bit(request).map(|bit| (record, bit)));
         let Some((record, bit)) = current else {
             // The client has left, or needs no answer any more.
-            if is_mutation {
-                self.shares.give(Pool::Replies, host, RESERVED);
-            }
+            self.shares.give(Pool::Replies, host, reserved[0]);
+            self.shares.give(Pool::References, host, reserved[1]);
             return;
         };
         record.executing &= !bit;
@@ -701,19 +688,8 @@ impl<R: AsRef<[u8]>> Server<R> {
         let is_short = reply.len() <= super::wire::MAX_MESSAGE;
         let parts = reply.parts(self.limits.format.fragment());
         let own = self.secret.host(peer);
-        let mut keep = is_short && (parts > 1 || is_mutation);
-        if is_mutation {
-            keep &= head.len() <= KEPT_REPLY;
-            let rest = if keep { taken[0] } else { 0 };
-            self.shares.give(Pool::Replies, host, RESERVED - rest);
-            self.shares.pass(Pool::Replies, host, own, rest);
-        } else {
-            keep = keep && self.shares.take(Pool::Replies, own, taken[0]);
-        }
-        if keep && !self.shares.take(Pool::References, own, taken[1]) {
-            self.shares.give(Pool::Replies, own, taken[0]);
-            keep = false;
-        }
+        let may_keep = is_short && if is_mutation { head.len() <= KEPT_REPLY } else { parts > 1 };
+        let keep = self.keep_room([host, own], reserved, if may_keep { taken } else { [0, 0] }) && may_keep;
         if !is_short {
             self.sender.send(answered, Body::Refused { execution: 0, why: Refused::TooLarge }, &[]);
         } else if !is_mutation && !keep && parts > UNASKED {
@@ -737,6 +713,24 @@ impl<R: AsRef<[u8]>> Server<R> {
         if let Some(record) = self.records.get_mut(slot) {
             record.kept |= bit;
         }
+    }
+
+    /// Makes what was reserved as much as is `taken`, for the host where the client is now. Returns whether there is room; else nothing is taken.
+    fn keep_room(&mut self, [host, own]: [u64; 2], reserved: [usize; 2], taken: [usize; 2]) -> bool {
+        let pools = [Pool::Replies, Pool::References];
+        for (at, pool) in pools.into_iter().enumerate() {
+            let kept = reserved[at].min(taken[at]);
+            self.shares.give(pool, host, reserved[at] - kept);
+            self.shares.pass(pool, host, own, kept);
+        }
+        let more = [0, 1].map(|at| taken[at].saturating_sub(reserved[at]));
+        let has_replies = self.shares.take(Pool::Replies, own, more[0]);
+        let has_room = has_replies && self.shares.take(Pool::References, own, more[1]);
+        if !has_room {
+            self.shares.give(Pool::Replies, own, taken[0] - if has_replies { 0 } else { more[0] });
+            self.shares.give(Pool::References, own, taken[1] - more[1]);
+        }
+        has_room
     }
 
     /// Drops what time ends. [`receive`](Self::receive) does so, too; call this where nothing comes for a second.

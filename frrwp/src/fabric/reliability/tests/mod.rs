@@ -22,7 +22,7 @@ fn server_peer() -> Peer {
 
 /// A request of the tests: `kind`, an operation's number, the bytes that its reply is to have, then filling.
 fn request(kind: RequestKind, operation: u32, reply: u32, length: usize) -> Vec<u8> {
-    let mut message = vec![u8::from(kind == RequestKind::Mutation)];
+    let mut message = vec![kind as u8];
     message.extend(operation.to_le_bytes());
     message.extend(reply.to_le_bytes());
     message.resize(length.max(message.len()), 0x5a);
@@ -30,7 +30,8 @@ fn request(kind: RequestKind, operation: u32, reply: u32, length: usize) -> Vec<
 }
 
 fn classify(message: &[u8]) -> RequestKind {
-    if message.first() == Some(&1) { RequestKind::Mutation } else { RequestKind::Read }
+    let all = [RequestKind::Read, RequestKind::Mutation, RequestKind::LongMutation];
+    message.first().and_then(|kind| all.get(usize::from(*kind)).copied()).unwrap_or(RequestKind::Read)
 }
 
 /// Returns a request's operation, and the bytes that its reply is to have.

@@ -232,6 +232,72 @@ fn full_replies_refuse_mutations_unexecuted() {
     assert_eq!(server.counters().executed, 3);
 }
 
+/// Executes what comes, with a long reply; returns whether anything was.
+fn execute_long(server: &mut Server<Vec<u8>>, from: Peer, datagram: &[u8]) -> bool {
+    let Some(request) = server.receive(0, from, datagram) else { return false };
+    let (length, work) = (parse(request.message).1, request.work);
+    server.complete(0, work, b"", Some(vec![7; length]));
+    true
+}
+
+fn is_busy(server: &mut Server<Vec<u8>>) -> bool {
+    let refusal = only(server);
+    matches!(Datagram::decode(&refusal, true).unwrap().body, Body::Refused { why: Refused::Busy, .. })
+}
+
+#[test]
+fn long_replies_have_room_before_execution() {
+    let mut server = server(ServerLimits { references: 40_000, ..ServerLimits::default() }, 1);
+    let id = admit(&mut server, 0, peer(1, 1), 1);
+    let take = |number: u64, floor: u64| {
+        part(id, number, (number - floor) as u16, &request(RequestKind::LongMutation, 1, 15_000, 9))
+    };
+    for number in [1, 2] {
+        assert!(execute_long(&mut server, peer(1, 1), &take(number, 1)));
+        assert_eq!(sent(&mut server).len(), 8);
+    }
+    assert!(!execute_long(&mut server, peer(1, 1), &take(3, 1)), "it is not executed");
+    assert!(is_busy(&mut server));
+    for number in [1, 2] {
+        assert!(!execute_long(&mut server, peer(1, 1), &take(number, 1)));
+        assert_eq!(sent(&mut server).len(), 8, "the kept reply comes again");
+    }
+    assert!(execute_long(&mut server, peer(1, 1), &take(3, 3)), "the others' replies have gone");
+    assert_eq!((server.counters().executed, server.counters().reply_gone, server.kept_replies()), (3, 0, 1));
+    // All of it is given back.
+    server.receive(0, peer(1, 1), &bytes(id, 9, 0, Body::Ping));
+    assert_eq!((server.kept_replies(), server.has_taken_nothing()), (0, true));
+}
+
+#[test]
+fn oldest_requests_have_more_than_a_share() {
+    let mut server = server(ServerLimits::default(), 1);
+    let id = admit(&mut server, 0, peer(1, 1), 1);
+    let take = |number: u64| part(id, number, number as u16 - 1, &request(RequestKind::LongMutation, 1, 1 << 20, 9));
+    // The first request is lost at first.
+    let executed = (2..64).take_while(|number| execute_long(&mut server, peer(1, 1), &take(*number))).count();
+    assert_eq!(executed, 9, "half of the room, and one");
+    sent(&mut server);
+    assert!(execute_long(&mut server, peer(1, 1), &take(1)), "the floor cannot rise before");
+    assert!(!execute_long(&mut server, peer(1, 1), &take(11)));
+}
+
+#[test]
+fn short_replies_are_kept_without_room_for_long_ones() {
+    let mut server = server(ServerLimits { references: 40_000, ..ServerLimits::default() }, 1);
+    let id = admit(&mut server, 0, peer(1, 1), 1);
+    let ask = |number: u64, kind, length| part(id, number, number as u16 - 1, &request(kind, 1, length, 9));
+    for number in [1, 2] {
+        assert!(execute_long(&mut server, peer(1, 1), &ask(number, RequestKind::LongMutation, 15_000)));
+    }
+    let short = ask(3, MUTATION, 8);
+    assert!(execute(&mut server, 0, peer(1, 1), &short));
+    sent(&mut server);
+    assert!(!execute(&mut server, 0, peer(1, 1), &short));
+    let again = only(&mut server);
+    assert!(matches!(Datagram::decode(&again, true).unwrap().body, Body::Part(_)));
+}
+
 #[test]
 fn memory_of_unfinished_requests_is_bounded() {
     let limits = ServerLimits { buffers: 1 << 20, ..ServerLimits::default() };
@@ -623,6 +689,48 @@ fn resets_repeat_reads_and_leave_mutations_unknown() {
         ends[1..].iter().map(|end| if let Event::Reply { call, .. } = end { *call } else { 0 }).collect();
     assert!(answered.contains(&read) && answered.contains(&behind), "{ends:?}");
     assert_eq!((pair.client.incarnation(), pair.server.counters().executed), (2, 2));
+}
+
+#[test]
+fn unknown_outcomes_settle_with_a_floor_above() {
+    let mut pair = Pair::new(Format::default());
+    pair.call(READ, 8, 9);
+    pair.run(|_| true);
+    pair.client.next_event();
+    assert!(pair.client.is_settled());
+    let call = pair.call(MUTATION, 8, 9);
+    let late = take(pair.client.outbox());
+    assert!(pair.client.cancel(pair.now, call) && !pair.client.cancel(pair.now, call));
+    assert_eq!(pair.client.next_event(), Some(Event::Failed { call, why: Failure::Unknown }));
+    assert!(!pair.client.is_settled(), "the server may execute it still");
+    pair.time_out();
+    pair.run(|datagram| datagram.body != Body::Pong);
+    assert!(!pair.client.is_settled(), "nothing is known of the server's floor");
+    pair.time_out();
+    pair.run(|_| true);
+    assert!(pair.client.is_settled());
+    let executed = pair.server.counters().executed;
+    for (_, bytes) in late {
+        assert!(pair.server.receive(pair.now, pair.from, &bytes).is_none());
+    }
+    assert_eq!(pair.server.counters().executed, executed, "late copies are dropped");
+}
+
+#[test]
+fn later_answers_settle_unknown_outcomes() {
+    let mut pair = Pair::new(Format::default());
+    pair.call(READ, 8, 9);
+    pair.run(|_| true);
+    pair.client.next_event();
+    let [lost, open] = [(); 2].map(|()| pair.call(MUTATION, 8, 9));
+    take(pair.client.outbox());
+    pair.client.cancel(pair.now, lost);
+    take(pair.client.outbox());
+    pair.time_out();
+    pair.run(|_| true);
+    assert!(matches!(pair.client.next_event(), Some(Event::Failed { call, .. }) if call == lost));
+    assert!(matches!(pair.client.next_event(), Some(Event::Reply { call, .. }) if call == open));
+    assert!(pair.client.is_settled(), "its answer shows that the floor has risen");
 }
 
 #[test]

@@ -143,9 +143,9 @@ impl Run {
             let kind = if self.random.random_bool(self.plan.mutations) { MUTATION } else { READ };
             let is_long = |random: &mut StdRng| random.random_bool(self.plan.long);
             let length = if is_long(&mut self.random) { self.random.random_range(9..40_000) } else { 9 };
-            let long = is_long(&mut self.random) && kind == READ;
-            let reply = if long { self.random.random_range(8..40_000) } else { 8 };
+            let reply = if is_long(&mut self.random) { self.random.random_range(8..40_000) } else { 8 };
             let reply = self.plan.reply.unwrap_or(reply);
+            let kind = if kind == MUTATION && reply > 1024 { RequestKind::LongMutation } else { kind };
             let operation = self.asked;
             let key = self.random.random_range(0..KEYS);
             let global = at as u32 * KEYS + key;
@@ -187,7 +187,7 @@ impl Run {
                     *self.counts.entry("answered").or_default() += 1;
                     // This is the only call on its key, or all on it are reads.
                     let range = key.answered..=key.answered + key.unknown;
-                    if asked.kind == MUTATION {
+                    if asked.kind.is_mutation() {
                         key.answered += 1;
                     }
                     let parsed = parse_reply(&message);
@@ -201,7 +201,7 @@ impl Run {
                     *self.counts.entry(if why == Failure::Unknown { "unknown" } else { "timed out" }).or_default() += 1;
                     if why == Failure::Unknown {
                         key.unknown += 1;
-                    } else if asked.kind == MUTATION && executed > 0 {
+                    } else if asked.kind.is_mutation() && executed > 0 {
                         self.find(format!("operation {}: it was executed, and reported as not", asked.operation));
                     }
                 }
@@ -222,7 +222,7 @@ impl Run {
             let Some(request) = self.server.receive(now, from, bytes) else { continue };
             let (operation, length) = parse(request.message);
             let work = request.work;
-            let is_mutation = super::classify(request.message) == MUTATION;
+            let is_mutation = super::classify(request.message).is_mutation();
             let slow = self.random.random_bool(self.plan.slow);
             let time = if slow { self.random.random_range(0..20 * MILLISECOND) } else { 0 };
             self.executions += 1;
@@ -238,7 +238,11 @@ impl Run {
         }
         while let Some(entry) = self.works.first_entry().filter(|entry| entry.key().0 <= now) {
             let (work, execution, value, length) = entry.remove();
-            self.server.complete(now, work, &reply(execution, value, length), None);
+            let reply = reply(execution, value, length);
+            match length > 1024 {
+                true => self.server.complete(now, work, b"", Some(reply)),
+                false => self.server.complete(now, work, &reply, None),
+            }
         }
         for (to, bytes) in self.server.outbox().iter() {
             self.port.send(to, bytes).expect("a simulated port");
