@@ -7,6 +7,7 @@
 use super::end::End;
 use frrwp::engine::{Event, OpenError};
 use frrwp::fabric::datagram::{UdpAddress, UdpPort};
+use frrwp::fabric::reliability::wire::{Body, Cookie, Datagram};
 use frrwp::fabric::reliability::{self as reliable, CallError, ClientLimits, Failure, RequestKind, Scope};
 use frrwp::fabric::{DatagramPort, Peer};
 use frrwp::handshake::{Refusal as NoTransfer, SendError, Tag};
@@ -17,7 +18,8 @@ use rdmakv_proto::messages::{self, Assembly, Refusal, RemoteSegment, Reply};
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
-use std::time::Duration;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 /// The most bytes of a request: more than any datagrams carry, so that the others are refused and not cut off.
 const MOST: usize = 2 << 20;
@@ -25,6 +27,13 @@ const MOST: usize = 2 << 20;
 /// Silence after which the server may have forgotten this client, in nanoseconds: half of the time that it takes. A request that is sent then
 /// could have an unknown outcome, so a new client is made first.
 const SILENCE: u64 = 300_000_000_000;
+
+/// The wait before a host's addresses are asked again; it doubles. And that for an answer of each.
+const ASK_AGAIN: Duration = Duration::from_millis(50);
+const LOOK: u64 = 1_000_000;
+
+/// The id of a greeting, and of a login.
+const GREETING: u32 = 0;
 
 /// The shortest time-out of a datagram over a device, in nanoseconds.
 #[cfg(any(feature = "verbs", feature = "verbs-linked"))]
@@ -41,12 +50,10 @@ pub(crate) struct Datagrams {
     /// Replies that were not taken.
     heard: VecDeque<Vec<u8>>,
     events: VecDeque<Event>,
-    /// The ids of requests of unknown outcome.
+    /// The ids of requests of unknown outcome, and of those out of time.
     unknown: Vec<u32>,
     /// The last token that a reply had.
     token: Option<u64>,
-    /// When something was last heard, by the clock of the port; 0 before.
-    heard_at: u64,
     /// Silence after which no request is taken.
     silence: u64,
     /// Whether a message found no room.
@@ -61,9 +68,11 @@ impl Datagrams {
         let address: UdpAddress = to.parse().map_err(|error: frrwp::fabric::datagram::UdpError| error.to_string())?;
         let limits = limits(call_time);
         let servers = address.resolve(within).map_err(|error| error.to_string())?;
-        let server = servers.first().ok_or_else(|| format!("{to}: the host has no address"))?;
-        let port = UdpPort::connect(*server, limits.format.datagram).map_err(|error| error.to_string())?;
-        Self::of(limits, Box::new(port), Peer::from(*server))
+        let server = *servers.first().ok_or_else(|| format!("{to}: the host has no address"))?;
+        let answering = if servers.len() > 1 { first_to_answer(&servers, limits, within)? } else { None };
+        let server = answering.unwrap_or(server);
+        let port = UdpPort::connect(server, limits.format.datagram).map_err(|error| error.to_string())?;
+        Self::of(limits, Box::new(port), Peer::from(server))
     }
 
     /// Asks the server at this address for its queue pair, and makes one of this side's.
@@ -89,7 +98,6 @@ impl Datagrams {
             events: VecDeque::new(),
             unknown: Vec::new(),
             token: None,
-            heard_at: 0,
             silence: SILENCE,
             is_blocked: false,
             broken: None,
@@ -147,11 +155,12 @@ impl Datagrams {
                 self.hear(message);
             }
             reliable::Event::Failed { call, why } => {
-                let id = self.ids.remove(&call).unwrap_or(0);
+                // One that was cancelled has no id any more.
+                let Some(id) = self.ids.remove(&call) else { return };
                 match why {
                     Failure::TooLarge => self.refuse_call(id, Refusal::TooLarge, "datagrams do not carry the answer"),
-                    Failure::TimedOut => self.lose("the server did not answer a request in time"),
-                    Failure::Unknown => self.unknown.push(id),
+                    Failure::TimedOut if id == GREETING => self.lose("the server did not answer a greeting in time"),
+                    Failure::TimedOut | Failure::Unknown => self.unknown.push(id),
                     Failure::Closed => {}
                 }
             }
@@ -166,6 +175,42 @@ impl Datagrams {
 fn limits(call_time: Duration) -> ClientLimits {
     let call_time = u64::try_from(call_time.as_nanos()).unwrap_or(u64::MAX);
     ClientLimits { call_time, ..ClientLimits::default() }
+}
+
+/// Says HELLO to all addresses of a host, until one answers. Returns that one. A server keeps nothing of this.
+fn first_to_answer(
+    servers: &[SocketAddr],
+    limits: ClientLimits,
+    within: Duration,
+) -> Result<Option<SocketAddr>, String> {
+    // Addresses of a family that this machine does not have are left out.
+    let open = |server: &SocketAddr| Some((*server, UdpPort::connect(*server, limits.format.datagram).ok()?));
+    let mut asked: Vec<(SocketAddr, UdpPort)> = servers.iter().filter_map(open).collect();
+    let mut hello = Vec::new();
+    let (nonce, body) = (seed()?, Body::Hello(Cookie::default()));
+    Datagram { client: 0, request: nonce, floor: 0, flags: 0, clock: 0, echo: 0, body }.encode(
+        &[],
+        limits.format.check,
+        &mut hello,
+    );
+    let (end, mut wait, mut next) = (Instant::now() + within, ASK_AGAIN, Instant::now());
+    while Instant::now() < end && !asked.is_empty() {
+        if Instant::now() >= next {
+            (next, wait) = (Instant::now() + wait, wait * 2);
+            // One that cannot be reached now may be reached later.
+            asked.iter_mut().for_each(|(server, port)| drop(port.send(Peer::from(*server), &hello)));
+        }
+        for (server, port) in &mut asked {
+            port.wait(Some(port.now() + LOOK));
+            while let Some((from, bytes)) = port.poll() {
+                let answer = Datagram::decode(bytes, limits.format.check);
+                if from == Peer::from(*server) && answer.is_some_and(|answer| answer.request == nonce) {
+                    return Ok(Some(*server));
+                }
+            }
+        }
+    }
+    Ok(None)
 }
 
 /// Puts the fault in that was chosen.
@@ -200,7 +245,9 @@ fn hash(key: &[u8]) -> u64 {
 
 impl End for Datagrams {
     fn say(&mut self, bytes: &[u8]) -> Result<(), SendError> {
-        if self.heard_at > 0 && self.port.now().saturating_sub(self.heard_at) > self.silence {
+        // What others send does not show that the server is there.
+        let heard = self.client.heard();
+        if heard > 0 && self.port.now().saturating_sub(heard) > self.silence {
             return Err(SendError::Disconnected);
         }
         // Looked at before the first fragment, so that the others find room.
@@ -261,7 +308,6 @@ impl End for Datagrams {
         let now = self.port.now();
         while let Some((from, bytes)) = self.port.poll() {
             self.client.receive(now, from, bytes);
-            self.heard_at = now;
         }
         self.client.tick(now);
         self.send();
@@ -309,6 +355,18 @@ impl End for Datagrams {
 
     fn take_token(&mut self) -> Option<u64> {
         self.token.take()
+    }
+
+    fn cancel(&mut self, id: u32) -> bool {
+        let Some(call) = self.ids.iter().find(|(_, of)| **of == id).map(|(&call, _)| call) else { return false };
+        self.ids.remove(&call);
+        self.client.cancel(self.port.now(), call);
+        self.send();
+        true
+    }
+
+    fn is_settled(&self) -> bool {
+        self.client.is_settled()
     }
 
     fn broken(&self) -> Option<&str> {
@@ -412,7 +470,7 @@ mod tests {
 
     #[test]
     fn a_request_of_unknown_outcome_ends_alone() {
-        use reliable::wire::{Body, Datagram, Refused, flags};
+        use reliable::wire::{Refused, flags};
         let mut port = UdpPort::listen("127.0.0.1:0".parse().unwrap(), 1, 1400).unwrap().remove(0);
         let to = format!("udp:{}", port.local_address().unwrap());
         let mut server = Server::new(ServerLimits::default(), Secret::new([1; 16]), 1, 0, |_| RequestKind::Read);
@@ -456,6 +514,91 @@ mod tests {
             end.progress();
         }
         assert_eq!(messages::fragment(&reply).unwrap().0, 9);
+    }
+
+    /// Receives a HELLO, and returns the end of its request.
+    fn greet(end: &mut Datagrams, port: &mut UdpPort, server: &mut Server<Vec<u8>>) {
+        let mut reply = Vec::new();
+        end.say(&get(7)).unwrap();
+        while !end.heard(&mut reply) {
+            serve(port, server);
+            end.progress();
+        }
+        while end.next_event().is_some() {}
+    }
+
+    #[test]
+    fn a_cancelled_request_ends_alone() {
+        let mut port = UdpPort::listen("127.0.0.1:0".parse().unwrap(), 1, 1400).unwrap().remove(0);
+        let to = format!("udp:{}", port.local_address().unwrap());
+        let mut server = Server::new(ServerLimits::default(), Secret::new([1; 16]), 1, 0, |_| RequestKind::Mutation);
+        let mut end = Datagrams::open(&to, Duration::from_secs(9), Duration::from_secs(60)).unwrap();
+        greet(&mut end, &mut port, &mut server);
+        let (mut delete, mut bytes) = (Vec::new(), Vec::new());
+        let kind = Request::run(&mut bytes, false, b"k", &[b"md k\r\n"]);
+        messages::start(&mut delete, 8, kind, false);
+        delete.extend(bytes);
+        end.say(&delete).unwrap();
+        assert!(end.cancel(8) && !end.cancel(8));
+        assert!(!end.is_settled(), "the server may carry it out still");
+        end.say(&get(9)).unwrap();
+        let mut reply = Vec::new();
+        while !end.heard(&mut reply) {
+            serve(&mut port, &mut server);
+            end.progress();
+        }
+        assert_eq!(messages::fragment(&reply).unwrap().0, 9);
+        assert_eq!((end.take_unknown(), end.broken()), (None, None), "its end was told by the caller");
+    }
+
+    #[test]
+    fn others_datagrams_are_no_sign_of_the_server() {
+        let mut port = UdpPort::listen("127.0.0.1:0".parse().unwrap(), 1, 1400).unwrap().remove(0);
+        let to = format!("udp:{}", port.local_address().unwrap());
+        let mut server = Server::new(ServerLimits::default(), Secret::new([1; 16]), 1, 0, |_| RequestKind::Read);
+        let mut end = Datagrams::open(&to, Duration::from_secs(9), Duration::from_secs(60)).unwrap();
+        greet(&mut end, &mut port, &mut server);
+        let heard = end.client.heard();
+        // From the server's own address, and not for this client.
+        let body = Body::Reset { incarnation: 9 };
+        let mut noise = Vec::new();
+        Datagram { client: 5, request: 1, floor: 0, flags: 2, clock: 0, echo: 0, body }.encode(&[], true, &mut noise);
+        let own = end.client.counters().stale;
+        end.say(&get(8)).unwrap();
+        end.wait(Duration::ZERO);
+        port.wait(Some(port.now() + 1_000_000_000));
+        let (client, _) = port.poll().expect("the request");
+        port.send(client, &noise).unwrap();
+        port.wait(Some(port.now()));
+        while end.client.counters().stale == own {
+            end.progress();
+        }
+        assert_eq!(end.client.heard(), heard);
+    }
+
+    #[test]
+    fn an_address_that_answers_is_taken() {
+        let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let mut port = UdpPort::listen("127.0.0.1:0".parse().unwrap(), 1, 1400).unwrap().remove(0);
+        let servers = [silent.local_addr().unwrap(), port.local_address().unwrap()];
+        let done = std::sync::atomic::AtomicBool::new(false);
+        let answering = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut server =
+                    Server::new(ServerLimits::default(), Secret::new([1; 16]), 1, 0, |_| RequestKind::Read);
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    serve(&mut port, &mut server);
+                }
+                assert_eq!(server.clients(), 0, "it keeps nothing");
+            });
+            let limits = limits(Duration::from_secs(9));
+            let answering = first_to_answer(&servers, limits, Duration::from_secs(9)).unwrap();
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+            answering
+        });
+        assert_eq!(answering, Some(servers[1]));
+        let limits = limits(Duration::from_secs(9));
+        assert_eq!(first_to_answer(&servers[..1], limits, Duration::from_millis(20)), Ok(None));
     }
 
     #[test]

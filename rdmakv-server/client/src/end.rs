@@ -81,6 +81,16 @@ pub(crate) trait End: Send {
         None
     }
 
+    /// Ends the request of this id, which has no answer. Returns whether the others go on; else nothing has changed.
+    fn cancel(&mut self, _: u32) -> bool {
+        false
+    }
+
+    /// Returns whether no request of unknown outcome can be carried out any more.
+    fn is_settled(&self) -> bool {
+        true
+    }
+
     /// Returns why it is of no use any more, where no event tells that.
     fn broken(&self) -> Option<&str> {
         None

@@ -20,6 +20,7 @@ use super::stream::{self, Lost, Stream};
 use super::tags::{CallTag, Tags};
 use super::value::Value;
 use super::ways::{Demand, Ways};
+use frrwp::fabric::reliability::Departure;
 use rdmakv_proto::item::HEADER;
 use rdmakv_proto::messages::Wishes;
 use std::collections::VecDeque;
@@ -305,12 +306,13 @@ impl Server {
                     link.close();
                     self.ways.replaced(at, Instant::now());
                 }
-                // Nothing new is asked there meanwhile.
-                (None, Some((_, before))) if before.is_busy() && !resends() => self.candidates.push((at, link)),
+                (None, Some((_, before))) if before.departure() != Departure::Leave && !resends() => {
+                    self.candidates.push((at, link));
+                }
                 (None, _) => {
                     if let Some((before, mut old)) = self.link.replace((at, link)) {
                         old.tell_last_reads(&mut self.tags);
-                        // Nothing is under way there, so nothing is sent on a second path.
+                        // Nothing is under way there, so nothing is sent by a second path.
                         self.queue.extend(old.close().into_iter().map(|(name, _)| name));
                         self.ways.replaced(before, Instant::now());
                     }
@@ -323,9 +325,10 @@ impl Server {
         }
     }
 
-    /// Returns whether a better fabric is there, and the one in use is to have nothing under way.
+    /// Returns whether a better fabric is there, and nothing is begun by the one in use.
     fn is_leaving(&self) -> bool {
-        self.link.is_some() && self.candidates.iter().any(|(_, link)| link.is_ready())
+        let drains = self.link.as_ref().is_some_and(|(_, link)| link.departure() != Departure::Stay);
+        drains && self.candidates.iter().any(|(_, link)| link.is_ready())
     }
 
     /// Returns the fabric behind this one of datagrams over which a server may offer a connection.
@@ -560,7 +563,7 @@ impl Server {
         }
     }
 
-    /// An operation has run out of time: its connection goes with it, because the next bytes there are unknown.
+    /// An operation has run out of time: its connection goes with it, because the next bytes there are unknown. Over datagrams it ends alone.
     pub(super) fn expire(&mut self, common: &mut Common, name: Name) {
         let Some(op) = common.ops.unanswered(name) else { return };
         let (on, attempts, is_read, after) = (op.on, op.attempts, op.operation.is_read(), common.timeout);
@@ -579,9 +582,16 @@ impl Server {
                 let late = std::io::Error::new(std::io::ErrorKind::TimedOut, why);
                 self.lose_stream(common, &Lost::System(late), Some(name));
             }
+            On::Fabric if self.cancel(common, name) => {}
             On::Fabric => self.lose_fabric(common, why, Some(name)),
             On::Queue | On::Group => {}
         }
+    }
+
+    /// Ends an operation alone, where that is possible and the server has answered another one since it began. A silent server is lost.
+    fn cancel(&mut self, common: &Common, name: Name) -> bool {
+        let Some((_, link)) = &mut self.link else { return false };
+        link.heard_at().elapsed() < common.timeout && link.cancel(name)
     }
 
     /// Sleeps until something may have happened to an operation there, or so long.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use frrwp::fabric::reliability::wire::{Body, Datagram, Part};
 use rdmakv_client::{Client, Fabric, Options, Stored};
 
-use super::common::{Server, soon};
+use super::common::{Server, ask, soon};
 use super::{client, patient};
 
 const UDP: [&str; 2] = ["--fabric", "udp:127.0.0.1:0"];
@@ -87,6 +87,64 @@ fn clients_meet_the_next_server() {
     let _second = Server::on_a_free_port(&["--fabric", &udp]);
     assert!(client.get("k").unwrap().is_none());
     assert!(client.set("k", b"2", ()).unwrap().is_stored());
+}
+
+#[test]
+fn the_next_server_takes_the_port_at_once() {
+    let mut first = server(&[]);
+    let udp = first.fabric("udp");
+    let mut client = client([&udp]);
+    assert!(client.set("k", b"1", ()).unwrap().is_stored());
+    // Its connection lets the first server go on, and a stranger's datagrams do not.
+    let mut old = first.connect();
+    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+    first.signal("-USR1");
+    soon("that the port is free", || {
+        let _ = stranger.send_to(b"noise", at(&udp));
+        ask(&mut old, b"mn\r\n", b"MN\r\n");
+        UdpSocket::bind(at(&udp)).is_ok()
+    });
+    let _second = Server::on_a_free_port(&["--fabric", &udp]);
+    ask(&mut old, b"get k\r\n", b"VALUE k 0 1\r\n1\r\nEND\r\n");
+    assert!(client.get("k").unwrap().is_none(), "it is the second server that answers");
+    assert!(client.set("k", b"2", ()).unwrap().is_stored());
+    drop(old);
+    assert!(first.process.wait().unwrap().success());
+}
+
+#[test]
+fn a_stale_item_is_won_once_though_the_reply_is_lost() {
+    let server = server(&[]);
+    let mut by_tcp = server.connect();
+    ask(&mut by_tcp, b"ms k 1\r\nv\r\nmd k I T9\r\n", b"HD\r\nHD\r\n");
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(9))).unwrap();
+    let udp = at(&server.fabric("udp"));
+    let id = admit(&socket, udp, 1).unwrap();
+    let hello = hello();
+    let ask = |request: u64, message: &[u8]| {
+        let part = Part { execution: 0, part: 0, parts: 1, length: message.len() as u32, bytes: message };
+        let mut buffer = [0; 2000];
+        socket.send_to(&encode(id, request, Body::Part(part)), udp).unwrap();
+        let (read, _) = socket.recv_from(&mut buffer).unwrap();
+        let Some(Body::Part(part)) = Datagram::decode(&buffer[..read], true).map(|datagram| datagram.body) else {
+            panic!("no answer")
+        };
+        String::from_utf8_lossy(part.bytes).into_owned()
+    };
+    ask(1, &hello);
+    let mut win = Vec::new();
+    let mut bytes = Vec::new();
+    let kind = rdmakv_proto::messages::Request::run(&mut bytes, false, b"k", &[b"mg k t v\r\n"]);
+    rdmakv_proto::messages::start(&mut win, 7, kind, false);
+    win.extend(bytes);
+    // The second answer is the first one again, as after a loss.
+    for _ in 0..2 {
+        let answer = ask(2, &win);
+        assert!(answer.contains(" X W\r\n"), "{answer}");
+    }
+    let other = ask(3, &win);
+    assert!(other.contains(" Z X\r\n"), "{other}");
 }
 
 #[test]
@@ -277,27 +335,38 @@ fn resident(server: &Server) -> u64 {
     line.trim().split(' ').next().unwrap().parse().unwrap()
 }
 
-/// Admits a client by hand, and has it set a key.
-fn come(socket: &UdpSocket, server: SocketAddr, nonce: u64) -> bool {
-    let (mut cookie, mut id, mut buffer) = (Default::default(), 0, [0; 2000]);
-    let mut ask = |bytes: &[u8]| {
-        socket.send_to(bytes, server).unwrap();
-        socket.recv_from(&mut buffer).ok().map(|(read, _)| buffer[..read].to_vec())
-    };
+/// Sends a datagram, and returns the answer.
+fn exchange(socket: &UdpSocket, server: SocketAddr, bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut buffer = [0; 2000];
+    socket.send_to(bytes, server).unwrap();
+    socket.recv_from(&mut buffer).ok().map(|(read, _)| buffer[..read].to_vec())
+}
+
+/// Admits a client by hand; returns its id.
+fn admit(socket: &UdpSocket, server: SocketAddr, nonce: u64) -> Option<u64> {
+    let mut cookie = Default::default();
     for _ in 0..20 {
-        let Some(answer) = ask(&encode(0, nonce, Body::Hello(cookie))) else { continue };
+        let Some(answer) = exchange(socket, server, &encode(0, nonce, Body::Hello(cookie))) else { continue };
         match Datagram::decode(&answer, true) {
             Some(Datagram { body: Body::Retry(new), .. }) => cookie = new,
-            Some(Datagram { body: Body::Admit { .. }, client, .. }) => {
-                id = client;
-                break;
-            }
+            Some(Datagram { body: Body::Admit { .. }, client, .. }) => return Some(client),
             _ => {}
         }
     }
+    None
+}
+
+/// Returns the greeting of a client.
+fn hello() -> Vec<u8> {
+    [[1, 0, 0, 0, 1, 0, 0, 0], [1, 0, 0, 0, 0, 0, 0, 0]].concat()
+}
+
+/// Admits a client by hand, and has it greet the server.
+fn come(socket: &UdpSocket, server: SocketAddr, nonce: u64) -> bool {
+    let Some(id) = admit(socket, server, nonce) else { return false };
+    let ask = |bytes: &[u8]| exchange(socket, server, bytes);
     // Its first request, and the word that the reply has come.
-    let mut hello = vec![1, 0, 0, 0, 1, 0, 0, 0];
-    hello.extend([1, 0, 0, 0, 0, 0, 0, 0]);
+    let hello = hello();
     let part = Part { execution: 0, part: 0, parts: 1, length: hello.len() as u32, bytes: &hello };
     let greeted = (0..20).find_map(|_| ask(&encode(id, 1, Body::Part(part))));
     let told = (0..20).find_map(|_| ask(&encode(id, 2, Body::Ping)));

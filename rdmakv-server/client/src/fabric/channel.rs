@@ -71,6 +71,11 @@ impl Channel {
         self.broken.as_deref()
     }
 
+    /// Returns whether no request of unknown outcome can be carried out any more.
+    pub(super) fn is_settled(&self) -> bool {
+        self.end.is_settled()
+    }
+
     /// Notes the server's first message.
     pub(super) fn welcomed(&mut self, welcome: Welcome) {
         self.lease = u64::from(welcome.lease_ms) * 1_000_000;

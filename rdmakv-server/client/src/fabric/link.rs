@@ -20,6 +20,7 @@ use crate::slots::Slot;
 use crate::tags::{Leased, Tags};
 use crate::value::{Bytes, Source, Value};
 use frrwp::engine::Event;
+use frrwp::fabric::reliability::Departure;
 use rdmakv_proto::clock;
 use rdmakv_proto::item::HEADER;
 use rdmakv_proto::messages::{Assembly, Kind, Refusal, Reply, Request, Tag, VERSION, Wishes};
@@ -131,6 +132,21 @@ impl Link {
         self.requests.is_busy() || self.reads.is_busy() || !self.parts.is_empty() || !self.greeted
     }
 
+    /// Returns what this client does next if it has a better path.
+    pub(crate) fn departure(&self) -> Departure {
+        Departure::next(self.is_busy(), self.channel.is_settled())
+    }
+
+    /// Ends an operation's request, which was sent and has no answer. Returns whether all others go on; else nothing has changed.
+    pub(crate) fn cancel(&mut self, name: Name) -> bool {
+        let Some(id) = self.requests.id_of(name).filter(|id| !self.channel.has_all(*id)) else { return false };
+        let is_ended = self.channel.end().cancel(id);
+        if is_ended {
+            self.requests.remove(id);
+        }
+        is_ended
+    }
+
     /// Returns how many bytes are registered here.
     pub(crate) fn registered(&self) -> u64 {
         self.channel.registered()
@@ -224,7 +240,7 @@ impl Link {
         }
     }
 
-    /// A request may have been carried out, and its answer is lost.
+    /// A request may have been carried out, and has no answer.
     fn end_unknown(&mut self, id: u32, common: &mut Common, server: &str) {
         const WHY: &str = "the server may have carried it out, and keeps no answer to it any more";
         match self.requests.remove(id).map(|asked| asked.op) {
@@ -232,7 +248,12 @@ impl Link {
                 if common.ops.unanswered(name).is_some()
                     && let Some(about) = common.ops.about(name, server)
                 {
-                    common.end(name, Err(Error::OutcomeUnknown { about, why: WHY.to_owned() }));
+                    let is_read = common.ops.get(name).is_some_and(|op| op.operation.is_read());
+                    let error = match is_read {
+                        true => Error::TimedOut { about, after: common.timeout },
+                        false => Error::OutcomeUnknown { about, why: WHY.to_owned() },
+                    };
+                    common.end(name, Err(error));
                 }
             }
             None => self.channel.give_up(|| format!("greeting or logging in: {WHY}")),

@@ -82,6 +82,11 @@ impl Requests {
         self.asked.get(&id)
     }
 
+    /// Returns the number of an operation's request.
+    pub(super) fn id_of(&self, name: Name) -> Option<u32> {
+        self.asked.iter().find(|(_, asked)| asked.op == name).map(|(&id, _)| id)
+    }
+
     /// Removes the request of that number: it was answered.
     pub(super) fn remove(&mut self, id: u32) -> Option<Asked> {
         self.asked.remove(&id)

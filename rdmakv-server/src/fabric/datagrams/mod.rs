@@ -79,8 +79,8 @@ impl DatagramState {
     }
 }
 
-/// Starts a thread for each socket. Its counts have the place `first` and those behind it. They end when the server stops, or when it
-/// finishes and no client says anything.
+/// Starts a thread for each socket. Its counts have the place `first` and those behind it. They end when the server stops or
+/// finishes. Clients go on with the server that takes the port then: it tells them that it does not know them.
 ///
 /// # Errors
 ///

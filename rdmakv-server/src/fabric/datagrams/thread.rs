@@ -25,16 +25,21 @@ use rdmakv_proto::datagrams::{append_token, effect};
 const TURN: usize = 64;
 /// The longest sleep, in nanoseconds: then the thread looks whether the server ends, and drops what time ends.
 const LOOK: u64 = 100_000_000;
-/// How long clients have to be silent before the thread ends when the server finishes, in nanoseconds.
-const SILENCE: u64 = 1_000_000_000;
+/// How long the thread takes what has come, at most, when the server finishes, in nanoseconds.
+const LAST: u64 = 100_000_000;
 /// Bytes of a reply from which on it is kept as it is, and not copied, in case it is lost.
 const LONG: usize = 1024;
 /// Memory that is kept from one message to the next.
 const KEPT: usize = 16 << 10;
 
-/// Returns whether a request may be executed twice.
+/// Returns whether a request may be executed twice, and if not, whether its answer may be long.
 fn classify(message: &[u8]) -> RequestKind {
-    if effect(message).is_read { RequestKind::Read } else { RequestKind::Mutation }
+    let effect = effect(message);
+    match (effect.is_read, effect.is_long) {
+        (true, _) => RequestKind::Read,
+        (false, false) => RequestKind::Mutation,
+        (false, true) => RequestKind::LongMutation,
+    }
 }
 
 /// Serves until the server ends.
@@ -91,8 +96,8 @@ struct Thread<'f> {
     clients: u64,
     /// Datagrams that were sent.
     sent: u64,
-    /// When something last came.
-    heard: u64,
+    /// When it was seen that the server finishes.
+    finishes: Option<u64>,
     /// The requests of busy clients since the last ranking.
     rates: Rates,
     reports: Reports,
@@ -115,7 +120,7 @@ impl<'f> Thread<'f> {
             published: ServerCounters::default(),
             clients: 0,
             sent: 0,
-            heard: 0,
+            finishes: None,
             rates: Rates::default(),
             reports: Reports::default(),
             offers: HashMap::default(),
@@ -124,7 +129,6 @@ impl<'f> Thread<'f> {
     }
 
     fn serve(&mut self, port: &mut impl DatagramPort) {
-        self.heard = port.now();
         loop {
             let mut came = 0;
             while came < TURN && self.take(port) {
@@ -133,9 +137,7 @@ impl<'f> Thread<'f> {
             self.server.set_pressed(port.is_pressed());
             self.send(port);
             let now = port.now();
-            if came > 0 {
-                self.heard = now;
-            } else {
+            if came == 0 {
                 self.server.sweep(now);
             }
             self.rank();
@@ -148,12 +150,23 @@ impl<'f> Thread<'f> {
                 ));
                 return;
             }
-            if is_stopping(shared) || !is_accepting(shared) && now > self.heard + SILENCE {
+            if is_stopping(shared) || self.has_finished(came, now) {
+                // Replies leave before the port is free for another server.
+                port.wait(Some(now));
                 return;
             }
             port.wait(Some(now + LOOK));
             self.executor.wake();
         }
+    }
+
+    /// Returns whether the server finishes, and what had come by then is answered. Its clients go on with the server that takes the port.
+    fn has_finished(&mut self, came: usize, now: u64) -> bool {
+        if is_accepting(&self.state.shared) {
+            return false;
+        }
+        let since = *self.finishes.get_or_insert(now);
+        came == 0 || now > since + LAST
     }
 
     /// Takes a datagram, and carries out the request that it makes whole. Returns whether there was one.
