@@ -37,11 +37,63 @@ pub(super) struct Hybrid {
     pub(super) timeout: Duration,
 }
 
-#[derive(Debug)]
-struct State {
+/// The offers of connections, and their tokens. Decisions alone: the caller has the clock, the lock and the random numbers.
+#[derive(Clone, Debug)]
+struct Offers {
     promotion: Promotion,
     /// The token of each offer, by client.
     tokens: HashMap<u64, u64>,
+}
+
+impl Offers {
+    fn new(slots: usize, ranked: usize, now: u64) -> Self {
+        Self { promotion: Promotion::new(slots, ranked, now), tokens: HashMap::default() }
+    }
+
+    /// Ranks the clients. `token` makes one that no client can guess.
+    fn rank(&mut self, now: u64, mut token: impl FnMut() -> u64) -> Vec<Decision> {
+        let decisions = self.promotion.rank(now);
+        for decision in &decisions {
+            match *decision {
+                Decision::Offer(client) => drop(self.tokens.insert(client, token())),
+                Decision::Withdraw(client) => drop(self.tokens.remove(&client)),
+                Decision::Demote(_) => {}
+            }
+        }
+        decisions
+    }
+
+    /// Lets a client in that connected. Returns which one it is, if it was offered the connection.
+    fn enter(&mut self, token: Option<u64>, host: Host, now: u64) -> Result<Option<u64>, NoSlot> {
+        let Some(token) = token else {
+            return if self.promotion.occupy(host) { Ok(None) } else { Err(NoSlot::Taken) };
+        };
+        let offered = self.tokens.iter().find(|(_, of)| **of == token).map(|(&client, _)| client);
+        let client = offered.filter(|client| self.promotion.claim(*client, now)).ok_or(NoSlot::Over)?;
+        self.tokens.remove(&client);
+        Ok(Some(client))
+    }
+
+    /// The connection has ended of a client that was offered it, or of one of this host that was not.
+    fn leave(&mut self, client: Option<u64>, host: Host) {
+        match client {
+            Some(client) => self.promotion.freed(client),
+            None => self.promotion.vacate(host),
+        }
+    }
+}
+
+#[cfg(test)]
+impl std::hash::Hash for Offers {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        let tokens: std::collections::BTreeMap<_, _> = self.tokens.iter().collect();
+        (&self.promotion, tokens).hash(state);
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    offers: Offers,
     /// Whether each client with a slot was told to leave.
     holders: HashMap<u64, Arc<AtomicBool>>,
 }
@@ -88,11 +140,7 @@ impl Reports {
 impl Hybrid {
     /// Returns the state with so many slots.
     pub(super) fn new(slots: usize, timeout: Duration, now: u64) -> Arc<Self> {
-        let state = State {
-            promotion: Promotion::new(slots, RANKED, now),
-            tokens: HashMap::default(),
-            holders: HashMap::new(),
-        };
+        let state = State { offers: Offers::new(slots, RANKED, now), holders: HashMap::new() };
         Arc::new(Self { state: Mutex::new(state), due: AtomicU64::new(now), offers: AtomicU64::new(0), timeout })
     }
 
@@ -110,23 +158,17 @@ impl Hybrid {
     pub(super) fn rank(&self, busy: impl Iterator<Item = (u64, (Host, u64))>, now: u64, counts: &DatagramCounts) {
         let mut state = self.state();
         for (client, (host, requests)) in busy {
-            state.promotion.record(client, host, requests, now);
+            state.offers.promotion.record(client, host, requests, now);
         }
         if !self.is_due(now) {
             return;
         }
         self.due.store(now + INTERVAL, Relaxed);
-        let decisions = state.promotion.rank(now);
+        let decisions = state.offers.rank(now, rand::random);
         for decision in &decisions {
             match *decision {
-                Decision::Offer(client) => {
-                    state.tokens.insert(client, rand::random());
-                    count(&counts.offers);
-                }
-                Decision::Withdraw(client) => {
-                    state.tokens.remove(&client);
-                    count(&counts.unused_offers);
-                }
+                Decision::Offer(_) => count(&counts.offers),
+                Decision::Withdraw(_) => count(&counts.unused_offers),
                 Decision::Demote(client) => {
                     state.holders.get(&client).inspect(|is_demoted| is_demoted.store(true, Relaxed));
                     count(&counts.demoted);
@@ -143,7 +185,7 @@ impl Hybrid {
     pub(super) fn copy_offers(&self, seen: &mut u64, offers: &mut HashMap<u64, u64>) {
         let changes = self.offers.load(Relaxed);
         if std::mem::replace(seen, changes) != changes {
-            offers.clone_from(&self.state().tokens);
+            offers.clone_from(&self.state().offers.tokens);
         }
     }
 
@@ -153,16 +195,9 @@ impl Hybrid {
     /// There is no slot for it.
     pub(super) fn enter(self: &Arc<Self>, token: Option<u64>, host: Host, now: u64) -> Result<Slot, NoSlot> {
         let mut state = self.state();
-        let Some(token) = token else {
-            let is_free = state.promotion.occupy(host);
-            return if is_free { Ok(Slot::new(self, (host, None), now)) } else { Err(NoSlot::Taken) };
+        let Some(client) = state.offers.enter(token, host, now)? else {
+            return Ok(Slot::new(self, (host, None), now));
         };
-        let client =
-            state.tokens.iter().find(|(_, of)| **of == token).map(|(client, _)| *client).ok_or(NoSlot::Over)?;
-        if !state.promotion.claim(client, now) {
-            return Err(NoSlot::Over);
-        }
-        state.tokens.remove(&client);
         let is_demoted = Arc::new(AtomicBool::new(false));
         state.holders.insert(client, is_demoted.clone());
         drop(state);
@@ -219,22 +254,21 @@ impl Slot {
         let reads = reads();
         let events = std::mem::take(&mut self.requests) + reads.saturating_sub(self.reads);
         (self.reads, self.reported_at) = (reads, now);
-        self.of.state().promotion.report(*client, events as f64 * 1e9 / since as f64);
+        self.of.state().offers.promotion.report(*client, events as f64 * 1e9 / since as f64);
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
         let mut state = self.of.state();
-        match &self.client {
-            Some((client, _)) => {
-                state.holders.remove(client);
-                state.promotion.freed(*client);
-            }
-            None => state.promotion.vacate(self.host),
-        }
+        let client = self.client.as_ref().map(|(client, _)| *client);
+        client.inspect(|client| drop(state.holders.remove(client)));
+        state.offers.leave(client, self.host);
     }
 }
+
+#[cfg(test)]
+mod model;
 
 #[cfg(test)]
 mod tests {

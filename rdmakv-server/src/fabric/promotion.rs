@@ -294,6 +294,16 @@ impl Promotion {
 }
 
 #[cfg(test)]
+impl std::hash::Hash for Promotion {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        let clients: std::collections::BTreeMap<_, _> = self.clients.iter().collect();
+        let occupied: std::collections::BTreeMap<_, _> = self.occupied.iter().collect();
+        // Scores have no hash of their own.
+        (format!("{clients:?}"), occupied, self.ranked_at).hash(state);
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -188,7 +188,6 @@ impl Shares {
     }
 }
 
-#[cfg(test)]
 impl std::hash::Hash for Shares {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         (self.used, self.hosts.iter().collect::<std::collections::BTreeMap<_, _>>()).hash(state);

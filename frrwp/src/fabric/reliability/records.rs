@@ -213,7 +213,6 @@ impl Records {
     }
 }
 
-#[cfg(test)]
 impl std::hash::Hash for Records {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         self.blocks.iter().flatten().flatten().for_each(|record| record.hash(state));

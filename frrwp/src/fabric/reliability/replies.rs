@@ -147,7 +147,6 @@ impl<R> Replies<R> {
     }
 }
 
-#[cfg(test)]
 impl<R: std::hash::Hash> std::hash::Hash for Replies<R> {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         let mut kept: Vec<_> = self.kept.iter().collect();

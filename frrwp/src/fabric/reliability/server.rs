@@ -774,7 +774,7 @@ impl<R: AsRef<[u8]>> Server<R> {
     }
 }
 
-#[cfg(test)]
+/// Of all that decides what happens next. Counts do not.
 impl<R: std::hash::Hash> std::hash::Hash for Server<R> {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         let mut incoming: Vec<_> = self.incoming.iter().collect();
