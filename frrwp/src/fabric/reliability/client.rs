@@ -43,6 +43,8 @@ pub struct Client {
     /// By number.
     open: Vec<Open>,
     flight: u16,
+    /// The request that sent something last.
+    sent_last: u64,
     next_number: u64,
     /// The call of the first entry, and for each its time and whether it has not ended.
     first_call: u64,
@@ -93,6 +95,7 @@ impl Client {
             order: Order::default(),
             open: Vec::new(),
             flight: 0,
+            sent_last: 0,
             next_number: 1,
             first_call: 1,
             calls: VecDeque::new(),
@@ -387,11 +390,16 @@ impl Client {
             return;
         }
         self.probe = None;
+        // One that is lost again and again keeps a window of one from no other: it goes behind them each second time.
+        let lost = self.open.iter().find(|open| open.number == self.sent_last && open.flight() == 0);
+        let lost = lost.map(|open| open.number);
         for at in 0..self.open.len() {
             if self.flight >= self.window.size() {
                 break;
             }
-            self.send_open(now, id, at);
+            if Some(self.open[at].number) != lost {
+                self.send_open(now, id, at);
+            }
         }
         let mut is_unsure = false;
         while self.flight < self.window.size() && self.next_number < self.floor() + OPEN {
@@ -405,6 +413,11 @@ impl Client {
             self.open.push(Open::new(call, self.next_number, self.limits.format.fragment()));
             self.next_number += 1;
             self.send_open(now, id, self.open.len() - 1);
+        }
+        if let Some(at) = self.open.iter().position(|open| Some(open.number) == lost)
+            && self.flight < self.window.size()
+        {
+            self.send_open(now, id, at);
         }
         let has_news = self.open.is_empty() && self.confirmed < self.owed && self.pings < PINGS;
         if is_unsure && self.ping.is_none() {
@@ -479,6 +492,7 @@ impl Client {
         };
         if sent > 0 {
             self.counters.sent += sent as u64;
+            self.sent_last = open.number;
             if !open.is_touched {
                 (open.is_touched, open.told) = (true, floor);
             }
@@ -561,6 +575,7 @@ impl Client {
         }
         // No server knows the old id any more, so nothing of it is executed.
         (self.flight, self.next_number, self.confirmed, self.owed, self.settles) = (0, 1, 1, 1, 1);
+        self.sent_last = 0;
         (self.ping, self.pings, self.probe) = (None, 0, None);
     }
 

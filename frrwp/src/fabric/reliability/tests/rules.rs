@@ -734,6 +734,31 @@ fn later_answers_settle_unknown_outcomes() {
 }
 
 #[test]
+fn a_request_that_is_always_lost_holds_up_no_other() {
+    let mut pair = Pair::new(Format::default());
+    pair.call(READ, 8, 9);
+    pair.run(|_| true);
+    pair.client.next_event();
+    let is_lost = |datagram: &Datagram<'_>| matches!(datagram.body, Body::Part(part) if part.bytes.len() == 500);
+    let lost = pair.call(MUTATION, 8, 500);
+    let mut answered = 0;
+    while pair.client.unanswered() > 0 {
+        pair.client.call(pair.now, READ, Scope::Key(2), request(READ, 1, 8, 9)).unwrap();
+        pair.run(|datagram| !is_lost(datagram));
+        while let Some(event) = pair.client.next_event() {
+            match event {
+                Event::Reply { .. } => answered += 1,
+                Event::Failed { call, why } => assert_eq!((call, why), (lost, Failure::Unknown)),
+            }
+        }
+        if pair.client.unanswered() > 0 {
+            pair.time_out();
+        }
+    }
+    assert!(answered > 5, "{answered}");
+}
+
+#[test]
 fn silent_clients_ping_before_a_mutation() {
     let mut pair = Pair::new(Format::default());
     pair.call(READ, 8, 9);
