@@ -53,7 +53,8 @@ enum Command {
     ///
     /// Of GETs in the kernel, with the feature bpf: programs that look once only, and a flush that they learn of late.
     ///
-    /// Of datagrams: mutations that are executed again, because the server forgets that it executed them or the client moves too early.
+    /// Of datagrams: mutations that are executed again, because the server forgets that it executed them or executes them, or the client moves
+    /// too early. Replies whose parts are of several executions.
     ///
     /// Runs without any fault are between them. To be called in the repository: it runs cargo.
     Faults(Faults),

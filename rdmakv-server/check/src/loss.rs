@@ -1,7 +1,7 @@
 //! Loses datagrams between clients and the server: a relay on this machine.
 //!
 //! Each client that sends has a socket to the server of its own, and a thread for the way back. Of the
-//! datagrams some are lost, some come twice, and some come late, behind up to four others.
+//! datagrams some are lost, some come twice, and some come late, behind up to four others of their client. The second of two may be late, too.
 
 use std::collections::HashMap;
 use std::io;
@@ -37,21 +37,23 @@ impl Relay {
         let relay = Self { address: front.local_addr()?, ends: ends.clone(), lost: lost.clone() };
         front.set_read_timeout(Some(LOOK))?;
         std::thread::Builder::new().name("loss".to_owned()).spawn(move || {
-            let mut ways: HashMap<SocketAddr, Arc<UdpSocket>> = HashMap::new();
-            let (mut bytes, mut fate) = (vec![0; DATAGRAM], Fate::new(share, lost.clone()));
+            let mut ways: HashMap<SocketAddr, (Arc<UdpSocket>, Fate)> = HashMap::new();
+            let mut bytes = vec![0; DATAGRAM];
             while !ends.load(Relaxed) {
                 let Ok((read, client)) = front.recv_from(&mut bytes) else { continue };
                 // A way that has ended by silence is made again.
-                ways.retain(|_, way| Arc::strong_count(way) > 1);
-                let way = match ways.get(&client) {
-                    Some(way) => way.clone(),
-                    None if ways.len() >= CLIENTS => continue,
-                    None => match way_back(&front, client, server, (share, &ends, &lost)) {
-                        Ok(way) => ways.entry(client).or_insert(way).clone(),
-                        Err(_) => continue,
-                    },
-                };
-                fate.pass(&bytes[..read], |bytes| drop(way.send(bytes)));
+                ways.retain(|_, (way, _)| Arc::strong_count(way) > 1);
+                if !ways.contains_key(&client) {
+                    let way = match way_back(&front, client, server, (share, &ends, &lost)) {
+                        Ok(way) if ways.len() < CLIENTS => way,
+                        _ => continue,
+                    };
+                    ways.insert(client, (way, Fate::new(share, lost.clone())));
+                }
+                // What is late leaves by its own client's way.
+                if let Some((way, fate)) = ways.get_mut(&client) {
+                    fate.pass(&bytes[..read], |bytes| drop(way.send(bytes)));
+                }
             }
         })?;
         Ok(relay)
@@ -128,15 +130,48 @@ impl Fate {
             self.held = Some((datagram.to_vec(), random.random_range(1..=4)));
         } else {
             send(datagram);
-            if random.random_bool(self.share) {
-                send(datagram);
-            }
             if let Some((_, others)) = &mut self.held {
                 *others -= 1;
             }
             if let Some((held, _)) = self.held.take_if(|(_, others)| *others == 0) {
                 send(&held);
             }
+            if random.random_bool(self.share) {
+                match self.held.is_none() && random.random() {
+                    true => self.held = Some((datagram.to_vec(), random.random_range(1..=4))),
+                    false => send(datagram),
+                }
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    #[test]
+    fn some_are_lost_some_doubled_and_some_late() {
+        const ALL: u32 = 10_000;
+        let lost = Arc::new(AtomicU64::new(0));
+        let (mut fate, sent) = (Fate::new(0.1, lost.clone()), RefCell::new(Vec::new()));
+        for number in 0..ALL {
+            fate.pass(&number.to_le_bytes(), |bytes| {
+                sent.borrow_mut().push(u32::from_le_bytes(bytes.try_into().unwrap()))
+            });
+        }
+        let (sent, lost) = (sent.into_inner(), lost.load(Relaxed) as usize);
+        let mut seen = vec![0; ALL as usize];
+        let mut late = [0; 2];
+        let mut newest = 0;
+        for number in sent {
+            seen[number as usize] += 1;
+            late[seen[number as usize] - 1] += u32::from(number < newest);
+            newest = newest.max(number);
+        }
+        assert!((700..1300).contains(&lost) && seen.iter().filter(|count| **count == 0).count() - lost <= 1, "{lost}");
+        assert!(seen.iter().filter(|count| **count == 2).count() > 400);
+        assert!(late.iter().all(|count| *count > 100), "first and second copies: {late:?}");
     }
 }

@@ -409,6 +409,7 @@ impl<'a> Torture<'a> {
         }
         command.envs(self.plan.client_fault.as_ref().map(|fault| ("RDMAKV_FAULT", fault)));
         command.args(habits.large.then_some("--large")).args(habits.small.then_some("--small"));
+        command.args(habits.equal.then_some("--equal"));
         let transports: Vec<&str> = self.plan.transports.iter().map(|transport| transport.name()).collect();
         let process = command.arg("--transports").arg(transports.join(",")).stdin(Stdio::null()).spawn()?;
         self.next_thread += threads;

@@ -60,10 +60,15 @@ pub enum Lengths {
     Large,
     /// From a word to 1 KiB.
     Small,
+    /// 20 KiB.
+    Equal,
 }
 
 /// Words of this version's value.
 fn words(version: Value, lengths: Lengths) -> usize {
+    if lengths == Lengths::Equal {
+        return 2_560;
+    }
     let chance = mixed(version ^ 0x5eed);
     if lengths == Lengths::Large {
         return 6_400 + chance as usize % 6_400;
@@ -130,7 +135,7 @@ mod tests {
         let mut value = Vec::new();
         for line in 0..3_000 {
             let version = version(line % MOST_THREADS, line);
-            for lengths in [Lengths::Mixed, Lengths::Large, Lengths::Small] {
+            for lengths in [Lengths::Mixed, Lengths::Large, Lengths::Small, Lengths::Equal] {
                 write(version, lengths, &mut value);
                 assert!(value.len() <= 100 << 10 && read(&value, lengths) == Read::Whole(version));
             }

@@ -52,6 +52,9 @@ pub struct Habits {
     /// Values of 1 KiB at most
     #[arg(long)]
     pub small: bool,
+    /// Values of 20 KiB, all of the same length
+    #[arg(long, conflicts_with_all = ["small", "large"])]
+    pub equal: bool,
     /// How many operations there are for each flush_all; 0 is none at all
     #[arg(long, default_value_t = 100_000, value_name = "N")]
     pub flush_every: u32,
@@ -62,9 +65,10 @@ pub struct Habits {
 
 impl Habits {
     fn lengths(self) -> Lengths {
-        match (self.large, self.small) {
-            (true, _) => Lengths::Large,
-            (_, true) => Lengths::Small,
+        match (self.large, self.small, self.equal) {
+            (true, ..) => Lengths::Large,
+            (_, true, _) => Lengths::Small,
+            (.., true) => Lengths::Equal,
             _ => Lengths::Mixed,
         }
     }

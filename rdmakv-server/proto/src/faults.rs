@@ -41,7 +41,7 @@ pub enum Fault {
     FloorBack,
     /// `mixed-executions`: a client makes one reply of the parts of several executions.
     MixedExecutions,
-    /// `no-executing`: the server begins a request in datagrams again that it is executing.
+    /// `no-executing`: the server begins a request in datagrams again that it is executing, and executes all that came before it replies.
     NoExecuting,
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use frrwp::fabric::DatagramPort;
-use frrwp::fabric::reliability::{RequestKind, Secret, Server, ServerCounters};
+use frrwp::fabric::reliability::{RequestKind, Secret, Server, ServerCounters, Work};
 
 use super::DatagramState;
 use super::execute::{Executor, MAY_CONNECT};
@@ -79,6 +79,17 @@ fn with_fault(mut server: Server<Vec<u8>>) -> Server<Vec<u8>> {
     server
 }
 
+/// Returns whether replies wait until all that came is executed. So a request may come again while it counts as being executed.
+#[cfg(rdmakv_fault_injection)]
+fn executes_slowly() -> bool {
+    rdmakv_proto::faults::injected(rdmakv_proto::faults::Fault::NoExecuting)
+}
+
+#[cfg(not(rdmakv_fault_injection))]
+fn executes_slowly() -> bool {
+    false
+}
+
 #[cfg(not(rdmakv_fault_injection))]
 fn with_fault(server: Server<Vec<u8>>) -> Server<Vec<u8>> {
     server
@@ -91,6 +102,8 @@ struct Thread<'f> {
     executor: Executor<'f>,
     message: Vec<u8>,
     reply: Vec<u8>,
+    /// Requests whose replies wait, as if they took long.
+    slow: Vec<(Work, Vec<u8>)>,
     /// The counts that were published.
     published: ServerCounters,
     clients: u64,
@@ -117,6 +130,7 @@ impl<'f> Thread<'f> {
             executor: Executor::new(state, seat),
             message: Vec::new(),
             reply: Vec::new(),
+            slow: Vec::new(),
             published: ServerCounters::default(),
             clients: 0,
             sent: 0,
@@ -133,6 +147,9 @@ impl<'f> Thread<'f> {
             let mut came = 0;
             while came < TURN && self.take(port) {
                 came += 1;
+            }
+            for (work, reply) in std::mem::take(&mut self.slow) {
+                self.complete(port.now(), work, reply);
             }
             self.server.set_pressed(port.is_pressed());
             self.send(port);
@@ -189,17 +206,26 @@ impl<'f> Thread<'f> {
         if after != before {
             self.server.set_note(&work, after);
         }
-        let now = port.now();
-        if self.reply.len() > LONG {
-            self.reply.shrink_to_fit();
-            self.server.complete(now, work, b"", Some(std::mem::take(&mut self.reply)));
-        } else {
-            self.server.complete(now, work, &self.reply, None);
+        let reply = std::mem::take(&mut self.reply);
+        match executes_slowly() {
+            true => self.slow.push((work, reply)),
+            false => self.complete(port.now(), work, reply),
         }
         if self.message.capacity() > KEPT {
             self.message = Vec::new();
         }
         true
+    }
+
+    fn complete(&mut self, now: u64, work: Work, mut reply: Vec<u8>) {
+        if reply.len() > LONG {
+            reply.shrink_to_fit();
+            self.server.complete(now, work, b"", Some(reply));
+        } else {
+            self.server.complete(now, work, &reply, None);
+            // Its memory serves the next one.
+            self.reply = reply;
+        }
     }
 
     /// Reports the requests of busy clients, and learns which of them are offered a connection.
