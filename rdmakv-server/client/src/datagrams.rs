@@ -161,6 +161,7 @@ impl Datagrams {
                     Failure::TooLarge => self.refuse_call(id, Refusal::TooLarge, "datagrams do not carry the answer"),
                     Failure::TimedOut if id == GREETING => self.lose("the server did not answer a greeting in time"),
                     Failure::TimedOut | Failure::Unknown => self.unknown.push(id),
+                    Failure::Full => self.lose("the server has no room for another client: see its --datagram-clients"),
                     Failure::Closed => {}
                 }
             }

@@ -31,6 +31,8 @@ pub enum Failure {
     Unknown,
     /// The server does not take a message of this length, or send one of the reply's. A mutation with such a reply was executed.
     TooLarge,
+    /// The server has no room for another client. Nothing was sent.
+    Full,
     /// The client was closed before the call was sent, or it is a read.
     Closed,
 }

@@ -215,13 +215,18 @@ impl Client {
             let unknown = open.is_touched && open.call.kind.is_mutation();
             self.fail(0, if unknown { Failure::Unknown } else { Failure::Closed });
         }
+        self.fail_waiting(Failure::Closed);
+        (self.ping, self.probe) = (None, None);
+    }
+
+    /// Ends the calls that were not sent.
+    fn fail_waiting(&mut self, why: Failure) {
         for call in self.first_call..self.first_call + self.calls.len() as u64 {
             if self.order.cancel(call) {
                 self.ended(call);
-                self.events.push_back(Event::Failed { call, why: Failure::Closed });
+                self.events.push_back(Event::Failed { call, why });
             }
         }
-        (self.ping, self.probe) = (None, None);
     }
 
     /// Returns when [`tick`](Self::tick) has something to do.
@@ -525,6 +530,13 @@ impl Client {
                 self.window = Window::new(window, self.limits.least_timeout);
                 self.answered(now, &datagram);
             }
+            (Phase::Hello { nonce, due, .. }, Body::Refused { why: Refused::Full, .. })
+                if *nonce == datagram.request =>
+            {
+                *due = now + SECOND;
+                self.measure(now, &datagram);
+                self.fail_waiting(Failure::Full);
+            }
             (Phase::Admitted { id }, body) if *id == datagram.client => match body {
                 Body::Retry(cookie) => {
                     // This side's address has changed.
@@ -709,6 +721,7 @@ impl Client {
                 open.hold_back(now);
             }),
             Refused::TooLarge => self.fail(at, Failure::TooLarge),
+            Refused::Full => self.counters.stale += 1,
         }
     }
 }

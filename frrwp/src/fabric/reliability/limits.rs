@@ -39,7 +39,7 @@ impl Format {
 pub struct ServerLimits {
     /// The bytes of datagrams.
     pub format: Format,
-    /// Clients that are known at a time: 65,536.
+    /// Clients that are known at a time: 65,536. As many that have left are remembered for a while.
     pub clients: usize,
     /// Silence after which a client is forgotten: 10 minutes, at least one.
     pub idle: u64,
@@ -89,10 +89,14 @@ impl Default for ClientLimits {
 /// The share that a host has while there is room, as a divisor.
 const BASIC: usize = 1024;
 
+/// How many pools there are.
+const POOLS: usize = 5;
+
 /// A thing that the server keeps for clients, and that hosts share.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Pool {
     Clients,
+    Left,
     Buffers,
     Replies,
     References,
@@ -104,15 +108,15 @@ pub(super) enum Pool {
 /// cannot take all. Each host may have a 1/[`BASIC`] of the pool, and one thing in any case, as long as there is room.
 #[derive(Clone, Debug)]
 pub(super) struct Shares {
-    totals: [usize; 4],
-    used: [usize; 4],
-    hosts: FxHashMap<u64, [u32; 4]>,
+    totals: [usize; POOLS],
+    used: [usize; POOLS],
+    hosts: FxHashMap<u64, [u32; POOLS]>,
 }
 
 impl Shares {
     pub(super) fn new(limits: &ServerLimits) -> Self {
-        let totals = [limits.clients, limits.buffers, limits.replies, limits.references];
-        Self { totals: totals.map(|total| total.min(u32::MAX as usize)), used: [0; 4], hosts: FxHashMap::default() }
+        let totals = [limits.clients, limits.clients, limits.buffers, limits.replies, limits.references];
+        Self { totals: totals.map(|total| total.min(u32::MAX as usize)), used: [0; POOLS], hosts: FxHashMap::default() }
     }
 
     /// Takes an amount for a host, if it may have that.
@@ -172,7 +176,7 @@ impl Shares {
         self.used[pool as usize] -= amount;
         if let Some(used) = self.hosts.get_mut(&host) {
             used[pool as usize] -= amount as u32;
-            if *used == [0; 4] {
+            if *used == [0; POOLS] {
                 self.hosts.remove(&host);
             }
         }

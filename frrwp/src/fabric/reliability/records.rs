@@ -32,6 +32,8 @@ pub(super) struct Record {
     /// Bytes of its requests that are not whole.
     pub(super) buffered: u32,
     pub(super) left: bool,
+    /// Whether it still takes the place of a client, though it left.
+    pub(super) has_place: bool,
     /// Requests that are being executed, those included that the floor has passed.
     pub(super) running: u8,
     /// Neighbours in the list by when clients were heard.
@@ -63,6 +65,7 @@ impl Record {
             note: 0,
             buffered: 0,
             left: false,
+            has_place: true,
             running: 0,
             older: NONE,
             newer: NONE,

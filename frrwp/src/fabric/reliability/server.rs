@@ -306,8 +306,14 @@ impl<R: AsRef<[u8]>> Server<R> {
             }
             Body::Bye => {
                 self.release(slot);
+                // Another client takes its place at once.
+                let host = self.secret.host(from);
+                let is_remembered = self.shares.take(Pool::Left, host, 1);
+                if is_remembered {
+                    self.shares.give(Pool::Clients, host, 1);
+                }
                 let record = self.records.get_mut(slot)?;
-                (record.left, record.heard) = (true, now);
+                (record.left, record.has_place, record.heard) = (true, !is_remembered, now);
                 self.leaving.push_back((now + LEFT, datagram.client));
             }
             _ => {}
@@ -347,6 +353,7 @@ impl<R: AsRef<[u8]>> Server<R> {
             None => {
                 if !self.shares.take(Pool::Clients, self.secret.host(from), 1) {
                     self.counters.full += 1;
+                    self.send(from, hello, Body::Refused { execution: 0, why: Refused::Full });
                     return;
                 }
                 self.records.insert(id, from, now);
@@ -768,7 +775,8 @@ impl<R: AsRef<[u8]>> Server<R> {
     fn forget(&mut self, slot: u32) {
         self.release(slot);
         if let Some(record) = self.records.get(slot) {
-            self.shares.give(Pool::Clients, self.secret.host(record.peer), 1);
+            let pool = if record.has_place { Pool::Clients } else { Pool::Left };
+            self.shares.give(pool, self.secret.host(record.peer), 1);
         }
         self.records.remove(slot);
     }

@@ -82,6 +82,8 @@ pub enum Refused {
     ReplyGone,
     /// The message is longer than the server takes.
     TooLarge,
+    /// There is no room for another client. It answers a HELLO.
+    Full,
 }
 
 /// The part of a datagram that depends on its kind.
@@ -256,6 +258,7 @@ impl<'a> Datagram<'a> {
                     1 => Refused::Busy,
                     2 => Refused::ReplyGone,
                     3 => Refused::TooLarge,
+                    4 => Refused::Full,
                     _ => return None,
                 };
                 Body::Refused { execution, why }
@@ -318,6 +321,7 @@ impl<'a> Datagram<'a> {
                     Refused::Busy => 1,
                     Refused::ReplyGone => 2,
                     Refused::TooLarge => 3,
+                    Refused::Full => 4,
                 });
                 11
             }
@@ -383,7 +387,7 @@ mod tests {
             9 => Body::Pong,
             10 => Body::Bye,
             _ => {
-                let why = [Refused::Busy, Refused::ReplyGone, Refused::TooLarge][words[1] as usize % 3];
+                let why = [Refused::Busy, Refused::ReplyGone, Refused::TooLarge, Refused::Full][words[1] as usize % 4];
                 Body::Refused { execution: words[0] as u32, why }
             }
         }

@@ -109,7 +109,7 @@ fn bursts_of_new_clients_leave_bounded_records() {
         server.receive(now, from(number), &hello(number, Default::default()));
         let Body::Retry(cookie) = Datagram::decode(&only(&mut server), true).unwrap().body else { panic!("a RETRY") };
         server.receive(now, from(number), &hello(number, cookie));
-        admitted += sent(&mut server).len();
+        admitted += usize::from(matches!(Datagram::decode(&only(&mut server), true).unwrap().body, Body::Admit { .. }));
         assert!(server.clients() <= CLIENTS);
     }
     assert_eq!(admitted, server.clients());
@@ -146,6 +146,53 @@ fn repeated_hellos_find_the_same_record() {
     assert_eq!(server.clients(), 0);
     assert!(server.receive(24 * SECOND, peer(1, 1), &hello).is_none());
     assert_eq!((server.clients(), server.counters().bad_cookie), (0, 1), "by then its cookie is too old");
+}
+
+#[test]
+fn a_client_that_leaves_makes_room_at_once() {
+    let mut server = server(ServerLimits { clients: 2, ..ServerLimits::default() }, 1);
+    let ids = [1, 2].map(|host| admit(&mut server, 0, peer(host, 1), 1));
+    for (id, host) in ids.into_iter().zip(1..) {
+        assert!(server.receive(1, peer(host, 1), &bytes(id, 1, 0, Body::Bye)).is_none());
+    }
+    let others = [3, 4].map(|host| admit(&mut server, 2, peer(host, 1), 1));
+    assert_eq!(server.clients(), 4, "the two that left are remembered");
+    // As many as there are places; the next ones to leave keep theirs.
+    for (id, host) in others.into_iter().zip(3..) {
+        assert!(server.receive(3, peer(host, 1), &bytes(id, 1, 0, Body::Bye)).is_none());
+    }
+    let secret = super::super::Secret::new([7; 16]);
+    let hello = bytes(0, 1, 0, Body::Hello(secret.cookie(peer(5, 1), 0, 1, 3)));
+    assert!(server.receive(4, peer(5, 1), &hello).is_none());
+    let refusal = only(&mut server);
+    assert!(refusal.len() <= hello.len());
+    let refusal = Datagram::decode(&refusal, true).unwrap();
+    assert_eq!((refusal.request, refusal.body), (1, Body::Refused { execution: 0, why: Refused::Full }));
+    server.sweep(30 * SECOND);
+    assert_eq!(server.clients(), 0);
+    for host in 1..3 {
+        admit(&mut server, 30 * SECOND, peer(host, 1), 2);
+    }
+}
+
+#[test]
+fn a_client_of_a_full_server_ends_its_calls() {
+    let mut pair = Pair::new(Format::default());
+    pair.server = server(ServerLimits { clients: 1, ..ServerLimits::default() }, 1);
+    let id = admit(&mut pair.server, 0, peer(9, 9), 1);
+    let calls = [READ, MUTATION].map(|kind| pair.call(kind, 8, 9));
+    for call in calls {
+        assert_eq!(pair.end(), Event::Failed { call, why: Failure::Full });
+    }
+    assert_eq!((pair.client.unanswered(), pair.client.timer()), (0, None));
+    // A forged refusal does not have the nonce.
+    let call = pair.call(READ, 8, 9);
+    let forged = bytes(0, 1, 0, Body::Refused { execution: 0, why: Refused::Full });
+    pair.client.receive(pair.now, server_peer(), &forged);
+    assert_eq!(pair.client.next_event(), None);
+    // It is served as soon as another one leaves.
+    assert!(pair.server.receive(pair.now, peer(9, 9), &bytes(id, 1, 0, Body::Bye)).is_none());
+    assert!(matches!(pair.end(), Event::Reply { call: ended, .. } if ended == call));
 }
 
 #[test]
