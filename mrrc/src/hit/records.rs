@@ -237,15 +237,15 @@ impl<T> std::ops::Index<RegionId> for Records<T> {
 #[cfg(not(any(loom, shuttle)))]
 mod table {
     use super::Record;
-    use std::alloc::{Layout, alloc_zeroed, dealloc};
+    use std::alloc::Layout;
     use std::ops::Deref;
     use std::ptr::NonNull;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     /// A slice of records that were never used.
     ///
-    /// The standard allocator has untouched memory for alignments up to 16 bytes only, and fills the rest with zeroes
-    /// itself: so the table is asked for with that, and begins where its alignment is.
+    /// It is a mapping of its own. Allocators fill memory that was freed before with zeroes themselves, so a table in their
+    /// memory would take all of it, used or not.
     pub(crate) struct Table<T> {
         records: NonNull<Record<T>>,
         len: usize,
@@ -268,8 +268,11 @@ mod table {
         pub(crate) fn new(len: usize) -> Option<Self> {
             static NEXT: AtomicUsize = AtomicUsize::new(0);
             const { assert!(align_of::<Record<T>>() <= PAGE) };
-            // SAFETY: the layout has a size: that of a page at least.
-            let memory = NonNull::new(unsafe { alloc_zeroed(Self::layout(len)?) })?;
+            let bytes = Self::bytes(len)?;
+            let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            // SAFETY: a fresh anonymous mapping touches nothing that exists.
+            let mapped = unsafe { libc::mmap(std::ptr::null_mut(), bytes, rights, flags, -1, 0) };
+            let memory = NonNull::new(mapped.cast::<u8>()).filter(|_| mapped != libc::MAP_FAILED)?;
             let start = NEXT.fetch_add(STEP, Ordering::Relaxed) % PAGE;
             // SAFETY: it is at most a page, by which, and by the alignment, the memory is longer than the records.
             let start = unsafe { memory.add(start) };
@@ -279,9 +282,9 @@ mod table {
             Some(Self { records, len, memory })
         }
 
-        fn layout(len: usize) -> Option<Layout> {
+        fn bytes(len: usize) -> Option<usize> {
             let records = Layout::array::<Record<T>>(len).ok()?;
-            Layout::from_size_align(records.size().checked_add(records.align() + PAGE)?, 16).ok()
+            records.size().checked_add(records.align() + PAGE)
         }
     }
 
@@ -298,9 +301,9 @@ mod table {
 
     impl<T> Drop for Table<T> {
         fn drop(&mut self) {
-            let Some(layout) = Self::layout(self.len) else { unreachable!("`new` had it of the same length") };
-            // SAFETY: `new` had the memory with this layout. Records have nothing to drop.
-            unsafe { dealloc(self.memory.as_ptr(), layout) }
+            let Some(bytes) = Self::bytes(self.len) else { unreachable!("`new` had it of the same length") };
+            // SAFETY: `new` mapped so many bytes there, and no reference to them is left. Records have nothing to drop.
+            unsafe { libc::munmap(self.memory.as_ptr().cast(), bytes) };
         }
     }
 }
@@ -357,6 +360,17 @@ mod tests {
         records[id(500_000)].fill(PageRange::new(7, 3).unwrap(), Access::LOCAL, 5);
         assert!(is_there(&records[id(500_000)]));
         assert!(!is_there(&records[id(250_000)]) && !is_there(&records[id(999_999)]));
+    }
+
+    #[test]
+    fn tables_made_after_others_take_no_memory() {
+        // An allocator keeps memory of this size when it is freed, and would fill it with zeroes.
+        for round in 0..8 {
+            let records = Records::<u64>::new(500_000).unwrap();
+            records[RegionId::of_index(0)].fill(PageRange::new(7, 3).unwrap(), Access::LOCAL, 5);
+            let is_there = |index| is_there(&records[RegionId::of_index(index)]);
+            assert!(!is_there(250_000) && !is_there(499_999), "round {round}");
+        }
     }
 
     #[test]
