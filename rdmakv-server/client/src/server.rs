@@ -19,13 +19,15 @@ use super::slots::Slot;
 use super::stream::{self, Lost, Stream};
 use super::tags::{CallTag, Tags};
 use super::value::Value;
-use super::ways::{Demand, Ways};
+use super::ways::{DATAGRAMS_GAP, Demand, GAP, Ways};
 use frrwp::fabric::reliability::Departure;
 use rdmakv_proto::item::HEADER;
 use rdmakv_proto::messages::Wishes;
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -33,6 +35,8 @@ use std::time::{Duration, Instant};
 const ATTEMPTS: u8 = 4;
 /// The longest sleep while several things are waited for.
 const MOMENT: Duration = Duration::from_millis(1);
+/// No fabric is in use.
+const NOTHING: usize = usize::MAX;
 
 /// A server.
 pub(super) struct Server {
@@ -46,6 +50,8 @@ pub(super) struct Server {
     /// The fabric that is in use, and its place among the ways.
     link: Option<(usize, Link)>,
     stream: Option<(usize, Stream)>,
+    /// The place of that fabric, or [`NOTHING`], for threads that connect.
+    standing: Arc<AtomicUsize>,
     /// The server's token for the connection that it offers.
     token: Option<u64>,
     /// The results of threads that connect: at most one for each transport.
@@ -78,9 +84,17 @@ struct Arrival {
     outcome: Result<Connection, String>,
 }
 
+/// Returns how long each way may be silent before the next one is tried.
+fn gaps(fabrics: &[Fabric], sockets: &[Socket]) -> Vec<Duration> {
+    let fabrics = fabrics.iter().map(|fabric| if fabric.is_datagrams() { DATAGRAMS_GAP } else { GAP });
+    fabrics.chain(sockets.iter().map(|_| GAP)).collect()
+}
+
 enum Connection {
     Fabric(Box<dyn End>),
     Socket(Stream),
+    /// One that a better fabric in use made needless. It is closed.
+    Needless,
 }
 
 impl Server {
@@ -89,12 +103,13 @@ impl Server {
         let (tell, told) = channel();
         Self {
             text: address.to_string(),
-            ways: Ways::new(fabrics.len(), sockets.len(), options.patience(), Instant::now()),
+            ways: Ways::new(&gaps(&fabrics, &sockets), fabrics.len(), options.patience(), Instant::now()),
             fabrics,
             sockets,
             candidates: Vec::new(),
             link: None,
             stream: None,
+            standing: Arc::new(AtomicUsize::new(NOTHING)),
             token: None,
             tell,
             told,
@@ -207,7 +222,9 @@ impl Server {
         self.sent.clear();
         self.silent_since = None;
         self.token = None;
-        self.ways = Ways::new(self.fabrics.len(), self.sockets.len(), common.patience, Instant::now());
+        self.standing = Arc::new(AtomicUsize::new(NOTHING));
+        let gaps = gaps(&self.fabrics, &self.sockets);
+        self.ways = Ways::new(&gaps, self.fabrics.len(), common.patience, Instant::now());
     }
 
     /// Returns the demand of the waiting operations.
@@ -238,10 +255,16 @@ impl Server {
                     Box::new(move || stream::connect(&to, login.as_deref(), within).map(Connection::Socket))
                 }
             };
-            let tell = self.tell.clone();
+            let (tell, standing) = (self.tell.clone(), self.standing.clone());
+            let is_fabric = at < self.fabrics.len();
+            let is_offered = self.ways.offered() == Some(at);
             let work = move || {
                 let outcome = std::panic::catch_unwind(AssertUnwindSafe(attempt));
-                let outcome = outcome.unwrap_or_else(|_| Err("the attempt broke off".to_owned()));
+                let mut outcome = outcome.unwrap_or_else(|_| Err("the attempt broke off".to_owned()));
+                // An idle client does not look for what arrives, and the server would keep the connection.
+                if outcome.is_ok() && is_fabric && !is_offered && standing.load(Relaxed) < at {
+                    outcome = Ok(Connection::Needless);
+                }
                 // The receiver may be gone.
                 let _ = tell.send(Arrival { at, outcome });
             };
@@ -270,6 +293,7 @@ impl Server {
                     let link = Link::new(end, counts, common.login.clone(), wishes);
                     self.candidates.push((at, link));
                 }
+                Ok(Connection::Needless) => self.ways.replaced(at, Instant::now()),
                 // One socket is as good as another while it has something under way.
                 Ok(Connection::Socket(stream)) => match &self.stream {
                     Some((other, before)) if *other < at || before.is_busy() => {
@@ -301,11 +325,11 @@ impl Server {
                     link.close();
                     self.failed(common, at, why);
                 }
-                (None, _) if !link.is_ready() => self.candidates.push((at, link)),
                 (None, Some((other, _))) if self.ways.is_better(*other, at) => {
                     link.close();
                     self.ways.replaced(at, Instant::now());
                 }
+                (None, _) if !link.is_ready() => self.candidates.push((at, link)),
                 (None, Some((_, before))) if before.departure() != Departure::Leave && !resends() => {
                     self.candidates.push((at, link));
                 }
@@ -319,6 +343,7 @@ impl Server {
                     // Tags are the connection's.
                     self.tags.forget_all();
                     self.silent_since = None;
+                    self.standing.store(at, Relaxed);
                     self.ways.came_up(at);
                 }
             }
@@ -496,6 +521,7 @@ impl Server {
     /// The connection over the fabric is of no use any more.
     fn lose_fabric(&mut self, common: &mut Common, why: String, late: Option<Name>) {
         let Some((at, link)) = self.link.take() else { return };
+        self.standing.store(NOTHING, Relaxed);
         common.counters.lost_connections += 1;
         // Tags are the connection's.
         self.tags.forget_all();

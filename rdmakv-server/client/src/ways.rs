@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 
 /// How long an attempt may be silent before the next way is tried too.
 pub(super) const GAP: Duration = Duration::from_millis(30);
+/// The same for datagrams before a connection is tried, which costs the server what datagrams are there to save: a crowd that comes back to a
+/// busy server is answered late, and is not to connect for that. It is the delay of RFC 8305.
+pub(super) const DATAGRAMS_GAP: Duration = Duration::from_millis(250);
 
 /// How attempts follow each other.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +47,8 @@ enum State {
 #[derive(Clone, Debug)]
 struct ConnectionState {
     state: State,
+    /// How long it may be silent before the next fabric is tried.
+    gap: Duration,
     /// The last failure's message.
     why: Option<String>,
 }
@@ -59,9 +64,11 @@ pub(super) struct Ways {
 }
 
 impl Ways {
-    pub(super) fn new(fabrics: usize, sockets: usize, patience: Patience, now: Instant) -> Self {
+    /// The first of these ways are fabrics. Each has the time that it may be silent before the next fabric is tried.
+    pub(super) fn new(gaps: &[Duration], fabrics: usize, patience: Patience, now: Instant) -> Self {
         let state = State::Down { failures: 0, not_before: now };
-        Self { ways: vec![ConnectionState { state, why: None }; fabrics + sockets], fabrics, offered: None, patience }
+        let ways = gaps.iter().map(|&gap| ConnectionState { state, gap, why: None }).collect();
+        Self { ways, fabrics, offered: None, patience }
     }
 
     /// The server offers a connection over this fabric. After a failure it is tried when that is due.
@@ -117,7 +124,7 @@ impl Ways {
         }
         // An earlier failure delays nothing when it is tried again.
         let silent = |way: &ConnectionState| match way.state {
-            State::Trying { since, failures: 0 } => Some(since + GAP),
+            State::Trying { since, failures: 0 } => Some(since + if is_socket { GAP } else { way.gap }),
             _ => None,
         };
         Some(self.ways[before].iter().filter_map(silent).fold(not_before, Instant::max))
@@ -137,16 +144,15 @@ impl Ways {
         };
         self.offered.take_if(|offered| *offered == at);
         let wait = self.patience.least.saturating_mul(1 << before.min(16)).min(self.patience.most);
-        self.ways[at] = ConnectionState {
-            state: State::Down { failures: before.saturating_add(1), not_before: now + wait },
-            why: Some(why),
-        };
+        self.ways[at].state = State::Down { failures: before.saturating_add(1), not_before: now + wait };
+        self.ways[at].why = Some(why);
     }
 
     /// A way that stood does not any more.
     pub(super) fn lost(&mut self, at: usize, now: Instant, why: String) {
         self.offered.take_if(|offered| *offered == at);
-        self.ways[at] = ConnectionState { state: State::Down { failures: 0, not_before: now }, why: Some(why) };
+        self.ways[at].state = State::Down { failures: 0, not_before: now };
+        self.ways[at].why = Some(why);
     }
 
     /// Its connection was closed because a better one came.
@@ -198,6 +204,10 @@ mod tests {
         least: Duration::from_millis(20),
         most: Duration::from_millis(640),
     };
+
+    fn ways(fabrics: usize, sockets: usize, now: Instant) -> Ways {
+        Ways::new(&vec![GAP; fabrics + sockets], fabrics, PATIENCE, now)
+    }
     const MS: Duration = Duration::from_millis(1);
 
     fn started(ways: &mut Ways, now: Instant, demand: Demand) -> Vec<usize> {
@@ -207,7 +217,7 @@ mod tests {
     #[test]
     fn silent_ways_delay_each_other_by_a_gap() {
         let zero = Instant::now();
-        let mut ways = Ways::new(2, 1, PATIENCE, zero);
+        let mut ways = ways(2, 1, zero);
         assert_eq!(started(&mut ways, zero, Demand::Any), [0]);
         assert_eq!(ways.next_start(Demand::Any), Some(zero + GAP));
         assert!(started(&mut ways, zero + GAP - MS, Demand::Any).is_empty());
@@ -225,7 +235,7 @@ mod tests {
     #[test]
     fn a_failure_starts_the_next_way_at_once() {
         let zero = Instant::now();
-        let mut ways = Ways::new(1, 1, PATIENCE, zero);
+        let mut ways = ways(1, 1, zero);
         assert_eq!(started(&mut ways, zero, Demand::Any), [0]);
         ways.failed(0, zero + MS, "refused".into());
         assert_eq!(started(&mut ways, zero + MS, Demand::Any), [1]);
@@ -238,7 +248,7 @@ mod tests {
     #[test]
     fn each_failure_is_waited_for_longer_up_to_a_bound() {
         let mut now = Instant::now();
-        let mut ways = Ways::new(1, 0, PATIENCE, now);
+        let mut ways = ways(1, 0, now);
         for wait in [20, 40, 80, 160, 320, 640, 640] {
             assert_eq!(started(&mut ways, now, Demand::None), [0]);
             ways.failed(0, now, "no".into());
@@ -254,7 +264,7 @@ mod tests {
     #[test]
     fn a_standing_fabric_keeps_worse_ways_down() {
         let zero = Instant::now();
-        let mut ways = Ways::new(2, 1, PATIENCE, zero);
+        let mut ways = ways(2, 1, zero);
         ways.failed(0, zero, "no".into());
         assert_eq!(started(&mut ways, zero, Demand::Any), [1]);
         ways.came_up(1);
@@ -265,9 +275,19 @@ mod tests {
     }
 
     #[test]
+    fn a_connection_waits_longer_for_datagrams() {
+        let zero = Instant::now();
+        let mut ways = Ways::new(&[DATAGRAMS_GAP, GAP, GAP], 2, PATIENCE, zero);
+        assert_eq!(started(&mut ways, zero, Demand::Any), [0]);
+        assert_eq!(started(&mut ways, zero + GAP, Demand::Any), [2], "a socket does not");
+        assert!(started(&mut ways, zero + DATAGRAMS_GAP - MS, Demand::Any).is_empty());
+        assert_eq!(started(&mut ways, zero + DATAGRAMS_GAP, Demand::Any), [1]);
+    }
+
+    #[test]
     fn an_offered_fabric_is_better_until_it_is_withdrawn() {
         let zero = Instant::now();
-        let mut ways = Ways::new(3, 1, PATIENCE, zero);
+        let mut ways = ways(3, 1, zero);
         assert_eq!(started(&mut ways, zero, Demand::Any), [0]);
         ways.came_up(0);
         assert!(started(&mut ways, zero, Demand::Any).is_empty());
@@ -285,7 +305,7 @@ mod tests {
     #[test]
     fn an_offer_ends_with_its_connection() {
         let zero = Instant::now();
-        let mut ways = Ways::new(2, 0, PATIENCE, zero);
+        let mut ways = ways(2, 0, zero);
         assert_eq!(started(&mut ways, zero, Demand::Any), [0]);
         ways.came_up(0);
         ways.offer(1);
@@ -334,7 +354,7 @@ mod tests {
         ) {
             let fabrics = fabrics.min(fates.len());
             let zero = Instant::now();
-            let mut ways = Ways::new(fabrics, fates.len() - fabrics, PATIENCE, zero);
+            let mut ways = ways(fabrics, fates.len() - fabrics, zero);
             // When the attempt, or the connection, of each way began.
             let mut trying = vec![None; fates.len()];
             let mut up: Vec<Option<Instant>> = vec![None; fates.len()];

@@ -6,8 +6,9 @@ use crate::common::{Server, soon};
 use crate::patient;
 use rdmakv_client::{Client, Error, Options, Source};
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 /// Something that is no server, at an address, as long as it is kept.
@@ -121,18 +122,15 @@ fn all_ways_that_fail_are_named_with_their_reasons() {
     assert!(ways.iter().all(|way| error.to_string().contains(way)), "{error}");
 }
 
-#[test]
-fn a_slow_fabric_is_taken_up_when_it_answers() {
-    let server = Server::on_a_free_port(&["--fabric", "iwarp:127.0.0.1:0"]);
-    let (tcp, iwarp) = (server.address("tcp"), crate::ways::fabric(&server));
-    // A connection for the fabric waits until it is let through.
+/// Returns the address of a door to another address, and what opens it: connections wait until then.
+fn door(to: String) -> (String, Sender<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let door = listener.local_addr().unwrap();
-    let (open, opened) = std::sync::mpsc::channel::<()>();
+    let door = listener.local_addr().unwrap().to_string();
+    let (open, opened) = channel::<()>();
     std::thread::spawn(move || {
         let _ = opened.recv();
         for here in listener.incoming().map_while(Result::ok) {
-            let there = TcpStream::connect(&iwarp).unwrap();
+            let there = TcpStream::connect(&to).unwrap();
             let copy = |mut from: TcpStream, mut to: TcpStream| {
                 std::thread::spawn(move || {
                     let mut bytes = vec![0; 1 << 16];
@@ -140,18 +138,48 @@ fn a_slow_fabric_is_taken_up_when_it_answers() {
                         && read > 0
                         && to.write_all(&bytes[..read]).is_ok()
                     {}
+                    let _ = to.shutdown(Shutdown::Write);
                 });
             };
             copy(here.try_clone().unwrap(), there.try_clone().unwrap());
             copy(there, here);
         }
     });
-    let mut client = Client::with_options([format!("iwarp:{door},tcp:{tcp}")], patient()).unwrap();
+    (door, open)
+}
+
+#[test]
+fn a_slow_fabric_is_taken_up_when_it_answers() {
+    let server = Server::on_a_free_port(&["--fabric", "iwarp:127.0.0.1:0"]);
+    let tcp = server.address("tcp");
+    let (iwarp, open) = door(crate::ways::fabric(&server));
+    let mut client = Client::with_options([format!("iwarp:{iwarp},tcp:{tcp}")], patient()).unwrap();
     assert!(client.set("key", "value", ()).unwrap().is_stored());
     assert_eq!(client.get("key").unwrap().unwrap().source(), Source::Socket);
     open.send(()).unwrap();
     soon("the fabric", || client.get("key").unwrap().unwrap().source() == Source::OneSided);
     assert!(client.fabric(0).is_some());
+}
+
+#[test]
+fn an_idle_client_keeps_no_needless_connection() {
+    let server = Server::on_a_free_port(&["--fabric", "iwarp:127.0.0.1:0"]);
+    let (first, open_first) = door(fabric(&server));
+    let (second, open_second) = door(fabric(&server));
+    let mut client = Client::with_options([format!("iwarp:{first},iwarp:{second}")], patient()).unwrap();
+    let key = client.iget("key").unwrap();
+    // Both are tried; the better one comes up.
+    std::thread::sleep(Duration::from_millis(300));
+    client.progress();
+    open_first.send(()).unwrap();
+    assert!(client.wait(key).unwrap().is_none());
+    let connected = || server.stat("iwarp_total_connections");
+    soon("the first", || server.stat("iwarp_connections") == 1);
+    let before = connected();
+    open_second.send(()).unwrap();
+    // The client is not asked for anything meanwhile.
+    soon("the second comes and goes", || connected() == before + 1 && server.stat("iwarp_connections") == 1);
+    assert!(client.get("key").unwrap().is_none());
 }
 
 fn fabric(server: &Server) -> String {
