@@ -81,7 +81,7 @@ impl Fabric {
     }
 
     /// Returns its name in addresses.
-    pub(crate) fn name(&self) -> &'static str {
+    pub fn name(&self) -> &'static str {
         match self {
             Self::Shm(_) => "shm",
             Self::Iwarp(_) => "iwarp",

@@ -2,7 +2,7 @@
 
 use super::calls::{CallError, ClientCounters, Event, Failure};
 use super::down::{Down, is_before};
-use super::limits::{ClientLimits, MILLISECOND, OPEN, UNASKED};
+use super::limits::{ClientLimits, MILLISECOND, OPEN, SECOND, UNASKED};
 use super::open::Open;
 use super::order::{Call, Order, Scope};
 use super::outbox::Outbox;

@@ -156,7 +156,7 @@ impl Shares {
     /// Returns whether nothing but clients is taken.
     #[cfg(test)]
     pub(super) fn has_clients_alone(&self) -> bool {
-        self.used[1..] == [0; 3] && self.hosts.values().all(|used| used[1..] == [0; 3])
+        self.used[1..] == [0; POOLS - 1] && self.hosts.values().all(|used| used[1..] == [0; POOLS - 1])
     }
 
     fn has_room(&self, pool: Pool, amount: usize) -> bool {
