@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 /// How long an attempt may be silent before the next way is tried too.
 pub(super) const GAP: Duration = Duration::from_millis(30);
-/// The same for datagrams before a connection is tried, which costs the server what datagrams are there to save: a crowd that comes back to a
-/// busy server is answered late, and is not to connect for that. It is the delay of RFC 8305.
+/// The same for datagrams before a connection is tried, which costs the server more. A crowd that comes back to a busy server is answered late,
+/// and is not to connect for that. It is the delay of RFC 8305.
 pub(super) const DATAGRAMS_GAP: Duration = Duration::from_millis(250);
 
 /// How attempts follow each other.
