@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use frrwp::fabric::reliability::wire::{Body, Datagram, Part};
-use rdmakv_client::{Client, Fabric, Options, Stored};
+use rdmakv_client::{Client, Error, Fabric, Options, Stored};
 
 use super::common::{Server, ask, soon};
 use super::{client, patient};
@@ -220,6 +220,46 @@ impl Drop for Lossy {
         self.ends.store(true, Relaxed);
         self.threads.drain(..).for_each(|thread| drop(thread.join()));
     }
+}
+
+/// Passes datagrams between one client and a server, but for requests that have these bytes in them.
+fn without(server: SocketAddr, bytes: &'static [u8]) -> SocketAddr {
+    let (front, back) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+    back.connect(server).unwrap();
+    let address = front.local_addr().unwrap();
+    let (from, to) = (front.try_clone().unwrap(), back.try_clone().unwrap());
+    std::thread::spawn(move || {
+        let mut buffer = vec![0; 2000];
+        while let Ok((read, sender)) = from.recv_from(&mut buffer) {
+            let _ = from.connect(sender);
+            if !buffer[..read].windows(bytes.len()).any(|window| window == bytes) {
+                let _ = to.send(&buffer[..read]);
+            }
+        }
+    });
+    std::thread::spawn(move || {
+        let mut buffer = vec![0; 2000];
+        while let Ok(read) = back.recv(&mut buffer) {
+            let _ = front.send(&buffer[..read]);
+        }
+    });
+    address
+}
+
+#[test]
+fn a_lost_operation_ends_alone() {
+    let server = server(&[]);
+    let udp = without(at(&server.fabric("udp")), b"lost-key");
+    let options = Options { timeout: Duration::from_secs(2), ..patient() };
+    let mut client = Client::with_options([format!("udp:{udp}")], options).unwrap();
+    assert!(client.set("other", b"1", ()).unwrap().is_stored());
+    let lost = client.iset("lost-key", b"1".to_vec(), ()).unwrap();
+    for round in 0..40 {
+        let got = client.get("other").unwrap_or_else(|error| panic!("{round}: {error}"));
+        assert_eq!(got.unwrap(), b"1");
+    }
+    assert!(matches!(client.wait(lost), Err(Error::OutcomeUnknown { .. })));
+    assert!(client.get("other").unwrap().is_some());
 }
 
 fn at(udp: &str) -> SocketAddr {
