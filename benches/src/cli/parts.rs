@@ -129,6 +129,7 @@ The peer is memcached, on the same CPU with the same flags. Rows:
   crossover/FABRIC/OP/SIZE/p50, cpu        a request with its value in a message or by a transfer: ours as server and client
                                            choose, peer the better one of the two
   crossover/FABRIC/OP/COST/messages-to, transfers-from   the sizes up to which, and from which on, all rounds say so
+  datagrams/SIZE/CLIENTS/WAY/cpu, time, p50   GETs of short values; WAY is udp, iwarp (one-sided reads) or tcp
   overhead/SIZE/item, items                bytes for an item besides key and value, in a full server of 64 MB
   eviction/TRACE/MB/misses, resident       a trace replayed, what is missing set
 

@@ -8,7 +8,7 @@ use super::share::Share;
 use crate::side_by_side::figure::Figure;
 use crate::side_by_side::part::Setting;
 use crate::side_by_side::remote::Outcome;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -17,6 +17,7 @@ use std::sync::atomic::Ordering::Relaxed;
 pub(super) enum Way {
     Iwarp,
     Shm,
+    Udp,
     Tcp,
     Memcached,
 }
@@ -26,6 +27,7 @@ impl Way {
         match self {
             Self::Iwarp => "iwarp",
             Self::Shm => "shm",
+            Self::Udp => "udp",
             Self::Tcp => "tcp",
             Self::Memcached => "memcached",
         }
@@ -41,6 +43,10 @@ impl Way {
                 Some(format!("iwarp:127.0.0.1:{port}"))
             }
             Self::Shm => Some(format!("shm:@side-by-side-{}-{}", std::process::id(), NUMBER.fetch_add(1, Relaxed))),
+            Self::Udp => {
+                let port = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+                Some(format!("udp:127.0.0.1:{port}"))
+            }
             Self::Tcp | Self::Memcached => None,
         })
     }

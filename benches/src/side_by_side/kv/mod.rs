@@ -7,6 +7,7 @@
 //! * `paper`: the paper's experiment: GETs of 1,000 values by TCP and by one-sided reads, also with a share of a CPU.
 //! * `breakdown`: where the cycles of the paper's GETs go.
 //! * `crossover`: from which size on a value goes by a transfer rather than in a message.
+//! * `datagrams`: GETs of 64 bytes over datagrams, `iwarp:` and TCP.
 //! * `overhead`: what an item takes besides its key and value.
 //! * `eviction`: how often real traces miss, with the same memory.
 
@@ -16,6 +17,7 @@ mod client;
 mod contestant;
 mod cpu;
 mod crossover;
+mod datagrams;
 mod eviction;
 #[cfg(feature = "bpf")]
 mod kernel;
@@ -43,6 +45,7 @@ pub fn parts(traces: &[String]) -> Result<Vec<Part>, String> {
     parts.extend(paper::parts());
     parts.extend(breakdown::parts());
     parts.extend(crossover::parts());
+    parts.extend(datagrams::parts());
     parts.extend(overhead::parts());
     parts.extend(eviction::parts(traces)?);
     Ok(parts)
