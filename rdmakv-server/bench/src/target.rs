@@ -44,7 +44,7 @@ impl FromStr for Target {
     fn from_str(text: &str) -> Result<Self, String> {
         let (scheme, rest) = match text.split_once(':') {
             Some((scheme @ ("tcp" | "udp" | "unix"), rest)) => (scheme, rest),
-            Some(("iwarp" | "shm" | "verbs", _)) => return through_client(text),
+            Some(("iwarp" | "shm" | "verbs" | "verbs-ud", _)) => return through_client(text),
             Some(("client", rest)) => return through_client(rest),
             _ => ("tcp", text),
         };
@@ -97,6 +97,7 @@ mod tests {
             "shm:@kv,tcp:h:5",
             "iwarp:10.0.0.1:5",
             "verbs:10.0.0.1:5,unix:/tmp/a",
+            "verbs-ud:10.0.0.1:6,verbs:10.0.0.1:5",
         ] {
             assert_eq!(text.parse::<Target>().unwrap().to_string(), text);
         }

@@ -501,3 +501,41 @@ fn study_names_the_program_that_is_missing() {
     assert!(said.contains("start /nowhere/rdmakv-server: not found: build it"), "{said}");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "files stay");
 }
+
+#[test]
+fn crowd_counts_clients_and_their_memory() {
+    let Some(server) = Server::memcached(&[]) else { return };
+    let run = |more: &[&str]| {
+        let mut command = Command::new(PROGRAM);
+        command.args(["crowd", &server.place, "-c", "20", "-T", "100ms"]).args(more);
+        let output = command.output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(said).unwrap())
+    };
+    let (code, said) = run(&["--active", "2"]);
+    assert_eq!(code, Some(0), "{said}");
+    let number = |what: &str| {
+        let line = said.lines().find(|line| line.starts_with(what)).unwrap_or_else(|| panic!("{what}: {said}"));
+        line[what.len()..].split_whitespace().next().unwrap().parse::<u64>().unwrap()
+    };
+    assert!(said.starts_with("20 clients after "), "{said}");
+    assert_eq!(number("clients by socket"), 20);
+    assert!(number("reads") > 0 && number("server's memory before") > 100, "{said}");
+    // An idle connection of memcached's takes some KiB.
+    assert!((1..1 << 20).contains(&number("for each of them")), "{said}");
+
+    let (code, said) = run(&["--active", "21"]);
+    assert!(code == Some(2) && said.contains("--active: there are fewer --clients"), "{said}");
+    let (code, said) = run(&["--server-pid", "2147483647"]);
+    assert!(code == Some(1) && said.contains("read the memory of process 2147483647"), "{said}");
+}
+
+#[test]
+fn crowd_names_the_server_that_is_not_there() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let place = format!("tcp:{}", listener.local_addr().unwrap());
+    drop(listener);
+    let output = Command::new(PROGRAM).args(["crowd", &place, "--timeout", "1s"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains(&place), "{said}");
+}

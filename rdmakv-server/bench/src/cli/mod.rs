@@ -3,6 +3,7 @@
 
 mod bursts;
 mod bursty;
+mod crowd;
 mod flags;
 mod hybrid;
 mod latency;
@@ -51,6 +52,8 @@ enum Command {
     Bursty(Box<bursty::Bursty>),
     /// Checkpoints through a mounted burst buffer, against the same straight to its disk
     Bursts(Box<bursts::Bursts>),
+    /// Many clients of rdmakv-server, most of them idle: what they cost it in memory
+    Crowd(Box<crowd::Crowd>),
     /// Replay a trace at its speed, faster, or as fast as it is answered
     Replay(Box<replay::Replay>),
     /// Serves what the others ask for and stores nothing: shows what the generator itself can do
@@ -72,6 +75,7 @@ pub fn main() -> ExitCode {
         Command::Hybrid(hybrid) => hybrid.act(),
         Command::Bursty(bursty) => bursty.act(),
         Command::Bursts(bursts) => bursts.act(),
+        Command::Crowd(crowd) => crowd.act(),
         Command::Replay(replay) => replay.act(),
         Command::NullServer(null) => null.act(),
     };
