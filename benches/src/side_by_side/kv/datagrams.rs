@@ -1,5 +1,5 @@
-//! GETs of short values by messages in datagrams (`udp:`), beside one-sided reads over `iwarp:` and beside TCP, one at a time on each of so
-//! many clients of one server; the peer is memcached over TCP.
+//! GETs of short values over datagrams (`udp:`). Beside them: one-sided reads over `iwarp:`, and TCP. Each of so many clients asks for one at a
+//! time. The peer is memcached over TCP.
 //!
 //! Over `udp:` and `iwarp:` the client library asks, over TCP the plain load of the other tables.
 
