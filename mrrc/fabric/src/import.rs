@@ -6,6 +6,7 @@ use crate::watch::Watching;
 use mrrc::PageRange;
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, CString, c_int, c_void};
+use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::ptr::{null, null_mut};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,6 +16,9 @@ const LIBFABRIC: &CStr = c"libfabric.so.1";
 
 /// The variable that names a libfabric that the program opens later.
 const LIBRARY: &str = "MRRC_FABRIC_LIBRARY";
+
+/// libfabric's variable. It overrules a monitor that was imported before libfabric's first call.
+const MONITOR: &str = "FI_MR_CACHE_MONITOR";
 
 /// Why nothing was imported, as the number that C gets.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -83,11 +87,17 @@ fn watching() -> Option<Arc<Watching>> {
 
 /// Prints a line on standard error.
 fn complain(what: &dyn std::fmt::Display) {
-    eprintln!("mrrc-fabric: {what}");
+    // A panic would end the program, which may not be able to print.
+    let _ = writeln!(std::io::stderr(), "mrrc-fabric: {what}");
 }
 
 /// The library is loaded: imports the monitor if there is a libfabric.
 pub(crate) fn at_load() {
+    if std::env::var_os(MONITOR).is_some_and(|monitor| !monitor.is_empty()) && find_open().is_ok() {
+        return complain(&format_args!(
+            "import a monitor: {MONITOR} is set, and libfabric takes that one: nothing is done; unset it for mrrc's"
+        ));
+    }
     match import() {
         Ok(()) | Err(ImportError::NoLibfabric) => {}
         Err(error) => complain(&error),

@@ -117,6 +117,26 @@ fn second_import_answers_busy() {
 }
 
 #[test]
+fn a_monitor_that_the_user_names_is_left_to_libfabric() {
+    let library = library();
+    let variables = [("LD_PRELOAD", library.to_str().unwrap()), ("FI_MR_CACHE_MONITOR", "disabled")];
+    let ran = run("remaps", &["10", "2", "0", "0", "remap"], &variables);
+    assert!(ran.complained.contains("FI_MR_CACHE_MONITOR is set"), "{}", ran.complained);
+    // A program without libfabric hears nothing.
+    let shell = Command::new("true").envs(variables).output().unwrap();
+    assert!(shell.status.success() && shell.stderr.is_empty());
+}
+
+#[test]
+fn a_line_that_cannot_be_printed_ends_no_program() {
+    let library = library();
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut command = Command::new("true");
+    command.env("LD_PRELOAD", library).env("MRRC_FABRIC_LIBRARY", "/nowhere/libfabric.so.1").stderr(full);
+    assert_eq!(command.status().unwrap().code(), Some(0));
+}
+
+#[test]
 fn programs_without_libfabric_are_left_alone() {
     let library = library();
     let library = library.to_str().unwrap();
