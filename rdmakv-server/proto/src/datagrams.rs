@@ -107,6 +107,13 @@ fn is_read(command: &[u8]) -> bool {
     }
 }
 
+/// Returns whether a command only looks for something. A `mg` without flags that store or touch does: at most it wins the right to store a stale
+/// item anew.
+pub fn is_lookup(command: &[u8]) -> bool {
+    let mut words = words(command);
+    is_read(command) || words.next() == Some(b"mg") && words.skip(1).all(|flag| b"bcfhklOqstv".contains(&flag[0]))
+}
+
 /// Returns whether the answer to a command may be longer than 1 KiB: it has a value, or it is not known.
 fn is_long(command: &[u8]) -> bool {
     let mut words = words(command);
@@ -192,6 +199,16 @@ mod tests {
         );
         assert_eq!(effect(&run(b"", b"flush_all\r\n")), Effect { is_read: false, is_long: false, about: About::All });
         assert_eq!(effect(&run(b"", b"stats\r\n")), Effect { is_read: true, is_long: true, about: About::All });
+    }
+
+    #[test]
+    fn lookups_store_and_touch_nothing() {
+        for lookup in ["get a", "mg k v t", "mg k", "stats"] {
+            assert!(is_lookup(lookup.as_bytes()), "{lookup}");
+        }
+        for other in ["gat 0 a", "mg k v T30", "mg k N30 v", "mg k R30", "md k", "set k 0 0 1", "stats reset", ""] {
+            assert!(!is_lookup(other.as_bytes()), "{other}");
+        }
     }
 
     #[test]

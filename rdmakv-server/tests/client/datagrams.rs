@@ -57,6 +57,13 @@ fn values_beyond_datagrams_take_the_socket() {
     assert!(alone.set("k", &value, ()).is_err());
     assert!(alone.get("k").is_err());
     assert!(alone.get("small").unwrap().is_some(), "it goes on");
+    // What has changed something is not done again by the socket.
+    for client in [&mut both, &mut alone] {
+        let before = server.stat("cmd_touch");
+        let said = client.gat("k", Duration::from_secs(1000)).unwrap_err().to_string();
+        assert!(said.contains("it was carried out"), "{said}");
+        assert_eq!(server.stat("cmd_touch"), before + 1);
+    }
 }
 
 #[test]

@@ -544,6 +544,8 @@ impl Client {
                     self.send(now, id, datagram.request, 0, Body::Hello(cookie));
                 }
                 Body::Reset { .. } => self.reset(now),
+                // It tells nothing of the floor, though its request is that of a HELLO.
+                Body::Admit { .. } => self.answered(now, &datagram),
                 _ => {
                     self.answered(now, &datagram);
                     self.about_request(now, &datagram);

@@ -125,10 +125,12 @@ impl Shares {
     }
 
     /// Takes room for a reply whose length is not known yet. Most of it is given back soon, so the host's share bounds only what it
-    /// has before. A client's oldest request needs no share.
+    /// has before. A client's oldest request needs no share, but leaves room for a host that has nothing.
     pub(super) fn take_reference(&mut self, host: u64, most: usize, is_oldest: bool) -> bool {
         if is_oldest {
-            let has_room = self.has_room(Pool::References, most);
+            let own = self.hosts.get(&host).map_or(0, |used| used[Pool::References as usize]);
+            let left = if own == 0 { most } else { 2 * most };
+            let has_room = self.has_room(Pool::References, left);
             if has_room {
                 self.add(Pool::References, host, most);
             }
@@ -245,6 +247,15 @@ mod tests {
         assert_eq!(shares.used[Pool::Clients as usize], 1000);
         shares.give(Pool::Clients, 1, 501);
         assert!(shares.take(Pool::Clients, 1, 300));
+    }
+
+    #[test]
+    fn oldest_requests_leave_room_for_another_host() {
+        let limits = ServerLimits { references: 16, ..ServerLimits::default() };
+        let mut shares = Shares::new(&limits);
+        assert_eq!((0..32).take_while(|_| shares.take_reference(1, 1, true)).count(), 15);
+        assert!(shares.take_reference(2, 1, true), "one that has nothing");
+        assert!(!shares.take_reference(3, 1, true));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use super::super::turns::Turns;
 use super::DatagramState;
 use crate::log;
 use crate::metrics::count;
+use rdmakv_proto::datagrams::is_lookup;
 use rdmakv_proto::messages::{self, Kind, Malformed, Refusal, Reply, Request, VERSION, Welcome};
 
 /// A client sent HELLO.
@@ -18,6 +19,8 @@ pub(super) const MAY_CONNECT: u64 = 4;
 const PART: usize = 64 << 10;
 /// Bytes of a reply at most: a value of the longest, and more than what is beside it.
 const REPLY: usize = rdmakv_proto::eager::DATAGRAMS + (64 << 10);
+/// The answer to a mutation whose own is longer than that.
+const CARRIED_OUT: &[u8] = b"SERVER_ERROR it was carried out, and datagrams do not carry its answer\r\n";
 /// Memory that is kept from one answer to the next.
 const KEPT: usize = 16 << 10;
 
@@ -120,7 +123,11 @@ impl<'f> Executor<'f> {
             // Before anything is copied.
             if to.len() + waiting > REPLY {
                 self.commands.begin(false);
-                to.reply(&Reply::Refused { why: Refusal::TooLarge, text: "an answer that datagrams do not carry" });
+                // What has changed something is not to be carried out another way.
+                to.reply(&match is_lookup(command) {
+                    true => Reply::Refused { why: Refusal::TooLarge, text: "an answer that datagrams do not carry" },
+                    false => Reply::Ran { tag: None, answer: CARRIED_OUT },
+                });
                 break;
             }
             self.commands.copy(waiting, to.bytes);

@@ -764,6 +764,28 @@ fn unknown_outcomes_settle_with_a_floor_above() {
 }
 
 #[test]
+fn an_admission_tells_nothing_of_the_floor() {
+    let mut pair = Pair::new(Format::default());
+    pair.call(READ, 8, 9);
+    pair.run(|_| true);
+    pair.client.next_event();
+    let lost = pair.call(MUTATION, 8, 9);
+    take(pair.client.outbox());
+    pair.client.cancel(pair.now, lost);
+    pair.call(READ, 8, 9);
+    let read = take(pair.client.outbox());
+    let read = Datagram::decode(&read.last().unwrap().1, true).unwrap().request;
+    // The server admits the client at another address: the request of a HELLO is that of what was sent there.
+    let body = Body::Admit { incarnation: 1, idle: 600_000, window: 8 };
+    let mut admission = Vec::new();
+    let client = pair.client.id().unwrap();
+    let flags = super::super::wire::flags::REPLY;
+    Datagram { client, request: read, floor: 0, flags, clock: 0, echo: 0, body }.encode(&[], true, &mut admission);
+    pair.client.receive(pair.now, server_peer(), &admission);
+    assert!(!pair.client.is_settled());
+}
+
+#[test]
 fn later_answers_settle_unknown_outcomes() {
     let mut pair = Pair::new(Format::default());
     pair.call(READ, 8, 9);
