@@ -44,10 +44,10 @@ impl Relay {
                 // A way that has ended by silence is made again.
                 ways.retain(|_, (way, _)| Arc::strong_count(way) > 1);
                 if !ways.contains_key(&client) {
-                    let way = match way_back(&front, client, server, (share, &ends, &lost)) {
-                        Ok(way) if ways.len() < CLIENTS => way,
-                        _ => continue,
-                    };
+                    if ways.len() >= CLIENTS {
+                        continue;
+                    }
+                    let Ok(way) = way_back(&front, client, server, (share, &ends, &lost)) else { continue };
                     ways.insert(client, (way, Fate::new(share, lost.clone())));
                 }
                 // What is late leaves by its own client's way.

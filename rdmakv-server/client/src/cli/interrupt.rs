@@ -38,11 +38,19 @@ fn signals() -> io::Result<&'static Signals> {
         return Ok(signals);
     }
     let signals = Signals::default();
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    // One that was ignored when the process began stays so: nohup, and a shell's programs in the background.
+    for signal in [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !ignores(&status, *signal)) {
         signal_hook::flag::register_conditional_default(signal, signals.is_deadly.clone())?;
         signal_hook::flag::register(signal, signals.has_come.clone())?;
     }
     Ok(SIGNALS.get_or_init(|| signals))
+}
+
+/// Returns whether a process with this status, of `/proc`, ignores a signal.
+fn ignores(status: &str, signal: i32) -> bool {
+    let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
 /// Guards a memory.
@@ -59,8 +67,14 @@ pub(super) fn guard(memory: &Memory) -> Result<Guard, Failure> {
         while !ended.load(SeqCst) {
             if signals.has_come.load(SeqCst) {
                 signals.is_deadly.store(true, SeqCst);
-                ender.end();
-                let _ = writeln!(io::stderr(), "rdmakv: interrupted: the far memory is deleted");
+                let _ = match &ender.end()[..] {
+                    [] => writeln!(io::stderr(), "rdmakv: interrupted: the far memory is deleted"),
+                    kept => writeln!(
+                        io::stderr(),
+                        "rdmakv: interrupted: the far memory keeps its room at {} until its time is over",
+                        kept.join(", ")
+                    ),
+                };
                 std::process::exit(INTERRUPTED);
             }
             thread::sleep(ROUND);
@@ -78,5 +92,17 @@ impl Drop for Guard {
         }
         self.signals.is_deadly.store(true, SeqCst);
         self.is_over.store(true, SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ignored_signals_are_those_of_the_mask() {
+        let status = "Name:\tx\nSigBlk:\tffffffffffffffff\nSigIgn:\t0000000000000003\nSigCgt:\t0000000000000000\n";
+        assert!(ignores(status, SIGHUP) && ignores(status, SIGINT) && !ignores(status, SIGTERM));
+        assert!(!ignores("", SIGINT));
     }
 }

@@ -447,15 +447,15 @@ pub(crate) struct Ender(Arc<Shared>);
 
 #[cfg(feature = "cli")]
 impl Ender {
-    /// Deletes it at the servers that answer. Accesses of its lanes end.
-    pub(crate) fn end(&self) {
+    /// Deletes it at the servers that answer, and returns the others. Accesses of its lanes end.
+    pub(crate) fn end(&self) -> Vec<String> {
         let Self(shared) = self;
         shared.ends_by(0);
-        for place in shared.servers() {
-            if let Ok(mut connection) = shared.connect(&place) {
-                let _ = end(&mut connection, shared.name().memory);
-            }
-        }
+        let is_kept = |place: &Place| match shared.connect(place) {
+            Ok(mut connection) => end(&mut connection, shared.name().memory).is_err(),
+            Err(_) => true,
+        };
+        shared.servers().iter().filter(|place| is_kept(place)).map(|place| place.name().to_owned()).collect()
     }
 }
 
