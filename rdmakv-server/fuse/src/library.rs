@@ -50,7 +50,8 @@ const BUSY: Duration = Duration::from_secs(5);
 /// How often a write that waits looks at most whether files are being drained.
 const DRAINS: Duration = Duration::from_secs(5);
 
-/// How often the end of a mount looks at whether files are being drained.
+/// The first pause of the end of a mount between two looks at the files that are being drained. It doubles up to [`DRAINS`], as each look
+/// reads all directories.
 #[cfg(feature = "mount")]
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -358,11 +359,13 @@ impl Files {
         let mut left = self.0.run(Volume::undrained)?;
         let mut waits = Waits::begin(self.0.full);
         waits.seen = left.clone();
+        let mut pause = LOOK;
         while !left.is_empty() {
             let has_agent = self.0.run(Volume::has_agent)?;
-            if !has_agent || waits.are_over(false, || Ok(left.clone())) || ends(LOOK) {
+            if !has_agent || waits.are_over(false, || Ok(left.clone())) || ends(pause) {
                 return Ok((left.len(), has_agent));
             }
+            pause = (pause * 2).min(DRAINS);
             let now = self.0.run(Volume::undrained)?;
             // Others go on writing.
             left = now.into_iter().filter(|(file, _)| left.contains_key(file)).collect();
