@@ -31,6 +31,7 @@ fn find_any(address: &ServerAddress) -> Option<i32> {
     // The others have no listener that the system tells of; --server-pid names the process.
     let fabrics = address.fabrics().iter().filter_map(|fabric| match fabric {
         Fabric::Iwarp(text) => Some(Target::Tcp(text.strip_prefix("iwarp:")?.to_owned())),
+        Fabric::Udp(text) => Some(Target::Udp(text.strip_prefix("udp:")?.to_owned())),
         _ => None,
     });
     sockets.chain(fabrics).find_map(|target| find(&target))
@@ -95,6 +96,8 @@ mod tests {
         assert_eq!(find(&Target::Tcp(listener.local_addr().unwrap().to_string())), Some(own));
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         assert_eq!(find(&Target::Udp(socket.local_addr().unwrap().to_string())), Some(own));
+        let datagrams = format!("client:udp:{}", socket.local_addr().unwrap());
+        assert_eq!(find(&datagrams.parse().unwrap()), Some(own));
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
