@@ -103,8 +103,13 @@ impl Compiled {
 
     /// Takes the steps of the module, until it ends here.
     pub(super) fn run(&self, call: Call) -> Ran {
+        self.run_by(processor_nanos, call)
+    }
+
+    /// Takes the steps of the module by a clock of nanoseconds, until it ends here.
+    pub(super) fn run_by(&self, clock: impl Fn() -> u64, call: Call) -> Ran {
         let Call { at, state, space, spent, micros } = call;
-        let begun = processor_nanos();
+        let begun = clock();
         let mut store = self.store(Running::new(space, spent, state));
         let mut budget = Budget::new(micros);
         budget.made(self.made);
@@ -112,11 +117,11 @@ impl Compiled {
             (End { status: RunStatus::Hops, at }, at)
         } else {
             match self.instance(&mut store) {
-                Ok(instance) => take_steps(&instance, &mut store, &mut budget, at),
+                Ok(instance) => take_steps(&instance, &mut store, &mut budget, &clock, at),
                 Err(_) => (End { status: RunStatus::Trap, at }, at),
             }
         };
-        let nanos = processor_nanos().saturating_sub(begun);
+        let nanos = clock().saturating_sub(begun);
         let micros = u32::try_from(budget.micros()).unwrap_or(u32::MAX);
         let Running { spent, reply, state, .. } = store.into_data();
         Ran { end, at, state, spent, nanos, micros, reply }
@@ -141,12 +146,18 @@ fn step_of(instance: &Instance, store: &Store<Running>) -> Option<TypedFunc<i64,
 }
 
 /// Takes the steps of an instance, from an address on. Returns the end, and the address of the step that is next.
-fn take_steps(instance: &Instance, store: &mut Store<Running>, budget: &mut Budget, mut at: u64) -> (End, u64) {
+fn take_steps(
+    instance: &Instance,
+    store: &mut Store<Running>,
+    budget: &mut Budget,
+    clock: impl Fn() -> u64,
+    mut at: u64,
+) -> (End, u64) {
     let ended = |status, at| (End { status, at }, at);
-    let begun = processor_nanos();
+    let begun = clock();
     let Some(step) = step_of(instance, store) else { return ended(RunStatus::Trap, at) };
     loop {
-        budget.ran(processor_nanos().saturating_sub(begun) / 1000);
+        budget.ran(clock().saturating_sub(begun) / 1000);
         let Some(fuel) = budget.next_step() else { return ended(RunStatus::Time, at) };
         // The server that has its address takes a step.
         if store.data_mut().space.here(at, 1) == 0 {
