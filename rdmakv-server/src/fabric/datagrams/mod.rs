@@ -19,8 +19,8 @@ mod trial;
 pub use trial::try_messages;
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
 use frrwp::fabric::DatagramPort;
@@ -82,6 +82,9 @@ impl DatagramState {
 /// Starts a thread for each socket. Its counts have the place `first` and those behind it. They end when the server stops or
 /// finishes. Clients go on with the server that takes the port then: it tells them that it does not know them.
 ///
+/// No socket is closed before all threads have ended. The kernel would deliver the datagrams of its clients, and those of the last socket's, to
+/// threads that do not know them. Such a thread tells a client that the server has forgotten it, while another one executes its requests.
+///
 /// # Errors
 ///
 /// No thread.
@@ -91,9 +94,14 @@ pub(super) fn start(
     first: usize,
     threads: &mut Vec<JoinHandle<()>>,
 ) -> io::Result<()> {
-    for (number, port) in ports.into_iter().enumerate() {
-        let (state, name) = (state.clone(), format!("{}-{number}", state.terms.name));
-        let work = move || thread::run(&state, port, number, first + number);
+    let ended = Arc::new(Mutex::new(Vec::with_capacity(ports.len())));
+    for (number, mut port) in ports.into_iter().enumerate() {
+        let (state, name, ended) = (state.clone(), format!("{}-{number}", state.terms.name), ended.clone());
+        let work = move || {
+            thread::run(&state, &mut port, number, first + number);
+            // The last thread drops all.
+            ended.lock().unwrap_or_else(PoisonError::into_inner).push(port);
+        };
         threads.push(Builder::new().name(name).stack_size(STACK).spawn(work)?);
     }
     Ok(())
@@ -122,4 +130,65 @@ impl Reported for DatagramState {
 
     /// Its threads end when the server stops.
     fn end(&self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::Settings;
+    use frrwp::fabric::Peer;
+    use std::net::SocketAddr;
+    use std::sync::atomic::{AtomicBool, AtomicUsize};
+
+    /// A socket of which time stands still. Nonsense comes without end, or nothing.
+    struct Port {
+        is_busy: Arc<AtomicBool>,
+        closed: Arc<AtomicUsize>,
+    }
+
+    impl DatagramPort for Port {
+        fn part(&self) -> usize {
+            1400
+        }
+
+        fn now(&self) -> u64 {
+            0
+        }
+
+        fn send(&mut self, _: Peer, _: &[u8]) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn poll(&mut self) -> Option<(Peer, &[u8])> {
+            let from = Peer::from(SocketAddr::from(([10, 0, 0, 1], 7)));
+            self.is_busy.load(Relaxed).then_some((from, b"nonsense"))
+        }
+
+        fn wait(&mut self, _: Option<u64>) {
+            std::thread::yield_now();
+        }
+    }
+
+    impl Drop for Port {
+        fn drop(&mut self) {
+            self.closed.fetch_add(1, Relaxed);
+        }
+    }
+
+    #[test]
+    fn sockets_close_once_all_threads_have_ended() {
+        let state = Arc::new(trial::state(Settings { threads: 3, ..Settings::default() }));
+        let closed = Arc::new(AtomicUsize::new(0));
+        let busy = [false, true, false].map(|is_busy| Arc::new(AtomicBool::new(is_busy)));
+        let ports = busy.iter().map(|is_busy| Port { is_busy: is_busy.clone(), closed: closed.clone() }).collect();
+        let mut threads = Vec::new();
+        start(&state, ports, 0, &mut threads).unwrap();
+        state.shared.finish.store(true, Relaxed);
+        let last = threads.remove(1);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(closed.load(Relaxed), 0, "the second thread serves its clients");
+        busy[1].store(false, Relaxed);
+        last.join().unwrap();
+        assert_eq!(closed.load(Relaxed), 3);
+    }
 }

@@ -43,11 +43,11 @@ fn classify(message: &[u8]) -> RequestKind {
 }
 
 /// Serves until the server ends.
-pub(super) fn run(state: &Arc<DatagramState>, mut port: impl DatagramPort, number: usize, seat: usize) {
+pub(super) fn run(state: &Arc<DatagramState>, port: &mut impl DatagramPort, number: usize, seat: usize) {
     loop {
         // With another secret, so that no datagram of before makes a record that existed again.
         let mut thread = Thread::new(state, number, seat);
-        let served = catch_unwind(AssertUnwindSafe(|| thread.serve(&mut port)));
+        let served = catch_unwind(AssertUnwindSafe(|| thread.serve(port)));
         thread.end();
         match served {
             Ok(()) => return,

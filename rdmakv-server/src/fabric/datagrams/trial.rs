@@ -14,17 +14,25 @@ use rdmakv_proto::messages::{self, Reply};
 const MEMORY: usize = 4 << 20;
 const NOW: u64 = 1_000_000;
 
+/// Returns the state of an empty server.
+///
+/// # Panics
+/// There is no memory.
+pub(super) fn state(settings: Settings) -> DatagramState {
+    let config = Config { memory: MEMORY, extra: 0, huge: false, ..Config::default() };
+    let shards = Shards::new(&config, 1).expect("memory");
+    let shared = Arc::new(Shared::new(shards, settings, NOW));
+    let terms = Terms { name: UDP, incarnation: 1, eager: DATAGRAMS, limits: ServerLimits::default() };
+    DatagramState::new(shared, terms, None)
+}
+
 /// Has one client's messages carried out on an empty server. Returns whether all of them were understood.
 ///
 /// # Panics
 /// A reply is not one, or not of the message's id, or a message that may be carried out twice changes items.
 pub fn try_messages<'a>(all: impl Iterator<Item = &'a [u8]>) -> bool {
-    let config = Config { memory: MEMORY, extra: 0, huge: false, ..Config::default() };
-    let settings = Settings { threads: 1, ..Settings::default() };
-    let shards = Shards::new(&config, 1).expect("memory");
-    let shared = Arc::new(Shared::new(shards, settings, NOW));
-    let terms = Terms { name: UDP, incarnation: 1, eager: DATAGRAMS, limits: ServerLimits::default() };
-    let state = DatagramState::new(shared.clone(), terms, None);
+    let state = state(Settings { threads: 1, ..Settings::default() });
+    let shared = &state.shared;
     let mut executor = Executor::new(&state, 0);
     let items = || {
         let mut items = 0;
