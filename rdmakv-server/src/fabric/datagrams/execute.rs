@@ -14,7 +14,7 @@ const GREETED: u64 = 1;
 /// It has logged in.
 const LOGGED_IN: u64 = 2;
 /// It connects when it gets a token.
-pub(super) const MAY_CONNECT: u64 = 4;
+const MAY_CONNECT: u64 = 4;
 /// Bytes of an answer that is prepared at once.
 const PART: usize = 64 << 10;
 /// Bytes of a reply at most: a value of the longest, and more than what is beside it.
@@ -47,6 +47,12 @@ impl<'f> Executor<'f> {
     /// Publishes the counts.
     pub(super) fn publish(&self) {
         self.commands.publish();
+    }
+
+    /// Returns whether the client of this note may be offered a connection. Without a login it would keep users from one.
+    pub(super) fn may_be_offered(&self, note: u64) -> bool {
+        let may_ask = note & LOGGED_IN != 0 || self.state.shared.settings.users.is_none();
+        note & MAY_CONNECT != 0 && may_ask
     }
 
     /// Carries a message out for the client of this note. Leaves the reply in `reply`, and returns the client's next note.
@@ -185,5 +191,42 @@ impl<'a> To<'a> {
         messages::start(self.bytes, self.id, Kind::None, false);
         let kind = reply.encode(self.bytes);
         self.bytes[KIND] = kind as u8;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::Settings;
+    use rdmakv_proto::messages::Wishes;
+
+    fn message(request: impl FnOnce(&mut Vec<u8>) -> Kind) -> Vec<u8> {
+        let (mut message, mut bytes) = (Vec::new(), Vec::new());
+        let kind = request(&mut bytes);
+        messages::start(&mut message, 1, kind, false);
+        message.extend(bytes);
+        message
+    }
+
+    #[test]
+    fn users_alone_are_offered_connections() {
+        let hello = |may_connect| {
+            let wishes = Wishes { may_connect, ..Wishes::default() };
+            message(|bytes| Request::hello_with(bytes, wishes))
+        };
+        let get = message(|bytes| Request::get(bytes, false, b"k"));
+        let login = message(|bytes| Request::run(bytes, false, b"login", &[b"set login 0 0 9\r\nme secret\r\n"]));
+        for users in [None, Some(vec![b"me:secret".to_vec()])] {
+            let has_users = users.is_some();
+            let state = super::super::trial::state(Settings { threads: 1, users, ..Settings::default() });
+            let (mut executor, mut reply) = (Executor::new(&state, 0), Vec::new());
+            let mut may = |messages: &[&Vec<u8>]| {
+                let note = messages.iter().fold(0, |note, message| executor.execute(message, note, &mut reply));
+                executor.may_be_offered(note)
+            };
+            assert_eq!(may(&[&hello(true), &get]), !has_users);
+            assert!(may(&[&hello(true), &login]));
+            assert!(!may(&[&hello(false), &login]), "it cannot connect");
+        }
     }
 }

@@ -12,7 +12,7 @@ use frrwp::fabric::DatagramPort;
 use frrwp::fabric::reliability::{RequestKind, Secret, Server, ServerCounters, Work};
 
 use super::DatagramState;
-use super::execute::{Executor, MAY_CONNECT};
+use super::execute::Executor;
 use super::rates::Rates;
 use crate::fabric::hybrid::Reports;
 use crate::log;
@@ -196,7 +196,7 @@ impl<'f> Thread<'f> {
         let work = request.work;
         let before = self.server.note(&work);
         let mut after = self.executor.execute(&self.message, before, &mut self.reply);
-        if self.state.hybrid.is_some() && after & MAY_CONNECT != 0 {
+        if self.state.hybrid.is_some() && self.executor.may_be_offered(after) {
             let client = work.client();
             after = self.rates.count((client, from.host()), after, clock::nanos());
             if let Some(token) = self.offers.get(&client) {
