@@ -102,6 +102,15 @@ pub(super) enum Pool {
     References,
 }
 
+/// Why a host may not have more of a pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Lack {
+    /// All hosts together have too much of it: this much.
+    Room(usize),
+    /// The host has its share.
+    Share,
+}
+
 /// The use of each pool, in total and by host.
 ///
 /// While half of a pool is free there is no limit. Then a host gets nothing above an eighth of what is left, so a few hosts
@@ -121,38 +130,48 @@ impl Shares {
 
     /// Takes an amount for a host, if it may have that.
     pub(super) fn take(&mut self, pool: Pool, host: u64, amount: usize) -> bool {
+        self.try_take(pool, host, amount).is_ok()
+    }
+
+    /// Takes an amount for a host.
+    ///
+    /// # Errors
+    /// It may not have that.
+    pub(super) fn try_take(&mut self, pool: Pool, host: u64, amount: usize) -> Result<(), Lack> {
         self.take_if(pool, host, amount, amount)
     }
 
     /// Takes room for a reply whose length is not known yet. Most of it is given back soon, so the host's share bounds only what it
     /// has before. A client's oldest request needs no share, but leaves room for a host that has nothing.
-    pub(super) fn take_reference(&mut self, host: u64, most: usize, is_oldest: bool) -> bool {
+    ///
+    /// # Errors
+    /// The host may not have that.
+    pub(super) fn take_reference(&mut self, host: u64, most: usize, is_oldest: bool) -> Result<(), Lack> {
         if is_oldest {
             let own = self.hosts.get(&host).map_or(0, |used| used[Pool::References as usize]);
             let left = if own == 0 { most } else { 2 * most };
-            let has_room = self.has_room(Pool::References, left);
-            if has_room {
-                self.add(Pool::References, host, most);
-            }
-            return has_room;
+            self.look_for_room(Pool::References, left)?;
+            self.add(Pool::References, host, most);
+            return Ok(());
         }
         self.take_if(Pool::References, host, most, 0)
     }
 
     /// Takes an amount for a host, if there is room, and the host's use with what is `counted` is within its share.
-    fn take_if(&mut self, pool: Pool, host: u64, amount: usize, counted: usize) -> bool {
+    fn take_if(&mut self, pool: Pool, host: u64, amount: usize, counted: usize) -> Result<(), Lack> {
         if amount == 0 {
-            return true;
+            return Ok(());
         }
         let (total, used) = (self.totals[pool as usize], self.used[pool as usize]);
         let own = self.hosts.get(&host).map_or(0, |used| used[pool as usize] as usize);
         let share = (total.saturating_sub(used) / 8).max(total / BASIC);
         let is_above = used > total / 2 && own > 0 && own + counted > share;
-        if is_above || !self.has_room(pool, amount) {
-            return false;
+        if is_above {
+            return Err(Lack::Share);
         }
+        self.look_for_room(pool, amount)?;
         self.add(pool, host, amount);
-        true
+        Ok(())
     }
 
     /// Returns whether nothing but clients is taken.
@@ -161,8 +180,9 @@ impl Shares {
         self.used[1..] == [0; POOLS - 1] && self.hosts.values().all(|used| used[1..] == [0; POOLS - 1])
     }
 
-    fn has_room(&self, pool: Pool, amount: usize) -> bool {
-        self.used[pool as usize] + amount <= self.totals[pool as usize]
+    fn look_for_room(&self, pool: Pool, amount: usize) -> Result<(), Lack> {
+        let short = (self.used[pool as usize] + amount).saturating_sub(self.totals[pool as usize]);
+        if short == 0 { Ok(()) } else { Err(Lack::Room(short)) }
     }
 
     fn add(&mut self, pool: Pool, host: u64, amount: usize) {
@@ -253,9 +273,10 @@ mod tests {
     fn oldest_requests_leave_room_for_another_host() {
         let limits = ServerLimits { references: 16, ..ServerLimits::default() };
         let mut shares = Shares::new(&limits);
-        assert_eq!((0..32).take_while(|_| shares.take_reference(1, 1, true)).count(), 15);
-        assert!(shares.take_reference(2, 1, true), "one that has nothing");
-        assert!(!shares.take_reference(3, 1, true));
+        assert_eq!((0..32).take_while(|_| shares.take_reference(1, 1, true).is_ok()).count(), 15);
+        assert_eq!(shares.take_reference(2, 1, true), Ok(()), "one that has nothing");
+        assert_eq!(shares.take_reference(3, 2, true), Err(Lack::Room(2)));
+        assert_eq!(shares.take_reference(1, 1, false), Err(Lack::Share));
     }
 
     #[test]

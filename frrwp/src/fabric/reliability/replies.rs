@@ -74,13 +74,15 @@ pub(super) struct Replies<R> {
     kept: FxHashMap<u64, (u64, Kept<R>)>,
     /// Replies of reads, by when they were to end when they were last looked at.
     reads: VecDeque<(u64, Place, u32)>,
+    /// Bytes of each pool that replies of reads take.
+    of_reads: [usize; 2],
     /// Replies of mutations. A few are looked at with each that is added, so that those that went leave the queue.
     mutations: VecDeque<(Place, u32)>,
 }
 
 impl<R> Replies<R> {
     pub(super) fn new() -> Self {
-        Self { kept: FxHashMap::default(), reads: VecDeque::new(), mutations: VecDeque::new() }
+        Self { kept: FxHashMap::default(), reads: VecDeque::new(), of_reads: [0; 2], mutations: VecDeque::new() }
     }
 
     pub(super) fn get(&self, place: Place) -> Option<&Kept<R>> {
@@ -100,7 +102,10 @@ impl<R> Replies<R> {
     /// Keeps a reply.
     pub(super) fn keep(&mut self, place: Place, kept: Kept<R>) {
         match kept.ends.map(|[ends, _]| ends) {
-            Some(ends) => self.reads.push_back((ends, place, kept.execution)),
+            Some(ends) => {
+                self.reads.push_back((ends, place, kept.execution));
+                self.of_reads = [0, 1].map(|pool| self.of_reads[pool] + kept.taken[pool]);
+            }
             None => {
                 for _ in 0..2 {
                     self.next_mutation();
@@ -113,7 +118,16 @@ impl<R> Replies<R> {
 
     pub(super) fn remove(&mut self, place: Place) -> Option<Kept<R>> {
         self.get(place)?;
-        self.kept.remove(&place.key()).map(|(_, kept)| kept)
+        let (_, kept) = self.kept.remove(&place.key())?;
+        if kept.ends.is_some() {
+            self.of_reads = [0, 1].map(|pool| self.of_reads[pool] - kept.taken[pool]);
+        }
+        Some(kept)
+    }
+
+    /// Returns what replies of reads take of each pool.
+    pub(super) fn of_reads(&self) -> [usize; 2] {
+        self.of_reads
     }
 
     /// Returns the place of a read's reply whose time is over.
@@ -130,6 +144,27 @@ impl<R> Replies<R> {
             }
         }
         None
+    }
+
+    /// Returns the place of the read's reply that was last asked for before all others, or nearly so. It is to be dropped, or to be
+    /// [spared](Self::spare_read).
+    pub(super) fn next_read(&mut self) -> Option<Place> {
+        while let Some((ends, place, execution)) = self.reads.pop_front() {
+            match self.get(place).filter(|kept| kept.execution == execution).and_then(|kept| kept.ends) {
+                // It was asked for since.
+                Some([later, _]) if later > ends => self.reads.push_back((later, place, execution)),
+                Some(_) => return Some(place),
+                None => {}
+            }
+        }
+        None
+    }
+
+    /// The reply of a read stays.
+    pub(super) fn spare_read(&mut self, place: Place) {
+        if let Some((execution, [ends, _])) = self.get(place).and_then(|kept| Some((kept.execution, kept.ends?))) {
+            self.reads.push_back((ends, place, execution));
+        }
     }
 
     /// Returns the place of some mutation's reply, another one each time.

@@ -1,7 +1,7 @@
 //! The server's side: records of clients, requests that come in parts, and which of them are executed.
 
 use super::cookie::Secret;
-use super::limits::{KEPT_REPLY, MILLISECOND, OPEN, Permits, Pool, SECOND, ServerLimits, Shares, UNASKED};
+use super::limits::{KEPT_REPLY, Lack, MILLISECOND, OPEN, Permits, Pool, SECOND, ServerLimits, Shares, UNASKED};
 use super::outbox::Outbox;
 use super::parts::Assembly;
 use super::records::{Passed, Record, Records, bits};
@@ -539,25 +539,49 @@ impl<R: AsRef<[u8]>> Server<R> {
         }
     }
 
-    /// Takes room for the reply of a mutation, if need be of replies to clients that are silent.
+    /// Takes room for the reply of a mutation, if need be of replies to reads, and to clients that are silent.
     ///
     /// The oldest request of a client may have more than its host's share of references. Its floor passes the replies that it has only after
     /// that request, so it could wait for itself.
     fn take_reply(&mut self, now: u64, host: u64, kind: RequestKind, is_oldest: bool) -> bool {
         let [reply, long] = self.reservation(kind);
-        if !self.make_room(now, |shares| shares.take(Pool::Replies, host, reply)) {
+        if !self.make_room(now, host, 0, |shares| shares.try_take(Pool::Replies, host, reply)) {
             return false;
         }
-        let has_room = self.make_room(now, |shares| shares.take_reference(host, long, is_oldest));
+        let has_room = self.make_room(now, host, 1, |shares| shares.take_reference(host, long, is_oldest));
         if !has_room {
             self.shares.give(Pool::Replies, host, reply);
         }
         has_room
     }
 
-    fn make_room(&mut self, now: u64, mut take: impl FnMut(&mut Shares) -> bool) -> bool {
+    /// Takes something of a pool (replies 0, references 1) for a host, if need be in the place of replies that are kept. Those of reads go first,
+    /// as a read can be executed again. If the host has its share, only its own go.
+    fn make_room(
+        &mut self,
+        now: u64,
+        host: u64,
+        pool: usize,
+        mut take: impl FnMut(&mut Shares) -> Result<(), Lack>,
+    ) -> bool {
+        let mut spared = 0;
+        while spared < LOOKS {
+            let Err(lack) = take(&mut self.shares) else { return true };
+            // All of them would be too little.
+            if matches!(lack, Lack::Room(short) if short > self.replies.of_reads()[pool]) {
+                break;
+            }
+            let Some(place) = self.replies.next_read() else { break };
+            let is_own = || self.records.get(place.slot).is_some_and(|record| self.secret.host(record.peer) == host);
+            if lack != Lack::Share || is_own() {
+                self.drop_reply(place);
+            } else {
+                self.replies.spare_read(place);
+                spared += 1;
+            }
+        }
         for _ in 0..LOOKS {
-            if take(&mut self.shares) {
+            if take(&mut self.shares).is_ok() {
                 return true;
             }
             let Some(place) = self.replies.next_mutation() else { continue };

@@ -316,6 +316,65 @@ fn long_replies_have_room_before_execution() {
     assert_eq!((server.kept_replies(), server.has_taken_nothing()), (0, true));
 }
 
+/// Executes a read whose reply is kept: 15,000 bytes.
+fn keep_read(server: &mut Server<Vec<u8>>, from: Peer, id: u64, number: u64) {
+    let ask = part(id, number, number as u16 - 1, &request(READ, 1, 8, 9));
+    let work = server.receive(0, from, &ask).unwrap().work;
+    server.complete(0, work, b"", Some(vec![7; 15_000]));
+    assert_eq!(sent(server).len(), 8);
+}
+
+/// Asks for the last parts of such a reply; returns how many come.
+fn want(server: &mut Server<Vec<u8>>, from: Peer, (id, number): (u64, u64), execution: u32) -> usize {
+    let list = List { next: 8, upto: 12, execution, there: [0; 4] };
+    assert!(server.receive(1, from, &bytes(id, number, number as u16 - 1, Body::Want(list))).is_none());
+    let is_part = |datagram: Datagram<'_>| matches!(datagram.body, Body::Part(_));
+    sent(server).iter().filter(|(_, bytes)| Datagram::decode(bytes, true).is_some_and(is_part)).count()
+}
+
+#[test]
+fn replies_of_reads_make_room_for_mutations() {
+    let mut server = server(ServerLimits { references: 40_000, ..ServerLimits::default() }, 1);
+    let peers = [1, 2, 3].map(|host| peer(host, 1));
+    let ids = peers.map(|from| admit(&mut server, 0, from, 1));
+    keep_read(&mut server, peers[0], ids[0], 1);
+    keep_read(&mut server, peers[1], ids[1], 1);
+    assert_eq!(want(&mut server, peers[0], (ids[0], 1), 1), 4);
+    let take = |number: u64| part(ids[2], number, number as u16 - 1, &request(RequestKind::LongMutation, 1, 15_000, 9));
+    assert!(execute_long(&mut server, peers[2], &take(1)));
+    assert_eq!((sent(&mut server).len(), server.counters().busy), (8, 0));
+    assert_eq!(want(&mut server, peers[0], (ids[0], 1), 1), 4, "the one that was asked for is there");
+    assert_eq!(want(&mut server, peers[1], (ids[1], 1), 2), 0, "the other read is executed again");
+    // No reply of a mutation goes for another one, and no read's where that is too little.
+    assert!(!execute_long(&mut server, peers[2], &take(2)));
+    assert!(is_busy(&mut server));
+    assert_eq!(want(&mut server, peers[0], (ids[0], 1), 1), 4);
+    assert!(!execute_long(&mut server, peers[2], &take(1)));
+    assert_eq!(sent(&mut server).len(), 8);
+    for (from, id) in peers.into_iter().zip(ids) {
+        server.receive(1, from, &bytes(id, 9, 0, Body::Ping));
+    }
+    assert_eq!((server.kept_replies(), server.has_taken_nothing()), (0, true), "all is given back");
+}
+
+#[test]
+fn own_reads_make_room_within_a_share() {
+    let mut server = server(ServerLimits { references: 160_000, ..ServerLimits::default() }, 1);
+    let ids = [1, 2].map(|host| admit(&mut server, 0, peer(host, 1), 1));
+    keep_read(&mut server, peer(2, 1), ids[1], 1);
+    // More than a share of what is left.
+    (1..=5).for_each(|number| keep_read(&mut server, peer(1, 1), ids[0], number));
+    assert!(execute_long(
+        &mut server,
+        peer(1, 1),
+        &part(ids[0], 6, 5, &request(RequestKind::LongMutation, 1, 15_000, 9))
+    ));
+    assert_eq!((sent(&mut server).len(), server.counters().busy), (8, 0));
+    assert_eq!(want(&mut server, peer(2, 1), (ids[1], 1), 1), 4, "that of another host stays");
+    assert_eq!(want(&mut server, peer(1, 1), (ids[0], 1), 2), 0);
+    assert_eq!(want(&mut server, peer(1, 1), (ids[0], 2), 3), 4);
+}
+
 #[test]
 fn oldest_requests_have_more_than_a_share() {
     let mut server = server(ServerLimits::default(), 1);
