@@ -32,6 +32,9 @@ const SILENCE: u64 = 300_000_000_000;
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 const LOOK: u64 = 1_000_000;
 
+/// Datagrams that are taken at a time: more than a socket keeps. A flood of strangers' holds up no time-outs.
+const TURN: usize = 8192;
+
 /// The id of a greeting, and of a login.
 const GREETING: u32 = 0;
 
@@ -50,8 +53,8 @@ pub(crate) struct Datagrams {
     /// Replies that were not taken.
     heard: VecDeque<Vec<u8>>,
     events: VecDeque<Event>,
-    /// The ids of requests of unknown outcome, and of those out of time.
-    unknown: Vec<u32>,
+    /// The ids of requests that ended without an answer, and whether the server may have carried them out.
+    unanswered: Vec<(u32, bool)>,
     /// The last token that a reply had.
     token: Option<u64>,
     /// Silence after which no request is taken.
@@ -96,7 +99,7 @@ impl Datagrams {
             ids: HashMap::new(),
             heard: VecDeque::new(),
             events: VecDeque::new(),
-            unknown: Vec::new(),
+            unanswered: Vec::new(),
             token: None,
             silence: SILENCE,
             is_blocked: false,
@@ -133,6 +136,11 @@ impl Datagrams {
         self.hear(message);
     }
 
+    /// Returns the call of the message of this id, if it has not ended.
+    fn call_of(&self, id: u32) -> Option<u64> {
+        self.ids.iter().find(|(_, of)| **of == id).map(|(&call, _)| call)
+    }
+
     fn hear(&mut self, message: Vec<u8>) {
         self.heard.push_back(message);
         self.events.push_back(Event::Message);
@@ -160,7 +168,8 @@ impl Datagrams {
                 match why {
                     Failure::TooLarge => self.refuse_call(id, Refusal::TooLarge, "datagrams do not carry the answer"),
                     Failure::TimedOut if id == GREETING => self.lose("the server did not answer a greeting in time"),
-                    Failure::TimedOut | Failure::Unknown => self.unknown.push(id),
+                    Failure::TimedOut => self.unanswered.push((id, false)),
+                    Failure::Unknown => self.unanswered.push((id, true)),
                     Failure::Full => self.lose("the server has no room for another client: see its --datagram-clients"),
                     Failure::Closed => {}
                 }
@@ -307,7 +316,8 @@ impl End for Datagrams {
     fn progress(&mut self) {
         // First what has come: a client that was not run for a while has no time-outs by that.
         let now = self.port.now();
-        while let Some((from, bytes)) = self.port.poll() {
+        for _ in 0..TURN {
+            let Some((from, bytes)) = self.port.poll() else { break };
             self.client.receive(now, from, bytes);
         }
         self.client.tick(now);
@@ -336,7 +346,7 @@ impl End for Datagrams {
     fn cork(&mut self, _: bool) {}
 
     fn wait(&mut self, longest: Duration) {
-        if !self.events.is_empty() || !self.unknown.is_empty() {
+        if !self.events.is_empty() || !self.unanswered.is_empty() {
             return;
         }
         self.send();
@@ -350,8 +360,8 @@ impl End for Datagrams {
         0
     }
 
-    fn take_unknown(&mut self) -> Option<u32> {
-        self.unknown.pop()
+    fn take_unanswered(&mut self) -> Option<(u32, bool)> {
+        self.unanswered.pop()
     }
 
     fn take_token(&mut self) -> Option<u64> {
@@ -359,15 +369,26 @@ impl End for Datagrams {
     }
 
     fn cancel(&mut self, id: u32) -> bool {
-        let Some(call) = self.ids.iter().find(|(_, of)| **of == id).map(|(&call, _)| call) else { return false };
+        let Some(call) = self.call_of(id) else { return false };
         self.ids.remove(&call);
         self.client.cancel(self.port.now(), call);
         self.send();
         true
     }
 
+    fn was_sent(&self, id: u32) -> bool {
+        self.call_of(id).is_none_or(|call| self.client.was_sent(call))
+    }
+
     fn is_settled(&self) -> bool {
         self.client.is_settled()
+    }
+
+    fn give_up(&mut self) -> bool {
+        self.ids.clear();
+        self.client.cancel_all(self.port.now());
+        self.send();
+        !self.is_settled() && self.broken.is_none()
     }
 
     fn broken(&self) -> Option<&str> {
@@ -476,12 +497,8 @@ mod tests {
         let to = format!("udp:{}", port.local_address().unwrap());
         let mut server = Server::new(ServerLimits::default(), Secret::new([1; 16]), 1, 0, |_| RequestKind::Read);
         let mut end = Datagrams::open(&to, Duration::from_secs(9), Duration::from_secs(60)).unwrap();
-        let (mut delete, mut bytes) = (Vec::new(), Vec::new());
-        let kind = Request::run(&mut bytes, false, b"k", &[b"md k\r\n"]);
-        messages::start(&mut delete, 8, kind, false);
-        delete.extend(bytes);
         end.say(&get(7)).unwrap();
-        end.say(&delete).unwrap();
+        end.say(&delete(8)).unwrap();
         let (mut reply, mut unknown) = (Vec::new(), None);
         while unknown.is_none() {
             port.wait(Some(port.now() + 10_000_000));
@@ -504,10 +521,10 @@ mod tests {
             gone.inspect(|(to, bytes)| port.send(*to, bytes).unwrap());
             port.wait(Some(port.now()));
             end.progress();
-            unknown = end.take_unknown();
+            unknown = end.take_unanswered();
         }
-        assert_eq!((unknown, end.broken()), (Some(8), None));
-        assert_eq!(end.take_unknown(), None);
+        assert_eq!((unknown, end.broken()), (Some((8, true)), None));
+        assert_eq!(end.take_unanswered(), None);
         assert!(end.heard(&mut reply) && messages::fragment(&reply).unwrap().0 == 7, "the other has its answer");
         end.say(&get(9)).unwrap();
         while !end.heard(&mut reply) {
@@ -535,11 +552,7 @@ mod tests {
         let mut server = Server::new(ServerLimits::default(), Secret::new([1; 16]), 1, 0, |_| RequestKind::Mutation);
         let mut end = Datagrams::open(&to, Duration::from_secs(9), Duration::from_secs(60)).unwrap();
         greet(&mut end, &mut port, &mut server);
-        let (mut delete, mut bytes) = (Vec::new(), Vec::new());
-        let kind = Request::run(&mut bytes, false, b"k", &[b"md k\r\n"]);
-        messages::start(&mut delete, 8, kind, false);
-        delete.extend(bytes);
-        end.say(&delete).unwrap();
+        end.say(&delete(8)).unwrap();
         assert!(end.cancel(8) && !end.cancel(8));
         assert!(!end.is_settled(), "the server may carry it out still");
         end.say(&get(9)).unwrap();
@@ -549,7 +562,71 @@ mod tests {
             end.progress();
         }
         assert_eq!(messages::fragment(&reply).unwrap().0, 9);
-        assert_eq!((end.take_unknown(), end.broken()), (None, None), "its end was told by the caller");
+        assert_eq!((end.take_unanswered(), end.broken()), (None, None), "its end was told by the caller");
+    }
+
+    fn delete(id: u32) -> Vec<u8> {
+        let (mut delete, mut bytes) = (Vec::new(), Vec::new());
+        let kind = Request::run(&mut bytes, false, b"k", &[b"md k\r\n"]);
+        messages::start(&mut delete, id, kind, false);
+        delete.extend(bytes);
+        delete
+    }
+
+    #[test]
+    fn a_reset_leaves_unsent_requests_certain() {
+        let mut port = UdpPort::listen("127.0.0.1:0".parse().unwrap(), 1, 1400).unwrap().remove(0);
+        let to = format!("udp:{}", port.local_address().unwrap());
+        let server = |run| {
+            Server::new(ServerLimits::default(), Secret::new([run; 16]), u64::from(run), 0, |_| RequestKind::Mutation)
+        };
+        let mut first = server(1);
+        let mut end = Datagrams::open(&to, Duration::from_secs(9), Duration::from_secs(60)).unwrap();
+        greet(&mut end, &mut port, &mut first);
+        // The second one waits for the first one, which is of the same key.
+        end.say(&delete(8)).unwrap();
+        end.say(&delete(9)).unwrap();
+        assert!(end.was_sent(8) && !end.was_sent(9));
+        let mut second = server(2);
+        while end.broken().is_none() {
+            serve(&mut port, &mut second);
+            end.progress();
+        }
+        assert_eq!((end.take_unanswered(), end.take_unanswered()), (Some((8, true)), None));
+        assert!(!end.was_sent(9));
+        assert!(!end.give_up(), "no server knows this client, so nothing is carried out");
+        assert_eq!((end.client.unanswered(), second.counters().executed), (0, 0));
+    }
+
+    /// A port to which nonsense comes without end.
+    struct Flooded;
+
+    impl DatagramPort for Flooded {
+        fn part(&self) -> usize {
+            1400
+        }
+
+        fn now(&self) -> u64 {
+            1
+        }
+
+        fn send(&mut self, _: Peer, _: &[u8]) -> std::io::Result<()> {
+            Ok(())
+        }
+
+        fn poll(&mut self) -> Option<(Peer, &[u8])> {
+            Some((Peer::from(SocketAddr::from(([10, 0, 0, 1], 7))), b"nonsense"))
+        }
+
+        fn wait(&mut self, _: Option<u64>) {}
+    }
+
+    #[test]
+    fn floods_hold_up_no_time_outs() {
+        let server = Peer::from(SocketAddr::from(([10, 0, 0, 2], 7)));
+        let mut end = Datagrams::of(limits(Duration::from_secs(60)), Box::new(Flooded), server).unwrap();
+        end.progress();
+        assert_eq!(end.client.counters().malformed, TURN as u64);
     }
 
     #[test]

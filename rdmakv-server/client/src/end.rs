@@ -76,8 +76,8 @@ pub(crate) trait End: Send {
         None
     }
 
-    /// Takes the id of a request that the server may have carried out, and has no answer to. All others go on.
-    fn take_unknown(&mut self) -> Option<u32> {
+    /// Takes the id of a request that ended without an answer, and whether the server may have carried it out. All others go on.
+    fn take_unanswered(&mut self) -> Option<(u32, bool)> {
         None
     }
 
@@ -86,9 +86,20 @@ pub(crate) trait End: Send {
         false
     }
 
+    /// Returns whether anything of the request of this id, which this end took, may have left.
+    fn was_sent(&self, _: u32) -> bool {
+        true
+    }
+
     /// Returns whether no request of unknown outcome can be carried out any more.
     fn is_settled(&self) -> bool {
         true
+    }
+
+    /// Ends all requests, of which nothing more is sent. Returns whether one of them may still be carried out. Then this end goes on until
+    /// [`End::is_settled`], and no memory is lent to it.
+    fn give_up(&mut self) -> bool {
+        false
     }
 
     /// Returns why it is of no use any more, where no event tells that.

@@ -50,6 +50,8 @@ pub(super) struct Server {
     /// The fabric that is in use, and its place among the ways.
     link: Option<(usize, Link)>,
     stream: Option<(usize, Stream)>,
+    /// The end of a fabric that was lost while mutations were under way.
+    settling: Option<Settling>,
     /// The place of that fabric, or [`NOTHING`], for threads that connect.
     standing: Arc<AtomicUsize>,
     /// The server's token for the connection that it offers.
@@ -68,6 +70,13 @@ pub(super) struct Server {
     sent: VecDeque<Sent>,
     /// When the first request was sent over the fabric that was asked another way too.
     silent_since: Option<Instant>,
+}
+
+/// A fabric that was lost. A mutation of unknown outcome could be carried out after later ones. So nothing is begun by another way until the
+/// server confirms that it drops late copies, or the time is over.
+struct Settling {
+    end: Box<dyn End>,
+    until: Instant,
 }
 
 /// A read that was sent.
@@ -109,6 +118,7 @@ impl Server {
             candidates: Vec::new(),
             link: None,
             stream: None,
+            settling: None,
             standing: Arc::new(AtomicUsize::new(NOTHING)),
             token: None,
             tell,
@@ -193,6 +203,7 @@ impl Server {
     fn go_on(&mut self, common: &mut Common) {
         self.take_arrivals(common);
         self.progress_fabric(common);
+        self.progress_settling();
         self.progress_candidates(common);
         self.progress_stream(common);
         self.turn_from_silence(common);
@@ -212,6 +223,7 @@ impl Server {
         std::mem::forget(std::mem::replace(&mut self.told, told));
         self.arrived.drain(..).for_each(std::mem::forget);
         self.candidates.drain(..).for_each(|(_, link)| drop(link.abandon()));
+        std::mem::forget(self.settling.take());
         self.tags.forget_all();
         let link = self.link.take().into_iter().flat_map(|(_, link)| link.abandon());
         let stream = self.stream.take().into_iter().flat_map(|(_, stream)| stream.into_waiting());
@@ -329,7 +341,7 @@ impl Server {
                     link.close();
                     self.ways.replaced(at, Instant::now());
                 }
-                (None, _) if !link.is_ready() => self.candidates.push((at, link)),
+                (None, _) if !link.is_ready() || self.settling.is_some() => self.candidates.push((at, link)),
                 (None, Some((_, before))) if before.departure() != Departure::Leave && !resends() => {
                     self.candidates.push((at, link));
                 }
@@ -347,6 +359,15 @@ impl Server {
                     self.ways.came_up(at);
                 }
             }
+        }
+    }
+
+    /// Sees whether late copies of what was sent by a lost fabric are dropped by now, or were waited for long enough.
+    fn progress_settling(&mut self) {
+        let Some(Settling { end, until }) = &mut self.settling else { return };
+        end.progress();
+        if end.is_settled() || end.broken().is_some() || Instant::now() >= *until {
+            self.settling = None;
         }
     }
 
@@ -460,7 +481,7 @@ impl Server {
             let Some(op) = common.ops.unanswered(name) else { continue };
             let is_silent = self.silent_since.is_some() && !self.sockets.is_empty();
             let (only_stream, is_read) = (op.only_stream || is_silent, op.operation.is_read());
-            if !only_stream && self.is_leaving() {
+            if self.settling.is_some() || !only_stream && self.is_leaving() {
                 waiting.push_back(name);
             } else if let Some((_, link)) = self.link.as_mut().filter(|(_, link)| link.is_ready() && !only_stream) {
                 if link.issue(common, &mut self.tags, name).is_err() {
@@ -526,12 +547,19 @@ impl Server {
         // Tags are the connection's.
         self.tags.forget_all();
         self.ways.lost(at, Instant::now(), why.clone());
-        for (name, sent) in link.close() {
+        let (open, end) = link.lose();
+        // An operation that is begun now has half of its time left then.
+        let until = Instant::now() + common.timeout / 2;
+        self.settling = end.map(|end| Settling { end, until });
+        // What waits was begun later.
+        let later = std::mem::take(&mut self.queue);
+        for (name, sent) in open {
             // A read may be under way by a socket as well.
             if Some(name) != late && common.ops.get(name).is_some_and(|op| op.on == On::Fabric) {
                 self.was_lost(common, name, sent, &why);
             }
         }
+        self.queue.extend(later);
     }
 
     fn send_by_stream(&mut self, common: &mut Common, name: Name) {
@@ -595,12 +623,13 @@ impl Server {
         let (on, attempts, is_read, after) = (op.on, op.attempts, op.operation.is_read(), common.timeout);
         common.counters.timeouts += 1;
         let why = format!("no answer within {} ms", after.as_millis());
+        let was_sent = on != On::Fabric || self.link.as_ref().is_none_or(|(_, link)| link.was_sent(name));
         match on {
             On::Queue if attempts == 0 || !is_read => {
                 let ways = self.ways_down();
                 self.end(common, name, |about| Error::Unreachable { about, ways });
             }
-            _ if is_read => self.end(common, name, |about| Error::TimedOut { about, after }),
+            _ if is_read || !was_sent => self.end(common, name, |about| Error::TimedOut { about, after }),
             _ => self.end(common, name, |about| Error::OutcomeUnknown { about, why: why.clone() }),
         }
         match on {
@@ -626,13 +655,16 @@ impl Server {
         let next = self.ways.next_start(self.demand(common)).into_iter().chain(turns).min();
         let longest = next.map_or(longest, |next| longest.min(next.saturating_duration_since(Instant::now())));
         // With several events, it sleeps for one at a time.
-        let connects = self.ways.is_trying() || !self.candidates.is_empty();
+        let connects = self.ways.is_trying() || !self.candidates.is_empty() || self.settling.is_some();
         let moment = if connects { longest.min(MOMENT) } else { longest };
         match (on, &mut self.link, &mut self.stream) {
             (On::Fabric, Some((_, link)), _) if link.is_busy() => link.wait(moment),
             (On::Stream, _, Some((_, stream))) if stream.is_busy() => stream.wait(moment),
             (On::Queue, Some((_, link)), _) if link.is_busy() => link.wait(moment),
             (On::Queue, _, _) if !self.arrived.is_empty() => {}
+            (On::Queue, None, _) if self.settling.is_some() => {
+                self.settling.iter_mut().for_each(|settling| settling.end.wait(moment));
+            }
             (On::Queue, _, _) if connects => {
                 let trying = self.ways.is_trying();
                 match self.candidates.first_mut() {
@@ -663,6 +695,7 @@ impl Server {
     pub(super) fn leave(&mut self, common: &mut Common) {
         const WHY: &str = "the server has left the cluster";
         self.lose_fabric(common, WHY.to_owned(), None);
+        self.settling = None;
         self.lose_stream(common, &Lost::Closed, None);
         for name in std::mem::take(&mut self.queue) {
             let ways = vec![WayDown { address: self.text.clone(), why: WHY.to_owned() }];

@@ -269,6 +269,141 @@ fn a_lost_operation_ends_alone() {
     assert!(client.get("other").unwrap().is_some());
 }
 
+#[test]
+fn operations_that_were_not_sent_end_alone() {
+    // More than wait for datagrams at a time.
+    const ALL: usize = 3000;
+    let server = server(&[]);
+    let options = Options { timeout: Duration::from_secs(1), window: 2 * ALL, ..patient() };
+    let timeout = options.timeout;
+    let mut client = Client::with_options([server.fabric("udp")], options).unwrap();
+    assert!(client.set("other", b"1", ()).unwrap().is_stored());
+    server.stop();
+    let set = |number| client.iset(format!("k{number}"), b"1".to_vec(), ()).unwrap();
+    let mut begun: Vec<_> = (0..ALL).map(set).collect();
+    server.signal("-CONT");
+    soon("that the server goes on", || server.stat("cmd_set") > 1);
+    std::thread::sleep(timeout);
+    // There are answers to the first ones. The last one waits behind a thousand others.
+    let last = client.wait(begun.pop().unwrap());
+    assert!(matches!(last, Err(Error::TimedOut { .. })), "{last:?}");
+    let mut stored = 1;
+    for begun in begun {
+        match client.wait(begun) {
+            Ok(answer) => stored += u64::from(answer.is_stored()),
+            Err(Error::TimedOut { .. } | Error::OutcomeUnknown { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(client.get("other").unwrap().is_some());
+    assert_eq!(client.counters().lost_connections, 0);
+    assert!(client.get(format!("k{}", ALL - 1)).unwrap().is_none(), "nothing of it was sent");
+    soon("that all are counted", || server.stat("cmd_set") >= stored);
+}
+
+#[test]
+fn unsent_mutations_go_to_the_next_server() {
+    const ALL: u64 = 300;
+    const KEYS: u64 = 50;
+    let mut first = server(&[]);
+    let udp = first.fabric("udp");
+    let mut client = client([&udp]);
+    assert!(client.set("k", b"1", ()).unwrap().is_stored());
+    first.stop();
+    let set = |number: u64| client.iset(format!("k{}", number % KEYS), number.to_string().into_bytes(), ()).unwrap();
+    let begun: Vec<_> = (0..ALL).map(set).collect();
+    first.process.kill().unwrap();
+    first.process.wait().unwrap();
+    let second = Server::on_a_free_port(&["--fabric", &udp]);
+    let mut unknown = 0;
+    for begun in begun {
+        match client.wait(begun) {
+            Ok(answer) => assert!(answer.is_stored()),
+            Err(Error::OutcomeUnknown { .. }) => unknown += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    // One of each key at most was under way.
+    assert!((1..=KEYS).contains(&unknown), "{unknown}");
+    soon("that all are counted", || second.stat("cmd_set") >= ALL - unknown);
+    assert_eq!(second.stat("cmd_set"), ALL - unknown);
+    for last in ALL - KEYS..ALL {
+        let value = client.get(format!("k{}", last % KEYS)).unwrap().unwrap();
+        assert_eq!(value[..], *last.to_string().as_bytes(), "in their order");
+    }
+}
+
+/// Passes datagrams between the first client that comes and a server. It can keep requests back.
+struct Holding {
+    address: SocketAddr,
+    to: UdpSocket,
+    holds: Arc<AtomicBool>,
+    held: Arc<std::sync::Mutex<Vec<Vec<u8>>>>,
+}
+
+impl Holding {
+    fn to(server: SocketAddr) -> Self {
+        let (front, back) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+        back.connect(server).unwrap();
+        let relay = Self {
+            address: front.local_addr().unwrap(),
+            to: back.try_clone().unwrap(),
+            holds: Arc::default(),
+            held: Arc::default(),
+        };
+        let (from, to) = (front.try_clone().unwrap(), back.try_clone().unwrap());
+        let (holds, held) = (relay.holds.clone(), relay.held.clone());
+        std::thread::spawn(move || {
+            let (mut buffer, mut is_first) = ([0; 2000], true);
+            while let Ok((read, sender)) = from.recv_from(&mut buffer) {
+                if std::mem::take(&mut is_first) {
+                    from.connect(sender).unwrap();
+                }
+                let bytes = &buffer[..read];
+                match Datagram::decode(bytes, true).map(|datagram| datagram.body) {
+                    Some(Body::Part(_)) if holds.load(Relaxed) => held.lock().unwrap().push(bytes.to_vec()),
+                    Some(Body::Bye) => {}
+                    _ => drop(to.send(bytes)),
+                }
+            }
+        });
+        std::thread::spawn(move || {
+            let mut buffer = [0; 2000];
+            while let Ok(read) = back.recv(&mut buffer) {
+                let _ = front.send(&buffer[..read]);
+            }
+        });
+        relay
+    }
+
+    /// Sends what was kept back; returns how many datagrams that are.
+    fn release(&self) -> u64 {
+        let held = std::mem::take(&mut *self.held.lock().unwrap());
+        held.iter().for_each(|bytes| assert!(self.to.send(bytes).is_ok()));
+        held.len() as u64
+    }
+}
+
+#[test]
+fn lost_datagrams_change_nothing_after_a_connection() {
+    let server = server(&["--fabric", "iwarp:127.0.0.1:0"]);
+    let relay = Holding::to(at(&server.fabric("udp")));
+    let options = Options { timeout: Duration::from_secs(5), ..patient() };
+    let both = format!("udp:{},{}", relay.address, server.fabric("iwarp"));
+    let mut client = Client::with_options([both], options).unwrap();
+    assert!(client.set("k", b"0", ()).unwrap().is_stored());
+    relay.holds.store(true, Relaxed);
+    let late = client.set("k", b"late", ());
+    assert!(matches!(late, Err(Error::OutcomeUnknown { .. })), "{late:?}");
+    soon("that the client has a connection", || client.set("k", b"new", ()).is_ok_and(|stored| stored.is_stored()));
+    assert!(is_by_iwarp(&client));
+    let received = server.stat("udp_datagrams_received");
+    let late = relay.release();
+    soon("that the late datagrams have come", || server.stat("udp_datagrams_received") >= received + late);
+    assert!(late > 0);
+    assert_eq!(&client.get("k").unwrap().unwrap()[..], b"new");
+}
+
 fn at(udp: &str) -> SocketAddr {
     udp.strip_prefix("udp:").unwrap().parse().unwrap()
 }

@@ -178,6 +178,22 @@ impl Client {
         is_live
     }
 
+    /// Returns whether anything of a call that has not ended was sent. If not, the server has not executed it.
+    pub fn was_sent(&self, call: u64) -> bool {
+        self.open.iter().any(|open| open.call.call == call && open.is_touched)
+    }
+
+    /// Ends all calls before their time, as if that were over. Nothing more is sent of them. Where a mutation may still be executed, PINGs go on
+    /// until the client [is settled](Self::is_settled).
+    pub fn cancel_all(&mut self, now: u64) {
+        self.fail_waiting(Failure::TimedOut);
+        while let Some(last) = self.open.last().map(|open| open.call.call) {
+            self.expire(last);
+        }
+        (self.ping, self.pings, self.probe) = (None, 0, None);
+        self.pump(now);
+    }
+
     /// Returns how many datagrams may be on their way.
     pub fn window(&self) -> u16 {
         self.window.size()

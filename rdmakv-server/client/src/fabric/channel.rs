@@ -122,6 +122,11 @@ impl Channel {
         id
     }
 
+    /// Returns a number that is larger for a later request, of those that are open.
+    pub(super) fn order_of(&self, id: u32) -> u32 {
+        id.wrapping_sub(self.next_id)
+    }
+
     /// Sends the message that was written.
     pub(super) fn send(&mut self, id: u32, kind: Kind) {
         self.outbox.push(id, kind, &self.message);
@@ -140,9 +145,20 @@ impl Channel {
         self.outbox.is_empty()
     }
 
-    /// Returns whether no part of a message was sent.
-    pub(super) fn has_all(&self, id: u32) -> bool {
-        self.outbox.has_all(id)
+    /// Returns whether anything of a request may have left.
+    pub(super) fn was_sent(&self, id: u32) -> bool {
+        !self.outbox.has_all(id) && self.end.was_sent(id)
+    }
+
+    /// Ends a request that has no answer. Returns whether the others go on; else nothing has changed.
+    pub(super) fn cancel(&mut self, id: u32) -> bool {
+        self.outbox.remove(id) || self.end.cancel(id)
+    }
+
+    /// Closes the connection. Returns this side's end if a request may still be carried out.
+    pub(super) fn close(self) -> Option<Box<dyn End>> {
+        let mut end = self.end;
+        end.give_up().then_some(end)
     }
 
     /// Sends waiting messages, if there is room for them by now. Other events are kept.

@@ -54,6 +54,9 @@ pub(crate) struct Elsewhere {
     pub(crate) busy: bool,
 }
 
+/// Operations that are open, and whether anything of each was sent.
+type Open = Vec<(Name, bool)>;
+
 /// A server's words that make no sense, or an end of the connection.
 type Broken = String;
 
@@ -137,10 +140,15 @@ impl Link {
         Departure::next(self.is_busy(), self.channel.is_settled())
     }
 
-    /// Ends an operation's request, which was sent and has no answer. Returns whether all others go on; else nothing has changed.
+    /// Returns whether anything of an operation that is open here may have left.
+    pub(crate) fn was_sent(&self, name: Name) -> bool {
+        self.requests.id_of(name).is_none_or(|id| self.channel.was_sent(id))
+    }
+
+    /// Ends an operation's request, which has no answer. Returns whether all others go on; else nothing has changed.
     pub(crate) fn cancel(&mut self, name: Name) -> bool {
-        let Some(id) = self.requests.id_of(name).filter(|id| !self.channel.has_all(*id)) else { return false };
-        let is_ended = self.channel.end().cancel(id);
+        let Some(id) = self.requests.id_of(name) else { return false };
+        let is_ended = self.channel.cancel(id);
         if is_ended {
             self.requests.remove(id);
         }
@@ -231,8 +239,8 @@ impl Link {
                 self.channel.give_up(|| broken);
             }
         }
-        while let Some(id) = self.channel.end().take_unknown() {
-            self.end_unknown(id, common, server);
+        while let Some((id, may_be_done)) = self.channel.end().take_unanswered() {
+            self.end_unanswered((id, may_be_done), common, server);
         }
         self.channel.look_at_end();
         if heard {
@@ -240,8 +248,8 @@ impl Link {
         }
     }
 
-    /// A request may have been carried out, and has no answer.
-    fn end_unknown(&mut self, id: u32, common: &mut Common, server: &str) {
+    /// A request has no answer, and may have been carried out or not.
+    fn end_unanswered(&mut self, (id, may_be_done): (u32, bool), common: &mut Common, server: &str) {
         const WHY: &str = "the server may have carried it out, and keeps no answer to it any more";
         match self.requests.remove(id).map(|asked| asked.op) {
             Some(name) => {
@@ -249,7 +257,7 @@ impl Link {
                     && let Some(about) = common.ops.about(name, server)
                 {
                     let is_read = common.ops.get(name).is_some_and(|op| op.operation.is_read());
-                    let error = match is_read {
+                    let error = match is_read || !may_be_done {
                         true => Error::TimedOut { about, after: common.timeout },
                         false => Error::OutcomeUnknown { about, why: WHY.to_owned() },
                     };
@@ -542,22 +550,30 @@ impl Link {
     }
 
     /// Closes the connection. Returns the operations that are open here, and whether anything of them was sent; their memory is free.
-    pub(crate) fn close(self) -> Vec<(Name, bool)> {
+    pub(crate) fn close(self) -> Open {
         let open = self.open();
         // Takes the connection down.
         drop(self);
         open
     }
 
-    /// Does the same in a child of a fork: the connection is the parent's, and goes on there.
-    pub(crate) fn abandon(self) -> Vec<(Name, bool)> {
+    /// Does the same where operations did not end. Returns this side's end, too, if one of them may still be carried out.
+    pub(crate) fn lose(self) -> (Open, Option<Box<dyn End>>) {
+        let open = self.open();
+        // Before the memory that its end was lent, which is in the other parts.
+        let Self { channel, .. } = self;
+        (open, channel.close())
+    }
+
+    /// Does the same as [`Link::close`] in a child of a fork: the connection is the parent's, and goes on there.
+    pub(crate) fn abandon(self) -> Open {
         let open = self.open();
         std::mem::forget(self);
         open
     }
 
-    fn open(&self) -> Vec<(Name, bool)> {
-        self.requests.open(&self.channel).chain(self.reads.open()).collect()
+    fn open(&self) -> Open {
+        self.requests.open(&self.channel).into_iter().chain(self.reads.open()).collect()
     }
 }
 

@@ -61,6 +61,15 @@ impl Outbox {
         self.waiting.is_empty()
     }
 
+    /// Removes a message of which no part has been said. Returns whether it was one.
+    pub(super) fn remove(&mut self, id: u32) -> bool {
+        let is_whole = self.has_all(id);
+        if is_whole {
+            self.waiting.retain(|fragment| fragment.id != id);
+        }
+        is_whole
+    }
+
     /// Returns whether no part of a message has been said.
     pub(super) fn has_all(&self, id: u32) -> bool {
         self.waiting.iter().any(|fragment| fragment.id == id && fragment.first)

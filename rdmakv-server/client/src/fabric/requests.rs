@@ -72,9 +72,11 @@ impl Requests {
         !self.asked.is_empty() || !self.landings.is_empty()
     }
 
-    /// Returns the operations that are open here, and whether anything of them was sent.
-    pub(super) fn open<'a>(&'a self, channel: &'a Channel) -> impl Iterator<Item = (Name, bool)> + 'a {
-        self.asked.iter().map(|(&id, asked)| (asked.op, !channel.has_all(id)))
+    /// Returns the operations that are open here, the oldest first, and whether anything of them was sent.
+    pub(super) fn open(&self, channel: &Channel) -> Vec<(Name, bool)> {
+        let mut ids: Vec<u32> = self.asked.keys().copied().collect();
+        ids.sort_unstable_by_key(|id| channel.order_of(*id));
+        ids.into_iter().filter_map(|id| Some((self.asked.get(&id)?.op, channel.was_sent(id)))).collect()
     }
 
     /// Returns the request of that number.
@@ -221,8 +223,8 @@ impl Requests {
         let from = copy.as_ref().map_or(bytes.as_ptr(), Sending::as_ptr);
         self.segments.clear();
         // SAFETY: the memory is of the arena that only this process writes; a copy and a part are kept beside the lease, and the
-        // operation's own buffer as long as the operation is not answered. Where that ends without an answer, this connection is closed
-        // with it, and what the server reads after that it does not get.
+        // operation's own buffer as long as the operation is not answered. Where that ends without an answer, and the server may know the
+        // segments, this connection is closed with it, and what the server reads after that it does not get.
         let lease = unsafe { channel.end().offer(from, bytes.len(), &mut self.segments) }.map_err(|_| NotConnected)?;
         if self.segments.len() > SEGMENTS {
             return Err(NotConnected);

@@ -823,6 +823,36 @@ fn unknown_outcomes_settle_with_a_floor_above() {
 }
 
 #[test]
+fn calls_that_end_together_send_nothing_more() {
+    let mut pair = Pair::new(Format::default());
+    pair.call(READ, 8, 9);
+    pair.run(|_| true);
+    pair.client.next_event();
+    let [first, behind] = [(); 2].map(|()| pair.call(MUTATION, 8, 9));
+    let other = pair.client.call(pair.now, READ, Scope::Key(2), request(READ, 1, 8, 9)).unwrap();
+    assert_eq!([first, behind, other].map(|call| pair.client.was_sent(call)), [true, false, true]);
+    let late = take(pair.client.outbox());
+    pair.client.cancel_all(pair.now);
+    assert!(take(pair.client.outbox()).is_empty());
+    let mut ends: Vec<(u64, Failure)> = std::iter::from_fn(|| pair.client.next_event())
+        .map(|end| match end {
+            Event::Failed { call, why } => (call, why),
+            Event::Reply { .. } => panic!("{end:?}"),
+        })
+        .collect();
+    ends.sort_by_key(|(call, _)| *call);
+    let why = [Failure::Unknown, Failure::TimedOut, Failure::TimedOut];
+    assert_eq!(ends, [first, behind, other].into_iter().zip(why).collect::<Vec<_>>());
+    assert!(!pair.client.is_settled());
+    pair.time_out();
+    pair.run(|_| true);
+    assert!(pair.client.is_settled());
+    let executed = pair.server.counters().executed;
+    assert!(late.into_iter().all(|(_, bytes)| pair.server.receive(pair.now, pair.from, &bytes).is_none()));
+    assert_eq!(pair.server.counters().executed, executed);
+}
+
+#[test]
 fn an_admission_tells_nothing_of_the_floor() {
     let mut pair = Pair::new(Format::default());
     pair.call(READ, 8, 9);
