@@ -42,6 +42,7 @@ struct Budget {
     repeats: u8,
     timeouts: u8,
     given_up: u8,
+    silences: u8,
     breaks: u8,
     kills: u8,
 }
@@ -51,6 +52,8 @@ struct Budget {
 enum Fault {
     /// A client moves though a mutation of unknown outcome may still be executed.
     MovesUnsettled,
+    /// A client that lost its datagrams goes another way though a mutation of unknown outcome may still be executed.
+    LosesUnsettled,
     /// A client moves while operations are under way, and sends them again.
     Resends,
     /// The server forgets that a connection has a slot.
@@ -97,6 +100,8 @@ struct Connection {
 struct Side {
     /// None once it has left datagrams.
     datagrams: Option<Client>,
+    /// One that it lost. Nothing is begun before no mutation of that can be executed any more.
+    settling: Option<Client>,
     clients: u64,
     clock: u64,
     /// The operation of each call.
@@ -157,6 +162,8 @@ enum Step {
     SeeClosed(usize),
     TimeOut(usize),
     GiveUp(usize),
+    /// The client has heard nothing for too long.
+    Silence(usize),
     Rank(Option<usize>),
     Break(usize),
     Kill,
@@ -182,6 +189,7 @@ impl Side {
     fn new(client: usize, wishes: VecDeque<usize>) -> Self {
         let mut side = Self {
             datagrams: None,
+            settling: None,
             clients: 0,
             clock: 0,
             calls: BTreeMap::new(),
@@ -194,6 +202,16 @@ impl Side {
         };
         side.open_datagrams(client);
         side
+    }
+
+    /// Returns when its datagrams have something to do.
+    fn timer(&self) -> Option<u64> {
+        self.datagrams.iter().chain(&self.settling).filter_map(Client::timer).min()
+    }
+
+    /// Returns whether an operation is under way by datagrams.
+    fn is_open(&self) -> bool {
+        self.calls.values().any(|operation| *operation != GREETING)
     }
 
     /// Begins with datagrams, as a new client.
@@ -283,12 +301,36 @@ impl State {
             }
         }
         if self.sides[at].datagrams.as_ref().is_some_and(|datagrams| datagrams.counters().resets > 0) {
-            // As a client does: it begins anew.
-            let lost: Vec<u8> =
-                self.sides[at].calls.values().copied().filter(|operation| *operation != GREETING).collect();
-            lost.into_iter().rev().for_each(|operation| self.was_lost(space, usize::from(operation)));
-            self.sides[at].open_datagrams(at);
+            self.lose_datagrams(space, at);
         }
+        let is_over = |client: &mut Client| client.is_settled() || client.counters().resets > 0;
+        if let Some(mut settled) = self.sides[at].settling.take_if(is_over) {
+            settled.close(self.sides[at].clock);
+            self.send_from(at, &mut settled);
+        }
+    }
+
+    /// As a client does: what was not sent is begun again by a new one.
+    fn lose_datagrams(&mut self, space: &Space, at: usize) {
+        let side = &mut self.sides[at];
+        let Some(mut lost) = side.datagrams.take() else { return };
+        for (call, operation) in std::mem::take(&mut side.calls).into_iter().rev() {
+            match operation {
+                GREETING => {}
+                operation if lost.was_sent(call) => self.was_lost(space, usize::from(operation)),
+                operation => self.sides[at].waiting.push_front(usize::from(operation)),
+            }
+        }
+        let side = &mut self.sides[at];
+        lost.cancel_all(side.clock);
+        while lost.next_event().is_some() {}
+        let is_over = lost.is_settled() || space.fault == Some(Fault::LosesUnsettled);
+        if is_over {
+            lost.close(side.clock);
+        }
+        self.send_from(at, &mut lost);
+        self.sides[at].settling = Some(lost).filter(|_| !is_over);
+        self.sides[at].open_datagrams(at);
     }
 
     /// The client's decisions, as in `client/src/server.rs`.
@@ -304,6 +346,7 @@ impl State {
         if let (false, Some(connection), Some(datagrams)) =
             (side.uses_connection, &mut side.connection, &mut side.datagrams)
             && connection.is_ready
+            && side.settling.is_none()
         {
             let is_settled = datagrams.is_settled() || space.fault == Some(Fault::MovesUnsettled);
             let mut departure = Departure::next(datagrams.unanswered() > 0, is_settled);
@@ -336,6 +379,7 @@ impl State {
             is_draining = side.uses_connection && side.is_greeted;
         }
         while !is_draining
+            && self.sides[at].settling.is_none()
             && let Some(next) = self.next(space, at)
             && let Some(operation) = self.sides[at].waiting.remove(next)
         {
@@ -370,11 +414,17 @@ impl State {
 
     /// Puts a client's datagrams on their way.
     fn send(&mut self, at: usize) {
-        let Some(datagrams) = &mut self.sides[at].datagrams else { return };
-        for (_, bytes) in datagrams.outbox().iter() {
+        let side = &mut self.sides[at];
+        let (mut datagrams, mut settling) = (side.datagrams.take(), side.settling.take());
+        datagrams.iter_mut().chain(&mut settling).for_each(|client| self.send_from(at, client));
+        (self.sides[at].datagrams, self.sides[at].settling) = (datagrams, settling);
+    }
+
+    fn send_from(&mut self, at: usize, client: &mut Client) {
+        for (_, bytes) in client.outbox().iter() {
             *self.passing.entry((true, at, bytes.to_vec())).or_default() += 1;
         }
-        datagrams.outbox().clear();
+        client.outbox().clear();
     }
 
     fn collect(&mut self, space: &Space) {
@@ -400,7 +450,7 @@ impl State {
         self.take(is_up, client, bytes);
         let side = &mut self.sides[client];
         if !is_up {
-            if let Some(datagrams) = &mut side.datagrams {
+            for datagrams in side.datagrams.iter_mut().chain(&mut side.settling) {
                 datagrams.receive(side.clock, server_peer(), bytes);
             }
         } else if let Some(request) = self.server.receive(0, client_peer(client), bytes) {
@@ -516,11 +566,10 @@ impl State {
 
     fn time_out(&mut self, space: &Space, at: usize) {
         let side = &mut self.sides[at];
-        let Some(datagrams) = &mut side.datagrams else { return };
-        if let Some(time) = datagrams.timer() {
-            side.clock = time;
-            datagrams.tick(time);
-        }
+        let Some(time) = side.timer() else { return };
+        side.clock = side.clock.max(time);
+        let now = side.clock;
+        side.datagrams.iter_mut().chain(&mut side.settling).for_each(|datagrams| datagrams.tick(now));
         self.collect(space);
     }
 
@@ -596,10 +645,9 @@ impl Model for Space {
                 actions.extend((state.left.breaks > 0).then_some(Step::Break(at)));
             }
             actions.extend((!side.closing.is_empty()).then_some(Step::SeeClosed(at)));
-            let waits = side.datagrams.as_ref().is_some_and(|datagrams| datagrams.timer().is_some());
-            actions.extend((state.left.timeouts > 0 && waits).then_some(Step::TimeOut(at)));
-            let is_open = side.calls.values().any(|operation| *operation != GREETING);
-            actions.extend((state.left.given_up > 0 && is_open).then_some(Step::GiveUp(at)));
+            actions.extend((state.left.timeouts > 0 && side.timer().is_some()).then_some(Step::TimeOut(at)));
+            actions.extend((state.left.given_up > 0 && side.is_open()).then_some(Step::GiveUp(at)));
+            actions.extend((state.left.silences > 0 && side.is_open()).then_some(Step::Silence(at)));
         }
         if state.left.rankings > 0 {
             actions.extend((0..state.sides.len()).map(|at| Step::Rank(Some(at))));
@@ -629,6 +677,11 @@ impl Model for Space {
             Step::GiveUp(at) => {
                 state.left.given_up -= 1;
                 state.give_up(self, at);
+            }
+            Step::Silence(at) => {
+                state.left.silences -= 1;
+                state.lose_datagrams(self, at);
+                state.collect(self);
             }
             Step::Rank(busy) => {
                 state.left.rankings -= 1;
@@ -728,6 +781,7 @@ fn three() -> [Wish; 3] {
 fn a_client_moves_and_executes_once() {
     for (name, budget) in [
         ("given up", Budget { rankings: 1, given_up: 1, ..Budget::default() }),
+        ("silent", Budget { rankings: 1, silences: 1, ..Budget::default() }),
         ("lost", Budget { rankings: 1, losses: 1, ..Budget::default() }),
         ("repeated", Budget { rankings: 1, repeats: 1, ..Budget::default() }),
         ("out of time", Budget { rankings: 1, timeouts: 1, ..Budget::default() }),
@@ -762,6 +816,7 @@ fn larger_budgets_are_explored() {
         ("demoted, lost", Budget { rankings: 2, losses: 1, ..Budget::default() }),
         ("demoted, repeated", Budget { rankings: 2, repeats: 1, ..Budget::default() }),
         ("demoted, given up", Budget { rankings: 2, given_up: 1, ..Budget::default() }),
+        ("demoted, silent", Budget { rankings: 2, silences: 1, ..Budget::default() }),
         ("demoted, broken", Budget { rankings: 2, breaks: 1, ..Budget::default() }),
         ("demoted, killed", Budget { rankings: 2, kills: 1, ..Budget::default() }),
     ] {
@@ -784,6 +839,7 @@ fn notices(fault: Fault, property: &str, budget: Budget) {
 fn faults_of_the_switch_are_noticed() {
     let rankings = Budget { rankings: 1, ..Budget::default() };
     notices(Fault::MovesUnsettled, ORDER, Budget { given_up: 1, ..rankings });
+    notices(Fault::LosesUnsettled, ORDER, Budget { silences: 1, ..rankings });
     notices(Fault::Resends, ONCE, rankings);
     notices(Fault::KeepsSlots, SLOTS, Budget { breaks: 1, ..rankings });
 }
