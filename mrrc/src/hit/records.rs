@@ -257,6 +257,9 @@ mod table {
     /// other from the processor's first cache.
     const STEP: usize = 64;
     const PAGE: usize = crate::PAGE as usize;
+    /// The system fills a huge page with zeroes at its first record. Most caches have few regions, so the first bytes of a table have
+    /// small pages.
+    const SMALL: usize = 2 << 20;
 
     // SAFETY: it owns a slice of records, and nothing else.
     unsafe impl<T> Send for Table<T> where Record<T>: Send {}
@@ -273,6 +276,11 @@ mod table {
             // SAFETY: a fresh anonymous mapping touches nothing that exists.
             let mapped = unsafe { libc::mmap(std::ptr::null_mut(), bytes, rights, flags, -1, 0) };
             let memory = NonNull::new(mapped.cast::<u8>()).filter(|_| mapped != libc::MAP_FAILED)?;
+            // SAFETY: it is advice on the mapping made above, which a kernel without huge pages refuses.
+            #[cfg(target_os = "linux")]
+            unsafe {
+                libc::madvise(mapped, bytes.min(SMALL), libc::MADV_NOHUGEPAGE)
+            };
             let start = NEXT.fetch_add(STEP, Ordering::Relaxed) % PAGE;
             // SAFETY: it is at most a page, by which, and by the alignment, the memory is longer than the records.
             let start = unsafe { memory.add(start) };
@@ -371,6 +379,23 @@ mod tests {
             let is_there = |index| is_there(&records[RegionId::of_index(index)]);
             assert!(!is_there(250_000) && !is_there(499_999), "round {round}");
         }
+    }
+
+    #[test]
+    fn first_records_have_small_pages() {
+        let records = Records::<u64>::new(1_000_000).unwrap();
+        records[RegionId::of_index(0)].fill(PageRange::new(7, 3).unwrap(), Access::LOCAL, 5);
+        let at = std::ptr::from_ref(&records[RegionId::of_index(0)]).addr();
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let bounds = |line: &str| {
+            let (first, rest) = line.split_once('-')?;
+            let number = |digits| usize::from_str_radix(digits, 16).ok();
+            Some(number(first)?..number(rest.split(' ').next()?)?)
+        };
+        let mut lines = maps.lines().skip_while(|line| bounds(line).is_none_or(|bounds| !bounds.contains(&at)));
+        let flags = lines.find(|line| line.starts_with("VmFlags:")).unwrap();
+        let has_huge_pages = std::fs::exists("/sys/kernel/mm/transparent_hugepage").unwrap();
+        assert!(flags.contains(" nh") || !has_huge_pages, "{flags}");
     }
 
     #[test]

@@ -2,7 +2,9 @@
  * so many pages, is registered, a message sent from it, and deregistered. So that no cache can help, `walk` goes through memory and never
  * comes back, and `new` maps each buffer anew and unmaps it. Prints how often, and the time that it spent in ibv_reg_mr and ibv_dereg_mr.
  *
- *   each TIMES BUFFERS PAGES [send | walk | new] */
+ * With `peer` the registrations give peers the right to read and to write.
+ *
+ *   each TIMES BUFFERS PAGES [send | walk | new] [peer] */
 #define _GNU_SOURCE
 #include "carry.h"
 #include <sys/mman.h>
@@ -27,6 +29,9 @@ int main(int count, char **arguments) {
     size_t size = atol(arguments[3]) * 4096;
     int sends = count > 4 && !strcmp(arguments[4], "send"), anew = count > 4 && !strcmp(arguments[4], "new"),
         walks = count > 4 && !strcmp(arguments[4], "walk");
+    int rights = IBV_ACCESS_LOCAL_WRITE;
+    if (!strcmp(arguments[count - 1], "peer"))
+        rights |= IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
     struct ibv_device **list = ibv_get_device_list(NULL);
     if (!list || !list[0]) {
         fprintf(stderr, "each: no RDMA device\n");
@@ -53,7 +58,7 @@ int main(int count, char **arguments) {
         if (walks)
             buffer = all + i * size;
         double begun = now();
-        struct ibv_mr *mr = ibv_reg_mr(pd, buffer, size, IBV_ACCESS_LOCAL_WRITE);
+        struct ibv_mr *mr = ibv_reg_mr(pd, buffer, size, rights);
         registering += now() - begun;
         NEED(mr);
         if (sends) {
