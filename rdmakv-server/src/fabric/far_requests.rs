@@ -70,15 +70,15 @@ impl<'f, F: Fabric> FarRequests<'f, F> {
         far.count_request(verb.number());
         let connection = self.joined.get_or_insert_with(|| (far.clone(), far.connection())).1;
         let caller = Caller { now: now(), login: far.login(login), connection };
+        // Reads of the client are answered meanwhile.
+        let is_long = || endpoint.expect_message(false);
         let done = match verb {
-            Verb::Batch { batch } => far.batch(&caller, (memory, region), batch).map(|replies| {
+            Verb::Batch { batch } => far.batch(&caller, (memory, region), batch, &is_long).map(|replies| {
                 Reply { memory, region, epoch, answer: Answer::Batch { replies: &replies } }.encode(into);
             }),
-            Verb::Run(run) => {
-                far.run(&caller, (memory, region), &run, &|| endpoint.expect_message(false)).map(|ended| {
-                    Reply { memory, region, epoch, answer: Answer::Run(ended.answer()) }.encode(into);
-                })
-            }
+            Verb::Run(run) => far.run(&caller, (memory, region), &run, &is_long).map(|ended| {
+                Reply { memory, region, epoch, answer: Answer::Run(ended.answer()) }.encode(into);
+            }),
             _ => {
                 Call { state: self.state, endpoint, far: &far, caller, request }.carry_out(into).map_err(NotDone::from)
             }

@@ -2,8 +2,6 @@
 //!
 //! A region's memory outlives the batch, although it may end meanwhile: the batch keeps its file.
 
-use std::time::{Duration, Instant};
-
 use mrrc::volatile_copy;
 use rdmakv_proto::far::batch::{Batch, DATA_MAX, HEAD, Operation, REPLY, Reply, Status, Writer};
 use rdmakv_proto::far::messages::Refusal;
@@ -11,7 +9,6 @@ use rdmakv_proto::messages::Malformed;
 
 use super::arena::Part;
 use super::offers::Refused;
-use super::workers::Workers;
 
 /// The reason why a batch or a procedure is not carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,11 +63,12 @@ impl<'a> Operations<'a> {
     }
 
     /// Returns their regions, each with whether it is written.
-    pub(super) fn accesses(&self) -> impl Iterator<Item = (u32, bool)> {
-        self.list.iter().map(|operation| match *operation {
+    pub(super) fn accesses(&self) -> Vec<(u32, bool)> {
+        let access = |operation: &Operation<'_>| match *operation {
             Operation::Read { region, .. } => (region, false),
             Operation::Write { region, .. } => (region, true),
-        })
+        };
+        self.list.iter().map(access).collect()
     }
 
     /// Returns the writes: the region of each, the first byte and the length.
@@ -83,31 +81,26 @@ impl<'a> Operations<'a> {
 
     /// Returns how many read, and how many write.
     pub(super) fn counts(&self) -> (u64, u64) {
-        let writes = self.accesses().filter(|(_, writes)| *writes).count();
+        let writes = self.writes().count();
         ((self.list.len() - writes) as u64, writes as u64)
     }
 
-    /// Carries them out in the turn of the lane's worker. `parts` has the region of each, or why it has none. Returns the batch of
-    /// replies, and how long the turn took.
+    /// Returns room for the batch of replies.
+    pub(super) fn room(&self) -> Vec<u8> {
+        vec![0; HEAD + self.replies]
+    }
+
+    /// Carries them out, and puts the batch of replies into its room. `parts` has the region of each, or why it has none.
     ///
     /// # Errors
     ///
-    /// There are no workers.
-    pub(super) fn carry_out(
-        &self,
-        workers: &Workers,
-        lane: u32,
-        parts: &[Result<Part, Status>],
-    ) -> Result<(Vec<u8>, Duration), Refusal> {
-        let worker = workers.of_lane(lane)?;
-        let mut replies = vec![0; HEAD + self.replies];
-        let mut writer = Writer::new(&mut replies).ok_or(Refusal::Unable)?;
-        let _turn = worker.turn();
-        let begun = Instant::now();
+    /// The room is too short.
+    pub(super) fn carry_out(&self, parts: &[Result<Part, Status>], replies: &mut Vec<u8>) -> Result<(), Refusal> {
+        let mut writer = Writer::new(replies).ok_or(Refusal::Unable)?;
         self.list.iter().zip(parts).for_each(|(operation, part)| carry_out(operation, part, &mut writer));
         let written = writer.finish(self.sequence).len();
         replies.truncate(written);
-        Ok((replies, begun.elapsed()))
+        Ok(())
     }
 }
 

@@ -104,12 +104,12 @@ pub struct List {
     pub more: bool,
 }
 
-/// Whether a request is done, or has to wait for procedures.
+/// Whether a request is done, or has to wait for procedures and batches.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Freeze {
-    /// No procedure writes to the region.
+    /// This server's CPU does not write to the region.
     Done,
-    /// So many procedures write to it. It is to be asked again when one has ended.
+    /// So many writes of procedures and batches are under way there. It is to be asked again when one has ended.
     Writing(u32),
 }
 
@@ -127,7 +127,7 @@ struct Region {
     phase: Phase,
     /// None once it moved.
     place: Option<u32>,
-    /// Procedures that write to it now.
+    /// Procedures, and writes of batches, that write to it now.
     writers: u32,
     /// Procedures that read it now.
     readers: u32,
@@ -510,7 +510,7 @@ impl Offers {
         }
     }
 
-    /// Ends a write of a procedure.
+    /// Ends a write of a procedure, or of a batch.
     pub fn end_write(&mut self, memory: u64, region: u32) {
         if let Some(region) = self.memories.get_mut(&memory).and_then(|memory| memory.regions.get_mut(&region)) {
             region.writers = region.writers.saturating_sub(1);
@@ -598,6 +598,31 @@ impl Offers {
             region.place.ok_or(Refusal::Unknown)
         };
         Ok(accesses.map(place).collect())
+    }
+
+    /// Begins the accesses of a batch, and returns the places as [`Offers::places_of`] does. Each write that has a place is under way:
+    /// [`Offers::end_write`] follows for each of them.
+    ///
+    /// # Errors
+    ///
+    /// The connection is not attached to such a memory.
+    pub fn begin_batch(
+        &mut self,
+        caller: &Caller,
+        memory: u64,
+        accesses: &[(u32, bool)],
+    ) -> Result<Vec<Result<u32, Refusal>>, Refused> {
+        let places = self.places_of(caller, memory, accesses.iter().copied())?;
+        let regions = &mut self.memory(caller, memory)?.regions;
+        for (&(region, writes), place) in accesses.iter().zip(&places) {
+            if writes
+                && place.is_ok()
+                && let Some(region) = regions.get_mut(&region)
+            {
+                region.writers += 1;
+            }
+        }
+        Ok(places)
     }
 
     /// Returns whether there is such a memory.

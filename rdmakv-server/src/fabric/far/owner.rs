@@ -33,7 +33,7 @@ use crate::metrics::{FarCounts, FarGauges, FarReported, FarRuns, add, count};
 
 /// How long a region that moved is known.
 const FORWARD: Duration = Duration::from_secs(60);
-/// How long FREEZE waits for procedures that write: each of them is stopped long before.
+/// How long FREEZE and END wait for writes of procedures and batches: each of them ends long before.
 const WRITERS: Duration = Duration::from_secs(5);
 /// The interval at which ends are looked for.
 const ROUND: Duration = Duration::from_millis(200);
@@ -308,7 +308,8 @@ impl Far {
         Ok((place, part))
     }
 
-    /// Ends writes to a region, because `to` takes over. Returns the pages that procedures wrote. It waits for procedures that write.
+    /// Ends writes to a region, because `to` takes over. Returns the pages that this server's CPU wrote. It waits for procedures and
+    /// batches that write.
     pub(in crate::fabric) fn freeze(
         &self,
         caller: &Caller,
@@ -411,7 +412,8 @@ impl Far {
         regions.into_iter().try_for_each(|(regions, epoch)| state.offers.map(caller, memory, regions, epoch))
     }
 
-    /// Carries out a batch for a lane, and returns the batch of replies.
+    /// Carries out a batch for a lane in the turn of its worker, and returns the batch of replies. `is_long` is called if it has to wait for
+    /// that.
     ///
     /// # Errors
     ///
@@ -421,10 +423,20 @@ impl Far {
         caller: &Caller,
         (memory, lane): (u64, u32),
         batch: &[u8],
+        is_long: &dyn Fn(),
     ) -> Result<Vec<u8>, NotDone> {
         let operations = Operations::decode(batch)?;
-        let parts = self.parts(caller, memory, &operations)?;
-        let (replies, busy) = operations.carry_out(&self.workers, lane, &parts)?;
+        // Whether it may.
+        self.state().offers.places_of(caller, memory, std::iter::empty())?;
+        let (worker, mut replies) = (self.workers.of_lane(lane)?, operations.room());
+        let turn = worker.turn(is_long);
+        let begun = Instant::now();
+        // In the turn: while it waits, no FREEZE has to wait for it, and regions may be frozen.
+        let regions = self.begin_batch(caller, memory, &operations)?;
+        operations.carry_out(&regions.parts, &mut replies)?;
+        drop(regions);
+        let busy = begun.elapsed();
+        drop(turn);
         let (reads, writes) = operations.counts();
         count(&self.counts.batches);
         add(&self.counts.reads, reads);
@@ -433,7 +445,7 @@ impl Far {
         Ok(replies)
     }
 
-    /// Runs a procedure for a lane. `is_long` is called once if it takes more than a turn, or is a module.
+    /// Runs a procedure for a lane. `is_long` is called once if it takes more than a turn, has to wait for one, or is a module.
     ///
     /// # Errors
     ///
@@ -488,24 +500,23 @@ impl Far {
         Ok(self.modules()?.forget(login, name)?)
     }
 
-    /// Returns the memory of regions that the caller accesses in a batch.
-    fn parts(
-        &self,
-        caller: &Caller,
-        memory: u64,
-        operations: &Operations<'_>,
-    ) -> Result<Vec<Result<Part, Status>>, Refused> {
+    /// Returns the regions that the caller accesses in a batch. Those that it writes are not frozen, and their pages are marked.
+    fn begin_batch(&self, caller: &Caller, memory: u64, operations: &Operations<'_>) -> Result<Begun<'_>, Refused> {
+        let accesses = operations.accesses();
         let mut state = self.state();
-        let places = state.offers.places_of(caller, memory, operations.accesses())?;
+        let places = state.offers.begin_batch(caller, memory, &accesses)?;
         if !state.moves.is_empty() {
             operations.writes().for_each(|(region, offset, length)| state.moves.mark((memory, region), offset, length));
         }
+        let begun = accesses.iter().zip(&places).filter(|((_, writes), place)| *writes && place.is_ok());
+        let written = begun.map(|(&(region, _), _)| region).collect();
         let part = |place: Result<u32, Refusal>| match place {
             Ok(place) => state.parts.get(&place).cloned().ok_or(Status::Elsewhere),
             Err(Refusal::State) => Err(Status::Frozen),
             Err(_) => Err(Status::Elsewhere),
         };
-        Ok(places.into_iter().map(part).collect())
+        let parts = places.into_iter().map(part).collect();
+        Ok(Begun { far: self, memory, parts, written })
     }
 
     /// Returns whether a region still has this place.
@@ -561,9 +572,19 @@ impl Far {
         Ok(sum)
     }
 
-    /// Ends a memory. Its places are free when this returns, unless a stalled peer holds them.
+    /// Ends a memory. Its places are free when this returns, unless a stalled peer holds them. It waits for procedures and batches that
+    /// write.
     pub(in crate::fabric) fn end(&self, caller: &Caller, memory: u64) -> Result<(), Refused> {
-        self.state().offers.end(caller, memory)?;
+        let begun = Instant::now();
+        loop {
+            let ended = self.state().offers.end(caller, memory);
+            match ended {
+                Err(Refused { why: Refusal::State, .. }) if begun.elapsed() <= WRITERS => {
+                    std::thread::sleep(Duration::from_micros(100));
+                }
+                ended => break ended?,
+            }
+        }
         self.free();
         Ok(())
     }
@@ -651,6 +672,25 @@ impl Far {
             modules.end();
         }
         self.bell.end();
+    }
+}
+
+/// The regions of a batch that is carried out. Those that it writes are not frozen until this is dropped.
+struct Begun<'f> {
+    far: &'f Far,
+    memory: u64,
+    /// The region of each operation, or why it has none.
+    parts: Vec<Result<Part, Status>>,
+    /// The region of each write that has one.
+    written: Vec<u32>,
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        if !self.written.is_empty() {
+            let mut state = self.far.state();
+            self.written.iter().for_each(|&region| state.offers.end_write(self.memory, region));
+        }
     }
 }
 
@@ -786,5 +826,66 @@ impl FarReported for Far {
             log::print(format_args!("far memory: {held} regions did not move in time, and are lost"));
         }
         held > 0 && !is_late
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use frrwp::fabric::shm::ShmOptions;
+    use rdmakv_proto::far::batch::{Batch, Operation, Writer};
+
+    use super::*;
+
+    const REGION: u64 = 2 << 20;
+    const CALLER: Caller = Caller { now: Duration::ZERO, login: 1, connection: 1 };
+
+    /// Returns far memory with a worker, and memory 9 with two regions.
+    fn far() -> Far {
+        let plan = FarPlan {
+            regions: 8,
+            region_bytes: REGION,
+            longest: Duration::from_secs(3600),
+            workers: 1,
+            peers: Vec::new(),
+            notice: None,
+            module_threads: None,
+        };
+        let far = Far::new(plan, ShmDomain::new(ShmOptions::default()).unwrap());
+        let (duration, secret) = (Duration::MAX, [3; 16]);
+        let take = Take { memory: 9, first: 0, regions: 2, epoch: 1, duration, owner: 7, secret, name: b"", source: None };
+        far.take(&CALLER, &take, None).unwrap();
+        far
+    }
+
+    fn batch(operations: &[Operation<'_>]) -> Vec<u8> {
+        let mut bytes = vec![0; 8192];
+        let mut writer = Writer::new(&mut bytes).unwrap();
+        assert!(operations.iter().all(|operation| writer.operation(operation)));
+        writer.finish(1).to_vec()
+    }
+
+    fn statuses(replies: &[u8]) -> Vec<Status> {
+        Batch::decode(replies).unwrap().replies().map(|reply| reply.unwrap().status).collect()
+    }
+
+    #[test]
+    fn batches_that_wait_write_to_no_frozen_region() {
+        let far = far();
+        let write = |region| Operation::Write { region, offset: 0, data: b"bytes" };
+        let bytes = batch(&[write(0), write(1), Operation::Read { region: 0, offset: 0, length: 5 }]);
+        far.begin_move(&CALLER, 9, 0, 1).unwrap();
+        let turn = far.workers.of_lane(0).unwrap().turn(|| ());
+        let (waits, is_waiting) = channel();
+        std::thread::scope(|threads| {
+            let (far, bytes) = (&far, &bytes);
+            let batch = threads.spawn(move || far.batch(&CALLER, (9, 0), bytes, &|| waits.send(()).unwrap()).unwrap());
+            is_waiting.recv().expect("another thread has the turn");
+            assert_eq!(far.freeze(&CALLER, (9, 0, 1), 2), Ok(vec![0; 64]), "it has not begun, and wrote no page");
+            drop(turn);
+            assert_eq!(statuses(&batch.join().unwrap()), [Status::Frozen, Status::Done, Status::Done]);
+        });
+        assert_eq!(far.end(&CALLER, 9), Ok(()), "nothing is counted as writing");
     }
 }

@@ -71,7 +71,7 @@ impl Ended {
     }
 }
 
-/// Runs a procedure in the turns of a worker. `is_long` is called once if it takes more than one.
+/// Runs a procedure in the turns of a worker. `is_long` is called once if it takes more than one, or has to wait for it.
 ///
 /// # Errors
 ///
@@ -90,8 +90,13 @@ pub(super) fn carry_out(
     let mut spent = Spent { hops: run.hops, bytes: run.bytes, replied: run.replied };
     let (mut nanos, mut reply) = (0_u64, Vec::new());
     let micros = |nanos: u64| run.micros.saturating_add(u32::try_from(nanos / 1000).unwrap_or(u32::MAX));
-    let mut turn = worker.turn();
-    let mut is_first = true;
+    let mut is_long = Some(is_long);
+    let mut tell = || {
+        if let Some(is_long) = is_long.take() {
+            is_long();
+        }
+    };
+    let mut turn = worker.turn(&mut tell);
     let end = loop {
         let begun = Instant::now();
         // Regions may end or move between turns.
@@ -104,9 +109,7 @@ pub(super) fn carry_out(
             Some(end) => break end,
             None if micros(nanos) >= LIMITS.micros => break End { status: RunStatus::Time, at: procedure.at() },
             None => {
-                if std::mem::take(&mut is_first) {
-                    is_long();
-                }
+                tell();
                 turn = worker.next_turn(turn);
             }
         }
@@ -270,5 +273,23 @@ mod tests {
             assert_eq!((ended.end.status, ended.end.at), (RunStatus::Done, 64), "{nodes} nodes");
             assert_eq!(times.get(), told, "{nodes} nodes");
         }
+        // One that waits for its first turn tells of it then, and not again.
+        let turn = worker.turn(|| ());
+        let (told, is_told) = std::sync::mpsc::channel();
+        std::thread::scope(|threads| {
+            let (worker, regions) = (&worker, &regions);
+            let waits = threads.spawn(move || {
+                let walk = Walk { at: 64, next: 0, key_at: 0, nodes: STEPS * 4, length: 8, key: Vec::new() };
+                let mut arguments = Vec::new();
+                Procedure::Walk(walk).encode(&mut arguments);
+                let (procedure, arguments) = (1, &arguments[..]);
+                let run = Run { request: 1, procedure, hops: 0, bytes: 0, replied: 0, micros: 0, arguments };
+                carry_out(worker, regions, BYTES, &run, &|| told.send(()).unwrap()).unwrap()
+            });
+            is_told.recv().expect("it waits");
+            drop(turn);
+            assert_eq!(waits.join().unwrap().end.status, RunStatus::Done);
+        });
+        assert!(is_told.recv().is_err(), "once");
     }
 }

@@ -4,7 +4,7 @@
 //! workers uses no others. The threads that wait are bounded by the connections: each has one request under way.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 
 use rdmakv_proto::far::messages::Refusal;
@@ -46,11 +46,19 @@ impl Workers {
 }
 
 impl Worker {
-    /// Waits for a turn.
-    pub(super) fn turn(&self) -> Turn<'_> {
-        self.waiting.fetch_add(1, Relaxed);
-        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-        self.waiting.fetch_sub(1, Relaxed);
+    /// Waits for a turn. `before_waiting` is called if another thread has one now.
+    pub(super) fn turn(&self, before_waiting: impl FnOnce()) -> Turn<'_> {
+        let mut turns = match self.turns.try_lock() {
+            Ok(turns) => turns,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                before_waiting();
+                self.waiting.fetch_add(1, Relaxed);
+                let turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+                self.waiting.fetch_sub(1, Relaxed);
+                turns
+            }
+        };
         *turns += 1;
         Turn(turns)
     }
@@ -65,7 +73,7 @@ impl Worker {
             }
             thread::yield_now();
         }
-        self.turn()
+        self.turn(|| ())
     }
 }
 
@@ -83,13 +91,26 @@ mod tests {
     }
 
     #[test]
+    fn only_threads_that_wait_are_told() {
+        let worker = Worker::default();
+        let turn = worker.turn(|| panic!("it is free"));
+        let (told, is_told) = std::sync::mpsc::channel();
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| drop(worker.turn(move || told.send(()).unwrap())));
+            is_told.recv().expect("it is told before it has a turn");
+            drop(turn);
+            waits.join().unwrap();
+        });
+    }
+
+    #[test]
     fn turns_end_before_others_begin() {
         let worker = Worker::default();
         let inside = AtomicU32::new(0);
         thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
-                    let mut turn = worker.turn();
+                    let mut turn = worker.turn(|| ());
                     for _ in 0..200 {
                         assert_eq!(inside.fetch_add(1, Relaxed), 0);
                         inside.fetch_sub(1, Relaxed);
@@ -98,6 +119,6 @@ mod tests {
                 });
             }
         });
-        assert_eq!((*worker.turn().0, worker.waiting.load(Relaxed)), (4 * 201 + 1, 0));
+        assert_eq!((*worker.turn(|| ()).0, worker.waiting.load(Relaxed)), (4 * 201 + 1, 0));
     }
 }

@@ -193,6 +193,32 @@ fn freezing_waits_for_procedures() {
 }
 
 #[test]
+fn freezing_waits_for_writes_of_batches() {
+    let (mut offers, caller) = (offers(8), at(0, 1, 1));
+    offers.take(&caller, &take(1, 2), FRESH).unwrap();
+    let accesses = [(0, true), (1, false), (0, true), (7, true)];
+    let begun = offers.begin_batch(&caller, 1, &accesses).unwrap();
+    assert_eq!(begun, [Ok(0), Ok(1), Ok(0), Err(Refusal::Unknown)]);
+    assert_eq!(offers.freeze(&caller, 1, 0, 1, 2), Ok(Freeze::Writing(2)));
+    assert_eq!(offers.freeze(&caller, 1, 1, 1, 2), Ok(Freeze::Done), "it is only read");
+    assert_eq!(offers.drop_region(&caller, 1, 0, 1, 2), Err(Refusal::State.into()));
+    assert_eq!(offers.end(&caller, 1), Err(Refusal::State.into()));
+    for left in [1, 0] {
+        offers.end_write(1, 0);
+        let expected = if left == 0 { Freeze::Done } else { Freeze::Writing(left) };
+        assert_eq!(offers.freeze(&caller, 1, 0, 1, 2), Ok(expected));
+    }
+    let refused = offers.begin_batch(&caller, 1, &[(0, true), (0, false)]).unwrap();
+    assert_eq!(refused, [Err(Refusal::State), Ok(0)], "a write is refused from then on");
+    assert_eq!(offers.freeze(&caller, 1, 0, 1, 2), Ok(Freeze::Done), "and not counted");
+    // Before its map has come: its client writes to a region by then.
+    offers.take(&caller, &Take { first: 3, regions: 1, epoch: 2, source: Some(5), ..take(1, 1) }, FRESH).unwrap();
+    offers.copied(&caller, 1, 3, 2).unwrap();
+    offers.commit(&caller, 1, 3, 2).unwrap();
+    assert_eq!(offers.begin_batch(&caller, 1, &[(3, true)]).unwrap(), [Ok(2)]);
+}
+
+#[test]
 fn frozen_regions_are_not_read_or_dropped() {
     let (mut offers, caller) = (offers(4), at(0, 1, 1));
     offers.take(&caller, &take(1, 1), FRESH).unwrap();
