@@ -288,6 +288,39 @@ fn killed_servers_lose_their_regions_alone() {
 }
 
 #[test]
+fn regions_that_only_a_dead_server_had_are_lost() {
+    for fabric in ["shm", "iwarp"] {
+        let servers = [far_server("16m"), far_server("16m")];
+        let addresses = [0, 1].map(|at: usize| address(&servers[at], fabric));
+        let client = Client::new(&addresses).unwrap();
+        let options = Options { name: Some("mine".into()), ..Options::default() };
+        let memory = Memory::create(&client, 12 * MIB, &options).unwrap();
+        let (secret, at) = (memory.secret(), memory.servers());
+        // The first one has room for four regions, the other one has the last two.
+        let last = at.iter().find(|(_, regions)| *regions == 2).map(|(name, _)| name.clone()).expect("two servers");
+        drop(memory);
+        let dead = usize::from(last == addresses[1]);
+        let [one, other] = servers;
+        let _living = if dead == 0 { (drop(one), other) } else { (drop(other), one) };
+        let mut opened = None;
+        soon("the former owner's end", || {
+            opened = Memory::open(&client, "mine", secret, &options)
+                .map_err(|error| assert_eq!(error, MemoryError::Taken, "{fabric}"))
+                .ok();
+            opened.is_some()
+        });
+        let mut memory = opened.unwrap();
+        let lost: Vec<u32> = memory.lost().0.into_iter().flatten().collect();
+        assert_eq!((memory.capacity(), lost), (12 * MIB, vec![4, 5]), "{fabric}");
+        let mut lane = memory.lane().unwrap();
+        write(&mut lane, 7 * MIB, b"bytes").unwrap();
+        assert!(matches!(read(&mut lane, 8 * MIB, 1), Err(AccessError::Lost { .. })), "{fabric}");
+        drop(lane);
+        memory.delete().unwrap();
+    }
+}
+
+#[test]
 fn death_under_load_ends_each_write_once() {
     for (fabric, workers) in WAYS {
         let server = far_server("16m");

@@ -138,9 +138,10 @@ impl<F: Fabric> Call<'_, F> {
                 );
             }
             Verb::Take { .. } if !F::HAS_FAR => return Err(Refusal::Unable.into()),
-            Verb::Take { regions, millis, owner, secret, name, source } => {
+            Verb::Take { regions, of: total, millis, owner, secret, name, source } => {
                 let (duration, from) = (Duration::from_millis(millis), source.map(|source| source.server));
-                let take = Take { memory, first: region, regions, epoch, duration, owner, secret, name, source: from };
+                let take =
+                    Take { memory, first: region, regions, total, epoch, duration, owner, secret, name, source: from };
                 reply(memory, Answer::Take { secret: far.take(&caller, &take, source)? });
             }
             Verb::Tags { moves: false } => {
@@ -193,7 +194,8 @@ impl<F: Fabric> Call<'_, F> {
                 let mut written = Vec::new();
                 let entries = Entries::write(&list.entries, &mut written);
                 let (server, left_millis) = (far.server(), list.left.as_millis() as u64);
-                reply(list.memory, Answer::List { server, left_millis, more: list.more, entries });
+                let (more, total) = (list.more, list.total);
+                reply(list.memory, Answer::List { server, left_millis, more, total, entries });
             }
             Verb::Drop { to } => {
                 let sum = far.drop_region(&caller, memory, (region, epoch), to)?;

@@ -38,7 +38,7 @@ fn ask<W: Way, T>(client: &mut Client<'_, W>, request: &Request<'_>, take: impl 
 }
 
 fn take<W: Way>(client: &mut Client<'_, W>, memory: u64, regions: u32, millis: u64) {
-    let verb = Verb::Take { regions, millis, owner: 7, secret: [3; 16], name: b"", source: None };
+    let verb = Verb::Take { regions, of: regions, millis, owner: 7, secret: [3; 16], name: b"", source: None };
     let request = Request { memory, region: 0, epoch: 1, verb };
     ask(client, &request, |answer| assert!(matches!(answer, Answer::Take { secret: [3, ..] }), "{answer:?}"));
 }
@@ -115,7 +115,7 @@ fn unable<W: Way>(_: &Server, way: &W, address: &str) {
     let mut client = Client::new(way, &cache, address);
     take(&mut client, 9, 1, 60_000);
     let (secret, source) = ([3; 16], Some(Source { server: 1, token: [1; 16], address: b"iwarp:127.0.0.1:1" }));
-    let copy = Verb::Take { regions: 1, millis: 1000, owner: 7, secret, name: b"", source };
+    let copy = Verb::Take { regions: 1, of: 1, millis: 1000, owner: 7, secret, name: b"", source };
     // A copy of no peer's region.
     let code = Verb::Code { length: 1, at: 0, name: b"x", part: b"x" };
     let modules = [code, Verb::Modules, Verb::Forget { name: b"x" }];

@@ -215,7 +215,8 @@ impl Memory {
                 continue;
             }
             let sent = clock::boot();
-            match take(asked, (memory, next..next + regions), (owner, secret, name), options.duration) {
+            let taken = (memory, next..next + regions, table.len());
+            match take(asked, taken, (owner, secret, name), options.duration) {
                 Ok((given, left)) => {
                     secret = given;
                     ends = ends.min(over(sent, left));
@@ -240,8 +241,7 @@ impl Memory {
         Ok(opening.finish((memory, owner, secret), (table, ends), options))
     }
 
-    /// Opens a memory that this process, or another one, made at servers of the client. Its capacity is that of whole regions. Regions
-    /// behind the last one that a server names are not known: compare the capacity with that of its creation. The regions
+    /// Opens a memory that this process, or another one, made at servers of the client. Its capacity is that of whole regions. The regions
     /// of servers that are gone are [lost](Memory::lost).
     ///
     /// # Errors
@@ -255,13 +255,19 @@ impl Memory {
         }
         let owner = random()?;
         let (mut found, mut memory, mut ends, mut failure) = (Vec::new(), 0, u64::MAX, None);
+        // How many regions it has, and the bytes of one.
+        let (mut count, mut shape) = (0_u64, None);
         for asked in &mut opening.asked {
             let sent = clock::boot();
             match list(asked, name.as_bytes(), (owner, secret)) {
-                Ok((number, left, entries)) => {
+                Ok(Listed { memory: number, left_millis, total, entries }) => {
                     memory = number;
-                    ends = ends.min(over(sent, left));
-                    found.extend(entries.into_iter().map(|entry| (asked.place.server(), entry, asked.region_bytes)));
+                    ends = ends.min(over(sent, left_millis));
+                    if let Some(last) = entries.iter().map(|entry| entry.region).max() {
+                        count = count.max(u64::from(last) + 1).max(total.into());
+                        shape.get_or_insert(asked.region_bytes);
+                    }
+                    found.extend(entries.into_iter().map(|entry| (asked.place.server(), entry)));
                 }
                 Err(MemoryError::Unknown) => {}
                 Err(error) => failure = failure.or(Some(error)),
@@ -270,14 +276,11 @@ impl Memory {
         if let Some(error) = failure {
             return Err(error);
         }
-        let count = found.iter().map(|(_, entry, _)| entry.region).max();
-        let (Some(last), Some(&(.., region_bytes))) = (count, found.first()) else {
-            return Err(opening.none(MemoryError::Unknown));
-        };
-        let capacity = (u64::from(last) + 1).saturating_mul(region_bytes);
+        let Some(region_bytes) = shape else { return Err(opening.none(MemoryError::Unknown)) };
+        let capacity = count.saturating_mul(region_bytes);
         let mut table = Table::new(capacity, region_bytes, Target { server: 0, epoch: EPOCH })?;
         let mut entries: BTreeMap<u32, Vec<(ServerId, Entry)>> = (0..table.len()).map(|at| (at, Vec::new())).collect();
-        for (server, entry, _) in found {
+        for (server, entry) in found {
             entries.entry(entry.region).or_default().push((server, entry));
         }
         for (region, entries) in entries {
@@ -459,15 +462,16 @@ impl Ender {
     }
 }
 
-/// Takes regions of a server, and returns the secret and how many milliseconds are left.
+/// Takes regions of a server, of so many in total. Returns the secret and how many milliseconds are left.
 fn take(
     asked: &mut Asked,
-    (memory, regions): (u64, Range<u32>),
+    (memory, regions, total): (u64, Range<u32>, u32),
     (owner, secret, name): (u64, Secret, &[u8]),
     duration: Duration,
 ) -> Result<(Secret, u64), MemoryError> {
     let (millis, count) = (millis(duration), regions.end - regions.start);
-    let verb = Verb::Take { regions: count, millis, owner, secret: secret.bytes(), name, source: None };
+    let secret = secret.bytes();
+    let verb = Verb::Take { regions: count, of: total, millis, owner, secret, name, source: None };
     let request = Request { memory, region: regions.start, epoch: EPOCH, verb };
     let taken = asked.connection.ask(&request, |reply| match reply.answer {
         Answer::Take { secret } => Some(Secret::of(secret)),
@@ -489,26 +493,36 @@ fn take(
     left.map(|left| (secret, left)).map_err(|trouble| failed(trouble, asked.place.name(), MemoryError::Ended))
 }
 
-/// Attaches the connection to a memory. Returns its number, the milliseconds that are left, and its regions there.
-fn list(asked: &mut Asked, name: &[u8], (owner, secret): (u64, Secret)) -> Result<(u64, u64, Vec<Entry>), MemoryError> {
+/// A memory, as a server has it.
+struct Listed {
+    memory: u64,
+    left_millis: u64,
+    /// How many regions it has at all servers together; 0 if this one was not told.
+    total: u32,
+    /// Its regions there.
+    entries: Vec<Entry>,
+}
+
+/// Attaches the connection to a memory, and returns what the server has of it.
+fn list(asked: &mut Asked, name: &[u8], (owner, secret): (u64, Secret)) -> Result<Listed, MemoryError> {
     let (mut regions, mut first) = (Vec::new(), 0);
     loop {
         let verb = Verb::List { owner, secret: secret.bytes(), name };
         let request = Request { memory: 0, region: first, epoch: 0, verb };
         let listed = asked.connection.ask(&request, |reply| match reply.answer {
-            Answer::List { left_millis, more, entries, .. } => {
+            Answer::List { left_millis, more, total, entries, .. } => {
                 let entries: Vec<Entry> = entries.iter().collect();
                 let last = entries.last().map(|entry| entry.region);
-                Some((reply.memory, left_millis, more.then_some(last).flatten(), entries))
+                let listed = Listed { memory: reply.memory, left_millis, total, entries };
+                Some((listed, more.then_some(last).flatten()))
             }
             _ => None,
         });
-        let (memory, left, more, entries) =
-            listed.map_err(|trouble| failed(trouble, asked.place.name(), MemoryError::Unknown))?;
-        regions.extend(entries);
+        let (mut listed, more) = listed.map_err(|trouble| failed(trouble, asked.place.name(), MemoryError::Unknown))?;
+        regions.append(&mut listed.entries);
         match more.and_then(|last| last.checked_add(1)) {
             Some(next) => first = next,
-            None => return Ok((memory, left, regions)),
+            None => return Ok(Listed { entries: regions, ..listed }),
         }
     }
 }

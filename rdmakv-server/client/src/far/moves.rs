@@ -157,7 +157,7 @@ impl Moving<'_> {
         let memory = &mut *self.memory;
         let shared = memory.shared.clone();
         let (name, marks) = (*shared.name(), shared.marks());
-        let address = self.addresses.front().cloned().unwrap_or_default();
+        let (table, address) = (shared.table(), self.addresses.front().cloned().unwrap_or_default());
         let parts = StepParts {
             owner: name.owner,
             secret: name.secret.bytes(),
@@ -166,7 +166,8 @@ impl Moving<'_> {
             token: self.token,
             address: address.as_bytes(),
             marks: &marks,
-            region_bytes: shared.table().region_bytes(),
+            region_bytes: table.region_bytes(),
+            regions: table.len(),
         };
         let connection = memory.connections.iter_mut().find(|(place, _)| place.server() == ask.server);
         let connection = connection.map(|(_, connection)| connection).filter(|_| !shared.is_gone(ask.server));

@@ -92,6 +92,8 @@ pub(super) struct StepParts<'a> {
     pub(super) address: &'a [u8],
     pub(super) marks: &'a [u8],
     pub(super) region_bytes: u64,
+    /// Regions of the memory.
+    pub(super) regions: u32,
 }
 
 /// The part of an answer that later steps need.
@@ -117,7 +119,7 @@ pub(super) fn request_step(
         Call::Tags => Verb::Tags { moves: true },
         Call::Take { source } => {
             let source = Some(Source { server: source, token, address });
-            Verb::Take { regions: 1, millis, owner, secret, name, source }
+            Verb::Take { regions: 1, of: parts.regions, millis, owner, secret, name, source }
         }
         Call::Pull { is_last } => {
             more = REACH + 2 * Duration::from_secs(parts.region_bytes / SLOWEST);

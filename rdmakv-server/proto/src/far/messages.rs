@@ -11,8 +11,8 @@
 //! 16  u32  epoch     of the region
 //! 20       by verb
 //!       1 OFFER  nothing: asks how much there is room for
-//!       2 TAKE   u32 regions, from `region` on, u32 zero, u64 milliseconds, u64 owner, secret, name, source: takes them. With a
-//!                source they are copies, not live yet. The secret is zero where the server draws it
+//!       2 TAKE   u32 regions, from `region` on, u32 regions of the memory or 0, u64 milliseconds, u64 owner, secret, name, source:
+//!                takes them. With a source they are copies, not live yet. The secret is zero where the server draws it
 //!       3 TAGS   u8 1 of a move, which has the server note the pages that procedures write from now on; 0 of the owner's accesses;
 //!                2 by another server, which reads: then the token. It needs no login
 //!       4 BATCH  a batch of reads and writes. `region` is the number of the lane, by which it has its worker
@@ -48,9 +48,9 @@
 //!       3 TAGS   token, segments to read by, segments to write by
 //!       4 BATCH  the batch of the replies
 //!       5 RENEW  u64 milliseconds that are left
-//!       6 LIST   u64 server, u64 milliseconds that are left, u32 entries, u8 1 if more follow, 3 bytes zero, the entries (u32
-//!                region, u32 epoch, u8 state, 7 bytes zero, u64 other server or 0). States: 1 live, 2 live before its map came,
-//!                3 copying, 4 frozen, 5 moved
+//!       6 LIST   u64 server, u64 milliseconds that are left, u32 entries, u8 sum of 1 if more follow and 2 if the memory's regions are
+//!                counted, 3 bytes zero, then u32 regions of the memory if they are, the entries (u32 region, u32 epoch, u8 state,
+//!                7 bytes zero, u64 other server or 0). States: 1 live, 2 live before its map came, 3 copying, 4 frozen, 5 moved
 //!       7 FREEZE u32 bytes of marks, marks: pages that procedures wrote
 //!       8 PULL   u32 CRC32C of the region after the last one, otherwise 0
 //!       9 COMMIT segments to read by, segments to write by: none where each connection asks for its own by TAGS
@@ -114,7 +114,7 @@ pub struct Request<'a> {
 #[expect(missing_docs, reason = "the module's table says what they are")]
 pub enum Verb<'a> {
     Offer,
-    Take { regions: u32, millis: u64, owner: u64, secret: Secret, name: &'a [u8], source: Option<Source<'a>> },
+    Take { regions: u32, of: u32, millis: u64, owner: u64, secret: Secret, name: &'a [u8], source: Option<Source<'a>> },
     Tags { moves: bool },
     Batch { batch: &'a [u8] },
     Renew { millis: u64 },
@@ -240,7 +240,7 @@ pub enum Answer<'a> {
     Tags { token: Token, read: Segments<'a>, write: Segments<'a> },
     Batch { replies: &'a [u8] },
     Renew { left_millis: u64 },
-    List { server: u64, left_millis: u64, more: bool, entries: Entries<'a> },
+    List { server: u64, left_millis: u64, more: bool, total: u32, entries: Entries<'a> },
     Freeze { marks: &'a [u8] },
     Pull { sum: u32 },
     Commit { read: Segments<'a>, write: Segments<'a> },
@@ -365,6 +365,10 @@ pub mod verb {
 
 const RUN_BYTES: usize = 24;
 const ENTRY_BYTES: usize = 24;
+/// The flags of a list: more regions follow, and the memory's regions are counted.
+const LIST_MORE: u8 = 1;
+const LIST_TOTAL: u8 = 2;
+const LIST_FLAGS: u8 = LIST_MORE | LIST_TOTAL;
 
 /// The fields that only these messages have.
 trait FarFields<'a> {
@@ -619,10 +623,9 @@ impl<'a> Verb<'a> {
         Ok(match number {
             verb::OFFER => Self::Offer,
             verb::TAKE => {
-                let regions = fields.u32()?;
-                fields.zero(4)?;
+                let (regions, of) = (fields.u32()?, fields.u32()?);
                 let (millis, owner, secret) = (fields.u64()?, fields.u64()?, fields.array()?);
-                Self::Take { regions, millis, owner, secret, name: fields.text()?, source: fields.source()? }
+                Self::Take { regions, of, millis, owner, secret, name: fields.text()?, source: fields.source()? }
             }
             verb::TAGS => match fields.u8()? {
                 of @ (0 | 1) => Self::Tags { moves: of == 1 },
@@ -660,8 +663,8 @@ impl<'a> Verb<'a> {
     fn encode(&self, into: &mut Vec<u8>) {
         match *self {
             Self::Offer | Self::Commit | Self::Thaw | Self::End | Self::Modules => {}
-            Self::Take { regions, millis, owner, secret, name, source } => {
-                put_u32(into, &[regions, 0]);
+            Self::Take { regions, of, millis, owner, secret, name, source } => {
+                put_u32(into, &[regions, of]);
                 put_u64(into, &[millis, owner]);
                 into.extend_from_slice(&secret);
                 put_text(into, name);
@@ -838,9 +841,18 @@ impl<'a> Answer<'a> {
             verb::RENEW => Self::Renew { left_millis: fields.u64()? },
             verb::LIST => {
                 let (server, left_millis) = (fields.u64()?, fields.u64()?);
-                let (count, more) = (fields.u32()? as usize, fields.yes()?);
+                let (count, flags) = (fields.u32()? as usize, fields.u8()?);
                 fields.zero(3)?;
-                Self::List { server, left_millis, more, entries: Entries::take(fields, count)? }
+                let total = match flags {
+                    0..=LIST_MORE => 0,
+                    LIST_TOTAL..=LIST_FLAGS => fields.u32()?,
+                    _ => return Err(Malformed("flags of a list that are none")),
+                };
+                if flags & LIST_TOTAL != 0 && total == 0 {
+                    return Err(Malformed("a count of no regions"));
+                }
+                let more = flags & LIST_MORE != 0;
+                Self::List { server, left_millis, more, total, entries: Entries::take(fields, count)? }
             }
             verb::FREEZE => Self::Freeze { marks: fields.long(MARKS_MAX)? },
             verb::PULL => Self::Pull { sum: fields.u32()? },
@@ -877,10 +889,14 @@ impl<'a> Answer<'a> {
             }
             Self::Batch { replies } => into.extend_from_slice(replies),
             Self::Renew { left_millis } => put_u64(into, &[left_millis]),
-            Self::List { server, left_millis, more, entries } => {
+            Self::List { server, left_millis, more, total, entries } => {
                 put_u64(into, &[server, left_millis]);
                 put_u32(into, &[(entries.0.len() / ENTRY_BYTES) as u32]);
-                into.extend_from_slice(&[more.into(), 0, 0, 0]);
+                let flags = if more { LIST_MORE } else { 0 } | if total > 0 { LIST_TOTAL } else { 0 };
+                into.extend_from_slice(&[flags, 0, 0, 0]);
+                if total > 0 {
+                    put_u32(into, &[total]);
+                }
                 into.extend_from_slice(entries.0);
             }
             Self::Freeze { marks } => put_long(into, marks),

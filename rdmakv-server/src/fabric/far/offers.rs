@@ -62,6 +62,8 @@ pub struct Take<'a> {
     pub first: u32,
     /// How many.
     pub regions: u32,
+    /// How many the memory has at all servers together; 0 if the client does not tell.
+    pub total: u32,
     /// Their epoch.
     pub epoch: u32,
     /// For how long the memory is reserved.
@@ -102,6 +104,8 @@ pub struct List {
     pub entries: Vec<Entry>,
     /// Whether there are more.
     pub more: bool,
+    /// How many regions the memory has at all servers together; 0 if no client told.
+    pub total: u32,
 }
 
 /// Whether a request is done, or has to wait for procedures and batches.
@@ -141,6 +145,8 @@ struct Memory {
     owner: u64,
     attached: BTreeSet<u64>,
     ends: Duration,
+    /// How many regions it has at all servers together; 0 if no client told.
+    total: u32,
     regions: BTreeMap<u32, Region>,
 }
 
@@ -259,10 +265,12 @@ impl Offers {
             owner: take.owner,
             attached: BTreeSet::new(),
             ends,
+            total: 0,
             regions: BTreeMap::new(),
         });
         memory.attach(caller, take.owner)?;
         memory.ends = memory.ends.max(ends);
+        memory.total = memory.total.max(take.total);
         for number in take.first..end {
             if memory.regions.get(&number).is_some_and(|region| region.epoch == take.epoch) {
                 continue;
@@ -305,7 +313,7 @@ impl Offers {
         let mut regions = memory.regions.range(first..);
         let entries = regions.by_ref().take(ENTRIES_MAX).map(|(&number, region)| region.entry(number)).collect();
         let left = memory.ends.saturating_sub(caller.now);
-        Ok(List { memory: number, left, entries, more: regions.next().is_some() })
+        Ok(List { memory: number, left, entries, more: regions.next().is_some(), total: memory.total })
     }
 
     /// Reserves a memory for longer, and returns how much time is left.

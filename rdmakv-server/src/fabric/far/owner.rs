@@ -854,7 +854,9 @@ mod tests {
         };
         let far = Far::new(plan, ShmDomain::new(ShmOptions::default()).unwrap());
         let (duration, secret) = (Duration::MAX, [3; 16]);
-        let take = Take { memory: 9, first: 0, regions: 2, epoch: 1, duration, owner: 7, secret, name: b"", source: None };
+        let (name, source) = (b"", None);
+        let take =
+            Take { memory: 9, first: 0, regions: 2, total: 2, epoch: 1, duration, owner: 7, secret, name, source };
         far.take(&CALLER, &take, None).unwrap();
         far
     }

@@ -182,7 +182,9 @@ impl World {
     fn take(&mut self, at: usize, owner: u64, epoch: u32, source: Option<u64>) -> Result<[u8; 16], Refused> {
         let duration = Duration::from_secs(60);
         let secret = SECRET;
-        let take = Take { memory: MEMORY, first: 0, regions: 1, epoch, duration, owner, secret, name: b"", source };
+        let name = b"";
+        let take =
+            Take { memory: MEMORY, first: 0, regions: 1, total: 1, epoch, duration, owner, secret, name, source };
         self.nodes[at].offers.take(&caller(owner), &take, SECRET)
     }
 

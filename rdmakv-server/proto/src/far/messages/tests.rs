@@ -22,6 +22,7 @@ fn requests(scratch: &mut [Vec<u8>; 2]) -> Vec<Request<'_>> {
     let servers = Servers::write(&[source(), Source { address: b"", ..source() }], servers);
     let taken = Verb::Take {
         regions: 64,
+        of: 100,
         millis: 7_200_000,
         owner: 11,
         secret: [3; 16],
@@ -32,7 +33,7 @@ fn requests(scratch: &mut [Vec<u8>; 2]) -> Vec<Request<'_>> {
     let verbs = [
         Verb::Offer,
         taken,
-        Verb::Take { regions: 1, millis: 1, owner: 2, secret: [0; 16], name: b"", source: None },
+        Verb::Take { regions: 1, of: 0, millis: 1, owner: 2, secret: [0; 16], name: b"", source: None },
         Verb::Tags { moves: true },
         Verb::Batch { batch: b"a batch" },
         Verb::Renew { millis: 1000 },
@@ -70,7 +71,9 @@ fn replies(scratch: &mut [Vec<u8>; 3]) -> Vec<Reply<'_>> {
         Answer::Tags { token: [1; 16], read, write: read },
         Answer::Batch { replies: b"replies" },
         Answer::Renew { left_millis: 6 },
-        Answer::List { server: 5, left_millis: 6, more: true, entries },
+        Answer::List { server: 5, left_millis: 6, more: true, total: 0, entries },
+        Answer::List { server: 5, left_millis: 6, more: true, total: 1, entries },
+        Answer::List { server: 5, left_millis: 6, more: false, total: u32::MAX, entries },
         Answer::Freeze { marks: &[1, 2, 3] },
         Answer::Pull { sum: 0xdead_beef },
         Answer::Commit { read, write: read },
@@ -198,6 +201,28 @@ fn refuses_lists_of_too_many_modules() {
         Reply::decode(&bytes_of(|into| reply.encode(into))).is_ok()
     };
     assert!(is_taken(0) && is_taken(MODULES_MAX) && !is_taken(MODULES_MAX + 1));
+}
+
+#[test]
+fn lists_without_a_count_are_taken() {
+    let (mut none, entries) = (Vec::new(), Entries::default());
+    let bytes = |more, total| {
+        let answer = Answer::List { server: 5, left_millis: 6, more, total, entries };
+        bytes_of(|into| Reply { memory: 1, region: 2, epoch: 3, answer }.encode(into))
+    };
+    let flags = HEAD + 20;
+    for (more, flag) in [(false, 0), (true, 1)] {
+        let [without, with] = [0, 7].map(|total| bytes(more, total));
+        assert_eq!((without[flags], with[flags], with.len() - without.len()), (flag, flag + 2, 4));
+        let mut zero = with.clone();
+        zero[flags + 4..flags + 8].fill(0);
+        assert!(Reply::decode(&zero).is_err(), "a count has one encoding");
+        none = without;
+    }
+    for flag in 4..=u8::MAX {
+        none[flags] = flag;
+        assert!(Reply::decode(&none).is_err(), "{flag}");
+    }
 }
 
 #[test]

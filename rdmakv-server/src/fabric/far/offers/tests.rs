@@ -16,7 +16,7 @@ fn at(seconds: u64, login: u32, connection: u64) -> Caller {
 
 fn take(memory: u64, regions: u32) -> Take<'static> {
     let duration = 100 * SECOND;
-    Take { memory, first: 0, regions, epoch: 1, duration, owner: 1, secret: SECRET, name: b"", source: None }
+    Take { memory, first: 0, regions, total: 0, epoch: 1, duration, owner: 1, secret: SECRET, name: b"", source: None }
 }
 
 fn states(offers: &mut Offers, caller: &Caller, memory: u64) -> Vec<(u32, u32, State)> {
@@ -231,6 +231,20 @@ fn frozen_regions_are_not_read_or_dropped() {
     offers.end_read(1, 0);
     assert_eq!(offers.frozen(1, 0, 1), Some(0));
     assert_eq!(offers.drop_region(&caller, 1, 0, 1, 2), Ok(false));
+}
+
+#[test]
+fn lists_count_regions_of_all_servers() {
+    let (mut offers, caller) = (offers(8), at(0, 1, 1));
+    let mut total = |taken| {
+        offers.take(&caller, &taken, FRESH).unwrap();
+        offers.list(&caller, 1, b"", 1, &SECRET, 0).unwrap().total
+    };
+    assert_eq!(total(take(1, 1)), 0, "a client that does not tell");
+    assert_eq!(total(Take { total: 20, ..take(1, 1) }), 20);
+    let copy = Take { first: 9, epoch: 2, source: Some(3), total: 20, ..take(1, 1) };
+    assert_eq!(total(copy), 20);
+    assert_eq!(total(Take { total: 0, ..copy }), 20, "it is not forgotten");
 }
 
 #[test]
