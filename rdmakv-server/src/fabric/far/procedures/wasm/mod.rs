@@ -64,7 +64,7 @@ pub(in crate::fabric::far) struct Ran {
 pub(in crate::fabric::far) struct Modules {
     library: Mutex<Library<Arc<Compiled>>>,
     runners: Threads,
-    /// One module is compiled at a time.
+    /// One module is compiled at a time. Logins take turns.
     compiler: Threads,
 }
 
@@ -101,7 +101,7 @@ impl Modules {
             Came::All(code) => code,
         };
         let until = Instant::now() + COMPILE;
-        let compiled = self.compiler.give(move || {
+        let compiled = self.compiler.give(login, move || {
             // Nothing waits for it any more.
             if Instant::now() >= until { Err(Refusal::CompileTime) } else { Compiled::new(&code) }
         });
@@ -136,7 +136,7 @@ impl Modules {
     /// It has none of that name, or the server ends.
     pub(in crate::fabric::far) fn run(&self, login: u32, name: &[u8], call: Call) -> Result<Ran, Refusal> {
         let compiled = self.library().find(login, name)?;
-        self.runners.give(move || compiled.run(call)).recv().map_err(|_| Refusal::Unable)
+        self.runners.give(login, move || compiled.run(call)).recv().map_err(|_| Refusal::Unable)
     }
 
     /// Has the threads end.
