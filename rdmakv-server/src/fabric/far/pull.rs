@@ -6,8 +6,8 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -33,8 +33,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const IDLE: Duration = Duration::from_secs(10);
 /// Servers that are read from at a time at most.
 const SOURCES: usize = 64;
-/// Regions that wait for one server at most, and as many that its thread has put in order.
+/// Whole copies that wait for one server at most.
 const QUEUE: usize = 64;
+/// Last copies that wait for one server at most.
+const LASTS: usize = 1024;
 /// Receives that are posted.
 const RECEIVES: u16 = 16;
 /// Bytes of an answer at most.
@@ -88,7 +90,7 @@ impl Job {
 /// A thread that reads from one server.
 #[derive(Debug)]
 struct Puller {
-    jobs: SyncSender<Job>,
+    queue: Arc<Queue>,
     thread: JoinHandle<()>,
 }
 
@@ -109,10 +111,10 @@ impl Pullers {
         for _ in 0..2 {
             let (done, outcome) = sync_channel(1);
             let job = Job { remote: remote.clone(), part: part.clone(), pages: pages.clone(), done };
-            match self.jobs(address)?.try_send(job) {
+            match self.queue(address)?.push(job) {
                 Ok(()) => {}
-                Err(TrySendError::Full(_)) => return Err(format!("{QUEUE} regions wait for {address}")),
-                Err(TrySendError::Disconnected(_)) => continue,
+                Err(NoPlace::Full(waiting)) => return Err(format!("{waiting} regions wait for {address}")),
+                Err(NoPlace::Ended) => continue,
             }
             match outcome.recv_timeout(longest) {
                 Ok(Ok(bytes)) => return Ok(bytes),
@@ -124,27 +126,28 @@ impl Pullers {
         Err(last)
     }
 
-    /// Returns the way to the thread of this address. Starts the thread if it does not run.
-    fn jobs(&self, address: &str) -> Result<SyncSender<Job>, String> {
+    /// Returns the queue of the thread of this address. Starts the thread if it does not run.
+    fn queue(&self, address: &str) -> Result<Arc<Queue>, String> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|_, puller| !puller.thread.is_finished());
         if let Some(puller) = all.get(address) {
-            return Ok(puller.jobs.clone());
+            return Ok(puller.queue.clone());
         }
         if all.len() >= SOURCES {
             return Err(format!("{SOURCES} other servers are read from"));
         }
-        let (jobs, received) = sync_channel(QUEUE);
-        let to = address.to_owned();
-        let thread = Builder::new().name("far-pull".to_owned()).spawn(move || run(&to, received));
+        let queue = Arc::new(Queue::default());
+        let (to, served) = (address.to_owned(), queue.clone());
+        let thread = Builder::new().name("far-pull".to_owned()).spawn(move || run(&to, &Served(served)));
         let thread = thread.map_err(|error| format!("starting a thread: {error}"))?;
-        all.insert(address.to_owned(), Puller { jobs: jobs.clone(), thread });
-        Ok(jobs)
+        all.insert(address.to_owned(), Puller { queue: queue.clone(), thread });
+        Ok(queue)
     }
 
     /// Lets the threads end once they have no work.
     pub(super) fn end(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.drain().for_each(|(_, puller)| puller.queue.close());
     }
 }
 
@@ -155,17 +158,25 @@ struct Lines<T> {
     whole: VecDeque<T>,
 }
 
-impl<T> Lines<T> {
-    fn new() -> Self {
+impl<T> Default for Lines<T> {
+    fn default() -> Self {
         Self { last: VecDeque::new(), whole: VecDeque::new() }
     }
+}
 
-    fn len(&self) -> usize {
-        self.last.len() + self.whole.len()
+impl<T> Lines<T> {
+    fn is_empty(&self) -> bool {
+        self.last.is_empty() && self.whole.is_empty()
     }
 
-    fn push(&mut self, is_last: bool, job: T) {
-        if is_last { self.last.push_back(job) } else { self.whole.push_back(job) }
+    /// Adds a job, unless as many of its kind wait as may: then it returns how many.
+    fn push(&mut self, is_last: bool, job: T) -> Result<(), usize> {
+        let (line, most) = if is_last { (&mut self.last, LASTS) } else { (&mut self.whole, QUEUE) };
+        if line.len() >= most {
+            return Err(most);
+        }
+        line.push_back(job);
+        Ok(())
     }
 
     fn pop(&mut self) -> Option<T> {
@@ -173,35 +184,88 @@ impl<T> Lines<T> {
     }
 }
 
-/// The jobs of a thread.
-struct Inbox {
-    came: Receiver<Job>,
-    lines: Lines<Job>,
+/// The jobs of a thread. All that wait are in order, so that a last copy waits for no whole one but that which is being read.
+#[derive(Default)]
+struct Queue {
+    jobs: Mutex<Jobs>,
+    changed: Condvar,
 }
 
-impl Inbox {
-    /// Returns the next job, or None if there was none for a while.
-    fn next(&mut self) -> Option<Job> {
-        while self.lines.len() < QUEUE
-            && let Ok(job) = self.came.try_recv()
-        {
-            self.lines.push(job.is_last(), job);
+#[derive(Default)]
+struct Jobs {
+    lines: Lines<Job>,
+    /// Whether the thread ends once it has no work.
+    is_closed: bool,
+    /// Whether the thread takes no more.
+    has_ended: bool,
+}
+
+/// The reason why a job is not taken.
+enum NoPlace {
+    /// So many wait.
+    Full(usize),
+    /// The thread has ended.
+    Ended,
+}
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Queue").finish_non_exhaustive()
+    }
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, Jobs> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, job: Job) -> Result<(), NoPlace> {
+        let mut jobs = self.lock();
+        if jobs.has_ended {
+            return Err(NoPlace::Ended);
         }
-        self.lines.pop().or_else(|| self.came.recv_timeout(IDLE).ok())
+        jobs.lines.push(job.is_last(), job).map_err(NoPlace::Full)?;
+        self.changed.notify_one();
+        Ok(())
+    }
+
+    /// Returns the next job. None if there was none for a while, or there is none and the queue is closed: then it takes no more.
+    fn next(&self) -> Option<Job> {
+        let is_idle = |jobs: &mut Jobs| jobs.lines.is_empty() && !jobs.is_closed;
+        let waited = self.changed.wait_timeout_while(self.lock(), IDLE, is_idle);
+        let (mut jobs, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let next = jobs.lines.pop();
+        jobs.has_ended = next.is_none();
+        next
+    }
+
+    /// Lets the thread end once it has no work.
+    fn close(&self) {
+        self.lock().is_closed = true;
+        self.changed.notify_one();
+    }
+}
+
+/// The queue of the thread that has this. The jobs that wait when the thread ends are given up.
+struct Served(Arc<Queue>);
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let mut jobs = self.0.lock();
+        (jobs.lines, jobs.has_ended) = (Lines::default(), true);
     }
 }
 
 /// Carries jobs out until there have been none for a while.
-fn run(address: &str, came: Receiver<Job>) {
-    let mut jobs = Inbox { came, lines: Lines::new() };
+fn run(address: &str, Served(jobs): &Served) {
     let mut next = jobs.next();
     while let Some(job) = next {
-        next = serve(address, job, &mut jobs);
+        next = serve(address, job, jobs);
     }
 }
 
 /// Carries jobs out over one connection. Returns the first one that is for another connection.
-fn serve(address: &str, mut job: Job, jobs: &mut Inbox) -> Option<Job> {
+fn serve(address: &str, mut job: Job, jobs: &Queue) -> Option<Job> {
     let connected = connect(address, RECEIVES, PATIENCE).map_err(|error| error.to_string());
     let built = connected.and_then(|(domain, endpoint)| {
         // Only regions are registered, which are forgotten before they are unmapped.
@@ -380,16 +444,42 @@ impl<'c> Link<'c> {
 
 #[cfg(test)]
 mod tests {
+    use frrwp::fabric::shm::{ShmDomain, ShmOptions};
+
+    use super::super::arena::Arena;
     use super::*;
 
     #[test]
     fn last_copies_go_before_whole_ones() {
-        let mut lines = Lines::new();
+        let mut lines = Lines::default();
         for (is_last, job) in [(false, 1), (false, 2), (true, 3), (false, 4), (true, 5)] {
-            lines.push(is_last, job);
+            lines.push(is_last, job).unwrap();
         }
-        assert_eq!(lines.len(), 5);
         assert_eq!(std::array::from_fn(|_| lines.pop()), [Some(3), Some(5), Some(1), Some(2), Some(4), None]);
+    }
+
+    #[test]
+    fn many_whole_copies_keep_no_last_one_waiting() {
+        let domain = ShmDomain::new(ShmOptions::default()).unwrap();
+        let part = Arena::new(domain, 4096).allocate(1).unwrap().remove(0);
+        let queue = Queue::default();
+        let push = |region, pages| {
+            let (done, _) = sync_channel(1);
+            let remote = Remote { memory: 9, region, epoch: 1, token: [0; 16] };
+            queue.push(Job { remote, part: part.clone(), pages, done })
+        };
+        for region in 0..QUEUE as u32 {
+            assert!(push(region, Pages::All).is_ok());
+        }
+        assert!(matches!(push(900, Pages::All), Err(NoPlace::Full(QUEUE))));
+        for region in 1000..1000 + LASTS as u32 {
+            assert!(push(region, Pages::Marked(vec![1])).is_ok());
+        }
+        assert!(matches!(push(901, Pages::Marked(vec![1])), Err(NoPlace::Full(LASTS))));
+        queue.close();
+        let order: Vec<u32> = std::iter::from_fn(|| queue.next()).map(|job| job.remote.region).collect();
+        assert!(order.into_iter().eq((1000..1000 + LASTS as u32).chain(0..QUEUE as u32)));
+        assert!(matches!(push(902, Pages::All), Err(NoPlace::Ended)), "the thread has ended");
     }
 
     #[test]
