@@ -684,6 +684,40 @@ fn a_shorter_reservation_at_the_target_is_known() {
 }
 
 #[test]
+fn parts_that_moves_left_are_dropped_later() {
+    let servers = pair("8m", "2m", &[]);
+    let addresses = [0, 1].map(|at: usize| address(&servers[at], "shm"));
+    let one = Client::new([&addresses[0]]).unwrap();
+    // Of four regions a login has two.
+    let is_full = || match Memory::create(&one, 4 * MIB, &Options::default()) {
+        Ok(memory) => memory.delete().map(|()| false).unwrap(),
+        Err(error) => matches!(error, MemoryError::NoRoom { .. }) || panic!("{error}"),
+    };
+    let mut memory = create(&addresses, 2 * MIB, 0);
+    let mut lane = memory.lane().unwrap();
+    write(&mut lane, 0, b"old byte").unwrap();
+    let mut moving = memory.begin_move(0, &addresses[1]).unwrap();
+    while !matches!(moving.step(), Stepped::Asked(Call::Freeze { .. })) {}
+    // The thread of the lane does something else after this.
+    let ticket = lane.read(0, lane.buffer(8).unwrap()).unwrap();
+    assert!(matches!(moving.run(), Outcome::At(_)));
+    drop(moving);
+    let left = |event: &Event| *event == Event::Left { region: 0, at: addresses[0].clone() };
+    assert!(memory.events().iter().any(left));
+    memory.tend().unwrap();
+    assert!(is_full(), "the read has not ended");
+    assert_eq!(&lane.wait(ticket).unwrap()[..], b"old byte");
+    memory.tend().unwrap();
+    assert!(!is_full(), "it is dropped once the read has ended");
+    assert_eq!(read(&mut lane, 0).unwrap().to_le_bytes(), *b"old byte");
+    // So it can come back.
+    assert_eq!(memory.migrate(&addresses[1], Some(&addresses[0])).unwrap().regions, 1);
+    assert_eq!(memory.lost().0, []);
+    drop(lane);
+    memory.delete().unwrap();
+}
+
+#[test]
 fn reads_while_a_move_fails_lose_no_server() {
     let fabric = "iwarp";
     let mut servers = pair("16m", "2m", &[]).map(Some);

@@ -6,7 +6,7 @@ use super::lane::Lane;
 use super::migration::{Recovery, Step};
 use super::runner::Runner;
 use super::shared::{Name, Place, Secret, Shared, failed, not_open, over};
-use super::steps::{Events, StepParts, request_step};
+use super::steps::{Events, Left, StepParts, request_step};
 use super::table::{MemoryError, ServerId, Table, Target};
 use super::{Source, SourceServer};
 use crate::Client;
@@ -81,6 +81,8 @@ pub struct Memory {
     /// The name by which it is opened, or nothing.
     pub(super) label: Vec<u8>,
     pub(super) events: Events,
+    /// Parts that moves left at servers.
+    pub(super) left: Vec<Left>,
 }
 
 impl fmt::Debug for Memory {
@@ -154,7 +156,7 @@ impl Opening {
         let of = Configuration { workers, lanes: 1, batch, depth };
         let shared = Shared::new((self.fabrics, self.slots, self.source), name, (servers, table, ends), of);
         let label = options.name.clone().unwrap_or_default().into_bytes();
-        Memory { connections, shared: Arc::new(shared), label, events: Events::default() }
+        Memory { connections, shared: Arc::new(shared), label, events: Events::default(), left: Vec::new() }
     }
 }
 
@@ -354,6 +356,7 @@ impl Memory {
     /// # Errors
     /// [`MemoryError`]. Regions of a server that does not answer are [lost](Memory::lost).
     pub fn renew(&mut self, duration: Duration) -> Result<Duration, MemoryError> {
+        self.drop_left();
         let mut ends = u64::MAX;
         let shared = &self.shared;
         self.connections.retain(|(place, connection)| {

@@ -81,6 +81,15 @@ pub enum Call {
     },
 }
 
+/// A part of a region that is of no use any more. Its server could not be asked yet to forget it, or refused.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Leftover {
+    /// The request by which the server forgets it.
+    pub ask: Ask,
+    /// The number of the table's change that has to count before.
+    pub change: u64,
+}
+
 /// The next step of a driver.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Step {
@@ -248,8 +257,8 @@ impl Migration {
 
     fn refused(&mut self, table: &mut Table, now: Duration, why: Refusal) {
         match self.phase {
-            // Procedures write at A: it is asked again.
-            Phase::Dropping if why == Refusal::State => {}
+            // Procedures are there: it is asked again.
+            Phase::Dropping | Phase::Clearing { .. } if why == Refusal::State => {}
             Phase::Dropping => self.phase = Phase::Done(Outcome::At(self.to)),
             Phase::Tagging if why != Refusal::Unknown => self.stay(table, Some(why)),
             Phase::Tagging | Phase::Freezing | Phase::Thawing { .. } => self.gone(table, now, self.from.server),
@@ -276,6 +285,22 @@ impl Migration {
             self.stay(table, None);
         }
         may
+    }
+
+    /// Ends the move although a server has a part that it is to forget. Returns that part and the outcome, or None in other phases.
+    pub fn leave(&mut self) -> Option<(Leftover, Outcome)> {
+        let (server, epoch) = (self.from.server, self.from.epoch);
+        let moved = (server, epoch, Call::Drop { to: self.to });
+        let ((server, epoch, call), change, outcome) = match self.phase {
+            Phase::Draining { change } => (moved, change, Outcome::At(self.to)),
+            Phase::Dropping => (moved, 0, Outcome::At(self.to)),
+            Phase::Clearing { server, epoch, outcome, change } => {
+                ((server, epoch, Call::Drop { to: 0 }), change, outcome)
+            }
+            _ => return None,
+        };
+        self.phase = Phase::Done(outcome);
+        Some((Leftover { ask: Ask { server, region: self.region, epoch, call }, change }, outcome))
     }
 
     /// Goes back to A: at once if it was not asked to freeze, and otherwise by THAW.

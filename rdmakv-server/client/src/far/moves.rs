@@ -5,9 +5,9 @@
 use super::SourceServer;
 use super::connection::{Connection, Trouble};
 use super::memory::{Asked, Memory, ask, millis};
-use super::migration::{Ask, Call, Outcome, Step};
+use super::migration::{Ask, Call, Leftover, Outcome, Step};
 use super::shared::{Place, over};
-use super::steps::{Event, StepParts, request_step};
+use super::steps::{Event, Left, StepParts, request_step};
 use super::table::{MemoryError, ServerId};
 use crate::address::Fabric;
 
@@ -143,14 +143,16 @@ impl Moving<'_> {
         if !is_over {
             return std::thread::sleep(LOOK);
         }
-        // Where the region is at the other server already, the first one keeps its part until its time is over.
-        if !self.memory.shared.give_up() {
-            let outcome = self.outcome();
-            if let Outcome::At(_) = outcome {
-                self.memory.events.push(Event::Left { region: self.region, at: self.from.clone() });
-            }
-            self.end(outcome);
+        if self.memory.shared.give_up() {
+            return;
         }
+        // The region is where it is to be. A server has a part of it that it is to forget: it is asked again later.
+        let Some((part, outcome)) = self.memory.shared.leave_part() else { return self.end(self.outcome()) };
+        if let Outcome::At(_) = outcome {
+            self.memory.events.push(Event::Left { region: self.region, at: self.from.clone() });
+        }
+        self.memory.left.push(Left { part, sum: self.sum });
+        self.end(outcome);
     }
 
     fn ask(&mut self, ask: &Ask, is_over: bool) {
@@ -189,7 +191,7 @@ impl Moving<'_> {
                 self.addresses.pop_front();
             }
             Some(Err(Trouble::Refused(why, _))) => {
-                // Procedures write there: it is asked again.
+                // Procedures are there: it is asked again.
                 if matches!(ask.call, Call::Drop { .. }) && why == Refusal::State {
                     self.wait(is_over);
                 }
@@ -221,7 +223,7 @@ impl Moving<'_> {
     fn compare(&mut self, call: Call, sum: u32) {
         match call {
             Call::Pull { is_last: true } => self.sum = sum,
-            Call::Drop { to } if to != 0 && sum != 0 && sum != self.sum => {
+            Call::Drop { to } if to != 0 && differs(sum, self.sum) => {
                 self.differs = true;
                 self.memory.shared.lose_region(self.region);
             }
@@ -262,6 +264,11 @@ impl Drop for Moving<'_> {
     }
 }
 
+/// Returns whether a source had other bytes than the copy. A sum of 0 is none.
+fn differs(source: u32, copy: u32) -> bool {
+    source != 0 && source != copy
+}
+
 /// Returns why a region stays.
 fn stays(why: Option<Refusal>) -> String {
     let known = match why {
@@ -295,6 +302,7 @@ impl Memory {
     /// # Errors
     /// [`MemoryError`]: the region is lost or there already, or the server does not answer.
     pub fn begin_move(&mut self, region: u32, to: &str) -> Result<Moving<'_>, MemoryError> {
+        self.drop_left();
         let (to, _) = self.reach(to)?;
         let target = self.shared.table().target(region);
         let servers = self.shared.servers();
@@ -367,12 +375,36 @@ impl Memory {
         Ok(moved)
     }
 
+    /// Asks servers again to forget parts that moves left there. Those stay left whose accesses have not ended.
+    pub(super) fn drop_left(&mut self) {
+        let shared = self.shared.clone();
+        for left in std::mem::take(&mut self.left) {
+            let Left { part: Leftover { ask, change }, sum } = left;
+            let connection = self.connections.iter_mut().find(|(place, _)| place.server() == ask.server);
+            // A server that is gone has none of it.
+            let Some((_, connection)) = connection.filter(|_| !shared.is_gone(ask.server)) else { continue };
+            if !shared.counts(change) {
+                self.left.push(left);
+                continue;
+            }
+            match request_step(connection, shared.name().memory, &ask, &StepParts::default()) {
+                Ok(answer) if matches!(ask.call, Call::Drop { to: 1.. }) && differs(answer.sum, sum) => {
+                    shared.lose_region(ask.region);
+                    self.events.push(Event::Lost { region: ask.region });
+                }
+                Err(Trouble::Refused(Refusal::State, _)) => self.left.push(left),
+                _ => {}
+            }
+        }
+    }
+
     /// Moves regions away from servers that said that they stop. Call it about once a second, and take the [events](Memory::events). It
-    /// takes as long as the moves.
+    /// takes as long as the moves. Servers that [kept](Event::Left) the old part of a region are asked again to forget it.
     ///
     /// # Errors
     /// As [`Memory::migrate`].
     pub fn tend(&mut self) -> Result<Moved, MemoryError> {
+        self.drop_left();
         let gone = self.lost_servers();
         let mut stopping = Vec::new();
         for (place, connection) in &self.connections {

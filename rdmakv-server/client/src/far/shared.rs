@@ -3,7 +3,7 @@
 use super::Source;
 use super::configuration::Configuration;
 use super::connection::{Connection, NotOpen, Trouble};
-use super::migration::{Ask, Migration, Step};
+use super::migration::{Ask, Leftover, Migration, Outcome, Step};
 use super::table::{MemoryError, ServerId, Table};
 use crate::address::Fabric;
 use crate::domains::Fabrics;
@@ -374,6 +374,16 @@ impl Shared {
         let is_given_up = moving.as_mut().is_some_and(|moving| moving.give_up(table));
         self.publish(&state);
         is_given_up
+    }
+
+    /// Ends the steps of a move that leaves a part at a server. Returns that part and the outcome.
+    pub(super) fn leave_part(&self) -> Option<(Leftover, Outcome)> {
+        lock(&self.state).moving.as_mut().and_then(Migration::leave)
+    }
+
+    /// Returns whether no access is under way that began before this change of the table.
+    pub(super) fn counts(&self, change: u64) -> bool {
+        self.oldest() >= change
     }
 
     /// Ends the move: another one may begin.

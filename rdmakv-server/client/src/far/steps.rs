@@ -1,7 +1,7 @@
 //! The requests of moves, and the events of regions.
 
 use super::connection::{Connection, Trouble};
-use super::migration::{Ask, Call};
+use super::migration::{Ask, Call, Leftover};
 use rdmakv_proto::far::messages::{Answer, RegionRun, Request, Runs, Secret, Servers, Source, Token, Verb};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -41,7 +41,8 @@ pub enum Event {
         /// How long writes to it were paused.
         paused: Duration,
     },
-    /// A region has moved, and the server that had it keeps its old part until the memory's time is over: accesses there did not end.
+    /// A region has moved, and the server that had it keeps its old part: accesses there did not end. The next move, renewal or
+    /// [`Memory::tend`](super::Memory::tend) after their end drops it.
     Left {
         /// The region.
         region: u32,
@@ -60,6 +61,14 @@ pub enum Event {
         /// The region.
         region: u32,
     },
+}
+
+/// A part that a move left at a server.
+#[derive(Debug)]
+pub(super) struct Left {
+    pub(super) part: Leftover,
+    /// The sum of the copy that replaced it, or 0.
+    pub(super) sum: u32,
 }
 
 /// Events that were not taken yet.

@@ -94,6 +94,36 @@ fn a_move_can_be_given_up_until_commit() {
 }
 
 #[test]
+fn a_part_that_is_still_used_can_be_left() {
+    let (mut table, mut migration) = begun();
+    assert_eq!(migration.leave(), None, "all of it is at the first server");
+    let map = until(&mut table, &mut migration, Call::Map);
+    assert_eq!(migration.leave(), None, "the other one waits for its map");
+    migration.answered(&mut table, NOW, &map, Ok(&[]));
+    let change = table.change();
+    let ask = Ask { server: 1, region: 1, epoch: 7, call: Call::Drop { to: 2 } };
+    let left = Some((Leftover { ask, change }, Outcome::At(2)));
+    assert_eq!(migration.clone().leave(), left, "after the accesses of before");
+    until(&mut table, &mut migration, ask.call);
+    migration.answered(&mut table, NOW, &ask, Err(Refusal::State));
+    assert_eq!(migration.leave(), Some((Leftover { ask, change: 0 }, Outcome::At(2))));
+    assert_eq!((migration.poll(BUSY), migration.leave()), (Step::Done(Outcome::At(2)), None));
+}
+
+#[test]
+fn a_lost_region_is_dropped_in_the_end() {
+    let (mut table, mut migration) = begun();
+    until(&mut table, &mut migration, Call::Map);
+    migration.gone(&mut table, NOW, 2);
+    let drop = until(&mut table, &mut migration, Call::Drop { to: 0 });
+    assert_eq!((drop.server, drop.epoch), (1, 7));
+    migration.answered(&mut table, NOW, &drop, Err(Refusal::State));
+    assert_eq!(migration.poll(QUIET), Step::Ask(drop), "procedures read it");
+    let change = table.change();
+    assert_eq!(migration.leave(), Some((Leftover { ask: drop, change }, Outcome::Lost)));
+}
+
+#[test]
 fn answers_to_other_requests_change_nothing() {
     let (mut table, mut migration) = begun();
     let take = until(&mut table, &mut migration, Call::Take { source: 1 });
