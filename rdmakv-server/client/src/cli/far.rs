@@ -1,7 +1,7 @@
 //! The commands about far memory.
 
 use super::flags::{FarCommand, Load, ModuleCommand, RunCommand, Wanted};
-use super::interrupt::guard;
+use super::interrupt::measure_and_delete;
 use super::{Failure, far_model};
 use crate::Client;
 use crate::far::configuration::Configuration;
@@ -212,11 +212,9 @@ fn bench_chain(client: &Client, load: &Load, nodes: u32) -> Result<(), Failure> 
     let time = Duration::from_secs_f64(load.seconds);
     let options = Options { duration: time * 4 + Duration::from_secs(60), ..Options::default() };
     let memory = Memory::create(client, load.size, &options)?;
-    let measured = guard(&memory).map(|_guard| chain::measure(&memory, nodes, load.record, time));
-    // Also after a failure: else it would take its room until its time is over.
-    let deleted = memory.delete();
-    let chain::Chained { read, reads, walk } = measured?.map_err(|error| Failure::No(error.to_string()))?;
-    deleted?;
+    let chain::Chained { read, reads, walk } = measure_and_delete(memory, |memory| {
+        chain::measure(memory, nodes, load.record, time).map_err(|error| Failure::No(error.to_string()))
+    })?;
     let mut out = io::stdout();
     let about = format!("{nodes} records of {} bytes", load.record);
     writeln!(out, "{about:<32}{:>10}{:>10}{:>10}{:>10}", "mean us", "median", "p99", "times")?;

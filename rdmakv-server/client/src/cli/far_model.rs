@@ -2,7 +2,7 @@
 
 use super::Failure;
 use super::flags::{Level, ModelFile, Survey};
-use super::interrupt::guard;
+use super::interrupt::{guard, measure_and_delete};
 use crate::Client;
 use crate::far::bench;
 use crate::far::configuration::{Configuration, Limits, Prices};
@@ -57,16 +57,13 @@ pub(super) fn survey(client: &Client, survey: &Survey) -> Result<(), Failure> {
     let limits = Limits { workers, lanes: survey.lanes.unwrap_or(processors), depth: survey.depth };
     let points = (&[Operation::Read, Operation::Write][..], &measure::RECORDS[..]);
     let time = Duration::from_millis(survey.millis);
-    let measured = guard(&memory).map(|_guard| {
-        measure::samples(&memory, &limits, points, time, |operation, record, of| {
+    let samples = measure_and_delete(memory, |memory| {
+        let measured = measure::samples(memory, &limits, points, time, |operation, record, of| {
             let operation = if operation == Operation::Read { "reads" } else { "writes" };
             let _ = writeln!(io::stderr(), "{fabric}: {operation} of {record} bytes, {of}");
-        })
-    });
-    // Also after a failure: else it would take its room until its time is over.
-    let deleted = memory.delete();
-    let samples = measured?.map_err(|error| Failure::No(error.to_string()))?;
-    deleted?;
+        });
+        measured.map_err(|error| Failure::No(error.to_string()))
+    })?;
     let count = samples.len();
     all.machine = machine();
     env!("CARGO_PKG_VERSION").clone_into(&mut all.versions);
@@ -208,12 +205,7 @@ pub(super) fn measured(
         ..Options::default()
     };
     let memory = Memory::create(client, size, &options)?;
-    let measured = guard(&memory).and_then(|_guard| bench_lanes(&memory, of, load));
-    // Also after a failure: else it would take its room until its time is over.
-    let deleted = memory.delete();
-    let measured = measured?;
-    deleted?;
-    Ok(measured)
+    measure_and_delete(memory, |memory| bench_lanes(memory, of, load))
 }
 
 fn bench_lanes(memory: &Memory, of: &Configuration, load: &bench::Load) -> Result<bench::Measured, Failure> {

@@ -86,18 +86,80 @@ pub(super) fn guard(memory: &Memory) -> Result<Guard, Failure> {
 
 impl Drop for Guard {
     fn drop(&mut self) {
+        // First: a signal that comes before is seen, and one that comes after ends the process.
+        self.signals.is_deadly.store(true, SeqCst);
         if self.signals.has_come.load(SeqCst) {
             // The thread ends the process, once the memory is deleted.
             let _ = self.thread.take().map(JoinHandle::join);
         }
-        self.signals.is_deadly.store(true, SeqCst);
         self.is_over.store(true, SeqCst);
     }
+}
+
+/// Measures a memory and deletes it, guarded until it is deleted. It is deleted after a failure, too: else it would take its room until
+/// its time is over.
+///
+/// # Errors
+/// The failure of the measurement, or of the deletion.
+pub(super) fn measure_and_delete<T>(
+    memory: Memory,
+    measure: impl FnOnce(&Memory) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    guarded(memory, guard, measure, |memory| Ok(memory.delete()?))
+}
+
+/// Measures and deletes something under a guard, which ends last.
+fn guarded<M, G, T>(
+    memory: M,
+    guard: impl FnOnce(&M) -> Result<G, Failure>,
+    measure: impl FnOnce(&M) -> Result<T, Failure>,
+    delete: impl FnOnce(M) -> Result<(), Failure>,
+) -> Result<T, Failure> {
+    let guard = guard(&memory);
+    let (guard, measured) = match guard {
+        Ok(guard) => (Some(guard), measure(&memory)),
+        Err(failure) => (None, Err(failure)),
+    };
+    let deleted = delete(memory);
+    drop(guard);
+    let measured = measured?;
+    deleted.map(|()| measured)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::RefCell;
+
+    #[test]
+    fn guards_end_after_the_deletion() {
+        struct Noted<'n>(&'n RefCell<Vec<&'static str>>, &'static str);
+        impl Drop for Noted<'_> {
+            fn drop(&mut self) {
+                self.0.borrow_mut().push(self.1);
+            }
+        }
+        let failure = || Failure::No("no".to_owned());
+        for (guards, measures) in [(true, true), (true, false), (false, true)] {
+            let notes = RefCell::new(Vec::new());
+            let guard = |_: &Noted<'_>| if guards { Ok(Noted(&notes, "guard ends")) } else { Err(failure()) };
+            let measured = guarded(
+                Noted(&notes, "deleted"),
+                guard,
+                |_| {
+                    notes.borrow_mut().push("measured");
+                    if measures { Ok(()) } else { Err(failure()) }
+                },
+                |memory| {
+                    drop(memory);
+                    Ok(())
+                },
+            );
+            assert_eq!(measured.is_ok(), guards && measures);
+            let all = ["measured", "deleted", "guard ends"];
+            assert_eq!(*notes.borrow(), if guards { &all[..] } else { &all[1..2] });
+        }
+    }
 
     #[test]
     fn ignored_signals_are_those_of_the_mask() {

@@ -63,7 +63,7 @@ pub fn create_for(
     create_guarded(client, capacity, slo, terms, (options, |_: &Memory| ()))
 }
 
-/// As [`create_for`]. The guard that `watch` returns is kept while its memory is measured.
+/// As [`create_for`]. The guard that `watch` returns is kept until its memory is measured and deleted.
 pub(crate) fn create_guarded<G>(
     client: &Client,
     capacity: u64,
@@ -95,9 +95,9 @@ pub(crate) fn create_guarded<G>(
             let limits = Limits { workers: terms.limits.workers.min(memory.workers()), ..terms.limits };
             let guard = watch(&memory);
             let measured = measured(&memory, slo, &limits, terms.time);
-            drop(guard);
             // Also after a failure: else it would take its room until its time is over.
             let deleted = memory.delete();
+            drop(guard);
             let model = measured?;
             deleted?;
             choose(&model, &limits)?

@@ -457,9 +457,13 @@ impl Ender {
     pub(crate) fn end(&self) -> Vec<String> {
         let Self(shared) = self;
         shared.ends_by(0);
+        // Where it is not known, its own thread has deleted it meanwhile.
         let is_kept = |place: &Place| match shared.connect(place) {
-            Ok(mut connection) => end(&mut connection, shared.name().memory).is_err(),
-            Err(_) => true,
+            Ok(mut connection) => {
+                let ended = end(&mut connection, shared.name().memory);
+                !matches!(ended, Ok(()) | Err(Trouble::Refused(Refusal::Unknown, _)))
+            }
+            Err(error) => error != MemoryError::Ended,
         };
         shared.servers().iter().filter(|place| is_kept(place)).map(|place| place.name().to_owned()).collect()
     }
