@@ -8,7 +8,7 @@
 //! * `cargo +nightly fuzz run --features libfuzzer NAME` searches for inputs by coverage ([cargo-fuzz]).
 //!
 //! To add a decoder, add a function here, a line to [`TARGETS`], a program in `fuzz_targets` and a folder in `corpus`. A test
-//! compares the four lists.
+//! compares the four lists. [`ABSENT`] names targets of features that were not asked for.
 //!
 //! [cargo-fuzz]: https://rust-fuzz.github.io/book/cargo-fuzz.html
 
@@ -84,6 +84,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "rdmakv_far_reply", about: "answers about far memory", run: rdmakv::far_reply },
     Target { name: "rdmakv_far_batch", about: "batches of far memory", run: rdmakv::far_batch },
     Target { name: "rdmakv_far_run", about: "arguments of procedures of far memory", run: rdmakv::far_run },
+    #[cfg(feature = "wasm")]
+    Target { name: "rdmakv_far_module", about: "modules of far memory, stored and run", run: rdmakv::far_module },
     Target { name: "rdmakv_item", about: "items that one-sided readers find in memory", run: rdmakv::item },
     Target { name: "cluster_config", about: "configurations of a cluster, as JSON", run: cluster::config },
     Target { name: "cluster_fact", about: "what servers of a cluster write into etcd", run: cluster::fact },
@@ -98,6 +100,9 @@ pub const TARGETS: &[Target] = &[
     Target { name: "warm_meta", about: "the description of what outlives the server", run: warm::meta },
     Target { name: "warm_items", about: "items that outlive the server", run: warm::items },
 ];
+
+/// The names of targets that need a feature of this crate, and were built without it.
+pub const ABSENT: &[&str] = if cfg!(feature = "wasm") { &[] } else { &["rdmakv_far_module"] };
 
 /// Returns the target of that name.
 ///

@@ -98,6 +98,12 @@ pub(crate) fn far_run(input: &[u8]) -> bool {
     true
 }
 
+/// A module is stored in parts, listed, compiled and run, within the limits of each.
+#[cfg(feature = "wasm")]
+pub(crate) fn far_module(input: &[u8]) -> bool {
+    rdmakv_server::fabric::far::try_module(input)
+}
+
 /// The most bytes of a message.
 const MOST: usize = 1000;
 

@@ -33,4 +33,6 @@ pub(super) use arena::Part;
 pub(super) use batches::NotDone;
 pub(super) use options::FarFlags;
 pub(super) use owner::{Closes, Far, FarPlan, now};
+#[cfg(feature = "wasm")]
+pub use procedures::try_module;
 pub(super) use tags::FarTags;

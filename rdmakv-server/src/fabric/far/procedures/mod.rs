@@ -23,6 +23,8 @@ use rdmakv_proto::far::procedures::Procedure;
 use step::{Cx, Run, Step, Stop};
 pub(super) use step::{LIMITS, Limits, Miss, Space, Spent};
 #[cfg(feature = "wasm")]
+pub use wasm::try_module;
+#[cfg(feature = "wasm")]
 pub(super) use wasm::{Call, Modules};
 
 /// The end of a procedure at this server.

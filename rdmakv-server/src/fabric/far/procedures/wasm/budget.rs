@@ -8,7 +8,7 @@ const RATE: u64 = 256;
 /// Microseconds of a step.
 const STEP: u64 = 50;
 /// Microseconds of all steps of a run, on all servers together.
-const TOTAL: u64 = 1000;
+pub(super) const TOTAL: u64 = 1000;
 /// Microseconds of the processor here, after which no step begins.
 const PROCESSOR: u64 = 2 * TOTAL;
 /// Fuel that each step costs at least. So steps that do nothing end, too.

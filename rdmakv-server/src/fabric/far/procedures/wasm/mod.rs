@@ -7,7 +7,7 @@
 //! * [`library`]: the modules of logins.
 //! * [`outline`]: what is looked at before a module is compiled.
 //! * `machine`: compiles modules and takes their steps. `host`: the functions `far`. `running`: what both know of a run.
-//! * `threads`: which run them.
+//! * `threads`: which run them. `trial`: a module without a server.
 
 mod budget;
 mod host;
@@ -18,6 +18,7 @@ mod running;
 #[cfg(all(test, feature = "wasm-tests"))]
 mod tests;
 mod threads;
+mod trial;
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,6 +30,7 @@ use super::{End, Space, Spent};
 use library::{Came, Library, Sent};
 use machine::Compiled;
 use threads::Threads;
+pub use trial::try_module;
 
 /// How long a module may take to be compiled, the wait for others included.
 const COMPILE: Duration = Duration::from_secs(2);
