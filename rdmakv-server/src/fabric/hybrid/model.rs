@@ -806,7 +806,7 @@ fn two_clients_take_turns_with_a_slot() {
     explore("demoted", space(&wishes, Budget { rankings: 2, ..Budget::default() }), &[MOVED, BACK]);
 }
 
-/// Larger budgets, for minutes.
+/// Larger budgets: 4,700,000 states, a minute on two cores.
 #[test]
 #[ignore = "long: cargo test --release -p rdmakv-server --lib fabric::hybrid::model -- --ignored --nocapture"]
 fn larger_budgets_are_explored() {
@@ -822,8 +822,19 @@ fn larger_budgets_are_explored() {
     ] {
         explore(name, space(&wishes, budget), &[MOVED, BACK]);
     }
-    let budget = Budget { rankings: 1, given_up: 1, timeouts: 1, ..Budget::default() };
-    explore("given up, out of time", space(&three(), budget), &[MOVED]);
+    let one = Budget { rankings: 1, ..Budget::default() };
+    for (name, budget) in [
+        ("given up, out of time", Budget { given_up: 1, timeouts: 1, ..one }),
+        ("given up, repeated", Budget { given_up: 1, repeats: 1, ..one }),
+        ("silent, repeated", Budget { silences: 1, repeats: 1, ..one }),
+        ("silent, lost, out of time", Budget { silences: 1, losses: 1, timeouts: 1, ..one }),
+        ("silent, broken", Budget { silences: 1, breaks: 1, ..one }),
+        ("silent, killed", Budget { silences: 1, kills: 1, ..one }),
+        ("silent twice", Budget { silences: 2, ..one }),
+        ("broken, killed, lost", Budget { breaks: 1, kills: 1, losses: 1, ..one }),
+    ] {
+        explore(name, space(&three(), budget), &[MOVED]);
+    }
 }
 
 /// A fault that has to be noticed.
