@@ -81,8 +81,8 @@
 //! # When something goes wrong
 //!
 //! Each operation has a time ([`Options::timeout`]). An operation that runs out of it takes the connection along, because the next bytes
-//! there are unknown. Of the operations in flight on a lost connection, *reads are done again*, a bounded number of
-//! times. *Mutations end with [`Error::OutcomeUnknown`]*: whether they were done is unknown, and doing them twice
+//! there are unknown. Over datagrams it ends alone. Of the operations in flight on a lost connection, *reads are done again*, a bounded number of
+//! times. *Mutations end with [`Error::OutcomeUnknown`]* if anything of them was sent: whether they were done is unknown, and doing them twice
 //! could be wrong. Where no way stands, operations end with [`Error::Unreachable`] at once, which lists each way with
 //! its reason. Attempts to connect follow each other with growing pauses ([`Options::back_off`]). Errors name the
 //! operation, the key and the server.
