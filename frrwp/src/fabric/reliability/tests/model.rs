@@ -382,7 +382,7 @@ fn long_messages_are_of_one_execution() {
     }
 }
 
-/// Larger budgets, for minutes: name one.
+/// Larger budgets, for minutes. The second message alone takes more than 22 GB of memory.
 #[test]
 #[ignore = "long: cargo test --release -p frrwp --lib reliability::tests::model -- --ignored --nocapture"]
 fn larger_budgets_are_explored() {
