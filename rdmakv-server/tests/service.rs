@@ -45,6 +45,29 @@ fn drain_refuses_new_and_finishes_old_clients() {
     assert!(server.process.wait().unwrap().success());
 }
 
+/// Returns the bytes of a process's shared memory that the system has given it.
+fn resident(server: &Server) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.process.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssShmem:")).expect("the line");
+    line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() << 10
+}
+
+#[test]
+fn preallocated_memory_is_there_before_items() {
+    let later = Server::on_a_free_port(&["-m", "64"]);
+    if later.lines.iter().any(|line| line.contains("HugePages")) {
+        eprintln!("skipped: huge pages do not count as shared memory");
+        return;
+    }
+    assert!(resident(&later) < 32 << 20);
+    let shared = format!("shm:@rdmakv-preallocates-{}", std::process::id());
+    for fabric in ["none", &shared] {
+        let server = Server::on_a_free_port(&["-m", "64", "--preallocate", "--fabric", fabric]);
+        soon("that all memory is there", || resident(&server) >= 64 << 20);
+        ask(&mut server.connect(), b"set a 0 0 1\r\nx\r\nget a\r\n", b"STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
+    }
+}
+
 #[test]
 fn shutdown_command_needs_its_flag() {
     let server = Server::on_a_free_port(&[]);

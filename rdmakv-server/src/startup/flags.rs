@@ -61,6 +61,10 @@ pub(super) struct Flags {
     /// Keep all memory from being paged out
     #[arg(short = 'k', long = "lock-memory")]
     pub(super) lock_memory: bool,
+    /// Take all memory of -m from the system at the start, in the background, and not as items need it: no request waits for the system to
+    /// clear pages
+    #[arg(long = "preallocate")]
+    pub(super) preallocate: bool,
     /// Print more on standard error: warnings; twice, also connections and their requests
     #[arg(short = 'v', long = "verbose", action = clap::ArgAction::Count)]
     pub(super) verbose: u8,

@@ -16,6 +16,7 @@ mod flags_fuzz;
 mod flash;
 mod maintenance;
 mod plan;
+mod populate;
 mod process;
 mod signals;
 mod users;
@@ -259,7 +260,13 @@ fn as_user(
         }
         let files = (plan.users_file, plan.hosts, plan.flash.said());
         let parts = (&fabrics, kernel.as_ref(), warm.as_ref(), plan.cluster.as_ref());
-        serve(&shared, &mut listeners, &signals, files, background, parts)
+        // Items are back, so pages that they took are not populated.
+        let populates = flags.preallocate.then(|| populate::start(shared.clone())).transpose();
+        let populates = populates.map_err(|error| format!("--preallocate: starting its thread: {error}"))?;
+        let served = serve(&shared, &mut listeners, &signals, files, background, parts);
+        // It ends with the workers, which were told to.
+        populates.into_iter().for_each(|thread| drop(thread.join()));
+        served
     });
     // Also where it failed.
     shared.stop.store(true, Relaxed);

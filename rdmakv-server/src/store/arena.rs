@@ -180,6 +180,24 @@ impl Arena {
         false
     }
 
+    /// Has the system give these bytes memory now, and not when they are used. What they hold stays.
+    ///
+    /// # Errors
+    ///
+    /// The system has no memory, or does not know the call (Linux before 5.14).
+    pub(super) fn populate(&self, at: usize, len: usize) -> io::Result<()> {
+        self.check(at, len, 1);
+        #[cfg(target_os = "linux")]
+        #[expect(unsafe_code, reason = "madvise")]
+        // SAFETY: in bounds by the check, and mapped as long as the arena lives. This advice acts as a write to each page that leaves its
+        // bytes as they are, so slices and words of them stay valid.
+        unsafe {
+            Ok(rustix::mm::madvise(self.base.add(at).cast(), len, rustix::mm::Advice::LinuxPopulateWrite)?)
+        }
+        #[cfg(not(target_os = "linux"))]
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     fn check(&self, at: usize, len: usize, align: usize) {
         assert!(at.checked_add(len).is_some_and(|end| end <= self.len), "{at}+{len} is outside of the arena");
         assert!(at.is_multiple_of(align), "{at} is not aligned to {align}");

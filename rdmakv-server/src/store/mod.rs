@@ -101,7 +101,7 @@ pub use rdmakv_proto::item::{HEADER, KEY_MAX, MAGIC};
 pub use rdmakv_proto::lease::{LONGEST, lasting};
 pub use replicas::{Pieces, Reserve, Reserved};
 pub use report::{ClassReport, Report};
-pub use slabs::{ChunkRef, ChunkWriter, Extent, Place};
+pub use slabs::{ChunkRef, ChunkWriter, EmptyPage, Extent, Place};
 pub use table::GetTable;
 pub use terms::{Deleted, Keep, Outcome, Refused, Terms};
 pub use walk::{Entry, Walk};

@@ -4,6 +4,7 @@ use super::Store;
 use super::chunk::{Id, LEASED};
 use super::evict::DRAINING;
 use super::eviction::MAIN;
+use super::slabs::EmptyPage;
 
 /// Why a page did not move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +91,11 @@ impl Store {
         let page = self.slabs.cheapest_page(from).ok_or(NoMove::NoSpare)?;
         self.drain(page, now);
         Ok(())
+    }
+
+    /// Returns a page that the system has given no memory yet, if items may use it: the caller populates it. It is asked for once.
+    pub fn empty_page(&mut self) -> Option<EmptyPage> {
+        self.slabs.empty_page()
     }
 
     /// After the limit was lowered: some pages go, and memory goes back to the system.

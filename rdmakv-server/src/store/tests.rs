@@ -465,6 +465,30 @@ fn a_lower_limit_is_kept_after_a_while() {
 }
 
 #[test]
+fn populated_pages_are_used_and_given_back() {
+    let mut store = store(16 << 20);
+    set(&mut store, b"first", b"x");
+    let mut populated = 0;
+    while let Some(page) = store.empty_page() {
+        page.populate().unwrap();
+        populated += 1;
+    }
+    assert_eq!((populated, store.slabs.resident_bytes()), (15, 16 << 20));
+    store.check().unwrap();
+    for n in 0..200_000_u32 {
+        set(&mut store, &n.to_le_bytes(), &[0; 100]);
+    }
+    assert_eq!(store.slabs.resident_bytes(), 16 << 20);
+    store.set_limit(4 << 20);
+    for second in 0..20 {
+        store.tick(NOW + second);
+    }
+    assert_eq!(store.slabs.resident_bytes(), 4 << 20);
+    assert!(store.empty_page().is_none());
+    store.check().unwrap();
+}
+
+#[test]
 fn stale_item_gets_a_new_version() {
     let mut store = store(4 << 20);
     let Outcome::Stored(version) = set(&mut store, b"a", b"x") else { panic!() };

@@ -72,6 +72,25 @@ pub struct Place {
     slot: u32,
 }
 
+/// A page without memory of the system, which was counted as one that has some.
+#[derive(Debug)]
+pub struct EmptyPage {
+    arena: Arc<Arena>,
+    at: usize,
+    len: usize,
+}
+
+impl EmptyPage {
+    /// Has the system give it memory now, and not when items use it.
+    ///
+    /// # Errors
+    ///
+    /// The system has no memory, or does not know the call (Linux before 5.14).
+    pub fn populate(&self) -> io::Result<()> {
+        self.arena.populate(self.at, self.len)
+    }
+}
+
 /// How many pages of which size a configuration makes.
 pub(super) struct Pages {
     /// Bytes of a page.
@@ -224,6 +243,17 @@ impl Slabs {
         let page = self.pool.pop()? as usize;
         self.resident += usize::from(!has_memory);
         Some(page)
+    }
+    /// Returns the page without memory that would be used next, and counts it as one with memory; None if all below the limit have some.
+    pub(super) fn empty_page(&mut self) -> Option<EmptyPage> {
+        if self.resident >= self.limit {
+            return None;
+        }
+        // Pages with memory are the last ones of the pool.
+        let last = self.pool.len().checked_sub(self.resident - self.in_use() + 1)?;
+        self.resident += 1;
+        let at = self.pool[last] as usize * self.page;
+        Some(EmptyPage { arena: self.arena.clone(), at, len: self.page })
     }
     /// Returns whether [`trim`](Self::trim) finds something.
     pub(super) fn has_spare_memory(&self) -> bool {
