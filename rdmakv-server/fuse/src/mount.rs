@@ -12,6 +12,7 @@ use rustix::mount::UnmountFlags;
 use crate::error::{Error, Result};
 use crate::fuse::Served;
 use crate::library::Files;
+use crate::life::spawn;
 
 /// The kernel's device.
 const DEVICE: &str = "/dev/fuse";
@@ -22,12 +23,14 @@ const THREADS: usize = 16;
 /// How long the kernel has to end a mount that nothing uses any more.
 const UNUSED: Duration = Duration::from_secs(2);
 
-/// An end of the mount.
+/// An end of the mount, or of the wait that follows.
 enum Event {
     /// It was unmounted, or the kernel's device failed.
     Unmounted(io::Result<()>),
     /// A signal asks for it.
     Asked,
+    /// The wait for the backing directory is over: how many files are left, and whether an agent works.
+    Drained(Result<(usize, bool)>),
 }
 
 /// Checks that a file system can be mounted at a directory. Nothing is changed.
@@ -90,9 +93,10 @@ pub(crate) fn serve(files: &Files, at: &Path, how: How, mounted: impl FnOnce()) 
     watch_signals(tell.clone())?;
     let mut session = Session::new(Served::new(files.clone())?, at, &config).map_err(|error| refused(at, &error))?;
     let unmounter = session.unmount_callable();
+    let ended = tell.clone();
     let serve = move || {
         // It is waited for, but not after a signal.
-        let _ = tell.send(Event::Unmounted(session.run()));
+        let _ = ended.send(Event::Unmounted(session.run()));
     };
     let thread = std::thread::Builder::new().name("rdmakv-mount".to_owned()).spawn(serve);
     thread.map_err(|error| Error::new(Errno::AGAIN, format!("start thread: {error}: allow more threads")))?;
@@ -100,31 +104,63 @@ pub(crate) fn serve(files: &Files, at: &Path, how: How, mounted: impl FnOnce()) 
     let served = wait(files, at, &events, unmounter);
     let ended = files.end();
     if how.settles && !how.is_read_only && ended.is_ok() {
-        settle(files, at, &events);
+        settle(files, at, (tell, &events))?;
     }
     served.and(ended)
 }
 
 /// Waits until the backing directory shows what was written. Without an agent, and after another signal, it does not.
-fn settle(files: &Files, at: &Path, events: &Receiver<Event>) {
-    let left = files.drain(|pause| matches!(events.recv_timeout(pause), Ok(Event::Asked)));
+///
+/// A thread waits, because a cluster that is away keeps it for long. After a signal it is left alone.
+///
+/// # Errors
+///
+/// The system has no more threads.
+fn settle(files: &Files, at: &Path, (tell, events): (Sender<Event>, &Receiver<Event>)) -> Result<()> {
+    let ((ends, ended), other) = (channel::<()>(), files.clone());
+    let drain = move || {
+        let pauses = |pause| ended.recv_timeout(pause) != Err(RecvTimeoutError::Timeout);
+        let left = other.drain(pauses);
+        // Before the end is told: the last one to have the files ends their threads.
+        drop(other);
+        // It is waited for, but not after a signal.
+        let _ = tell.send(Event::Drained(left));
+    };
+    let thread = spawn("rdmakv-settle", drain)?;
+    let left = loop {
+        match events.recv() {
+            Ok(Event::Drained(left)) => {
+                break Some(left);
+            }
+            // The mount's end may be told late.
+            Ok(Event::Unmounted(_)) => {}
+            Ok(Event::Asked) | Err(_) => break None,
+        }
+    };
+    drop(ends);
+    // Where the cluster answers, the mount's key goes now and not 30 s later.
+    if left.is_some() || matches!(events.recv_timeout(UNUSED), Ok(Event::Drained(_))) {
+        let _ = thread.join();
+    }
     let at = at.display();
     let line = match left {
-        Ok((0, _)) => return,
-        Ok((left, true)) => format!("the directory lacks {left} of the files yet: see the messages of the agent"),
-        Ok((left, false)) => {
+        Some(Ok((0, _))) => return Ok(()),
+        Some(Ok((left, true))) => format!("the directory lacks {left} of the files yet: see the messages of the agent"),
+        Some(Ok((left, false))) => {
             format!("the directory lacks {left} of the files, and no agent works: start `rdmakv-fuse agent`")
         }
-        Err(error) => error.to_string(),
+        Some(Err(error)) => error.to_string(),
+        None => "a signal ended the wait for the directory: see `rdmakv-fuse files status`".to_owned(),
     };
     // They are in the cluster, so this is no failure of the mount.
     let _ = writeln!(io::stderr(), "rdmakv-fuse: end {at}: {line}");
+    Ok(())
 }
 
 /// Waits for the end, and brings it about after a signal.
 fn wait(files: &Files, at: &Path, events: &Receiver<Event>, mut unmounter: SessionUnmounter) -> Result<()> {
     match events.recv() {
-        Ok(Event::Unmounted(Ok(()))) | Err(_) => return Ok(()),
+        Ok(Event::Unmounted(Ok(())) | Event::Drained(_)) | Err(_) => return Ok(()),
         Ok(Event::Unmounted(Err(error))) => {
             let why = format!("serve {}: {error}: mount again", at.display());
             return Err(Error::new(errno_of(&error), why));
@@ -137,7 +173,7 @@ fn wait(files: &Files, at: &Path, events: &Receiver<Event>, mut unmounter: Sessi
         let _ = rustix::mount::unmount(at, UnmountFlags::DETACH);
     }
     match events.recv_timeout(UNUSED) {
-        Ok(Event::Unmounted(_)) | Err(RecvTimeoutError::Disconnected) => {}
+        Ok(Event::Unmounted(_) | Event::Drained(_)) | Err(RecvTimeoutError::Disconnected) => {}
         Ok(Event::Asked) | Err(RecvTimeoutError::Timeout) => {
             let line = "rdmakv-fuse: unmounted while programs use it: they get ENOTCONN from now on";
             let _ = writeln!(io::stderr(), "{line}");

@@ -10,11 +10,12 @@ mod mounted;
 mod steps;
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use common::{Cluster, Dice};
+use common::{Cluster, Dice, soon};
 use mounted::{Mounted, can_mount, command, failure};
 use rdmakv_fuse::How;
 
@@ -531,4 +532,42 @@ fn an_unmounted_process_waits_for_the_agent() {
     fs::write(mounted.path("e"), &bytes).unwrap();
     assert!(mounted.unmount().success());
     assert!(!cluster.backing().join("e").exists());
+}
+
+/// The process waits for an agent that cannot carry a file. Then all servers are gone, so its questions get no answers.
+#[test]
+fn a_signal_ends_the_wait_for_a_lost_cluster() {
+    if !can_mount() {
+        return;
+    }
+    let Some(mut cluster) = Cluster::start(2) else { return };
+    let mut agent = agent(&cluster);
+    let place = tempfile::tempdir().unwrap();
+    let (at, backing) = (place.path().to_str().unwrap(), cluster.backing().to_str().unwrap().to_owned());
+    let mut command = command(&cluster.urls(), &["mount", at, "--backing", &backing, "--chunk", "64k"]);
+    let mut mount = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(mount.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, format!("mounted {at}\n"));
+    let other = cluster.mount();
+    let mut file = File::create(place.path().join("a")).unwrap();
+    let (ino, _) = other.look_up("a").unwrap();
+    // No file can be made where a directory is.
+    fs::create_dir(cluster.backing().join(format!(".rdmakv/data/{:x}.1", ino.0))).unwrap();
+    file.write_all(b"bytes").unwrap();
+    drop(file);
+    soon("that nothing uses the mount", || Command::new("umount").arg(at).status().unwrap().success());
+    // It has given up its directories, and waits.
+    soon("that another mount makes names", || other.mkdir("d").is_ok());
+    drop(other);
+    (0..2).for_each(|server| cluster.kill(server));
+    // Longer than between two looks. The next one takes 30 s.
+    std::thread::sleep(Duration::from_secs(6));
+    let process = rustix::process::Pid::from_child(&mount);
+    rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
+    let mut said = String::new();
+    mount.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(mount.wait().unwrap().success() && said.contains("a signal ended the wait"), "{said}");
+    agent.kill().unwrap();
+    agent.wait().unwrap();
 }
