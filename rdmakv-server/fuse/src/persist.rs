@@ -1,8 +1,8 @@
 //! The wait of a sync for the backing directory.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rdmakv_proto::files::{Inode, State};
+use rdmakv_proto::files::{Generation, Inode, State};
 use rustix::io::Errno;
 
 /// In a key `p/INO/GEN/SERVER`, in place of a server: why the agent could not write or show the generation.
@@ -13,6 +13,28 @@ pub(crate) const FAILURE_LASTS: Duration = Duration::from_secs(15);
 
 /// How long a file may wait before a full directory counts as the reason: the agent tries again after as long.
 pub(crate) const AGAIN: Duration = Duration::from_secs(5);
+
+/// A sync that waits for the backing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Wait {
+    pub(crate) generation: Generation,
+    pub(crate) since: Instant,
+    /// The version of the agent's note that was there when it began. What failed before may be mended.
+    stale: Option<u64>,
+}
+
+impl Wait {
+    /// Begins, with the version of the agent's note of this generation if there is one.
+    pub(crate) fn begin(generation: Generation, note: Option<u64>, now: Instant) -> Self {
+        Self { generation, since: now, stale: note }
+    }
+
+    /// Returns why the agent failed since it began, by the version and the bytes of its note.
+    pub(crate) fn failure(&self, note: Option<(u64, &[u8])>) -> Option<Errno> {
+        let (_, bytes) = note.filter(|&(version, _)| self.stale != Some(version))?;
+        failed(bytes)
+    }
+}
 
 /// How far a frozen file is on its way to the backing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,7 +62,7 @@ pub(crate) fn failure(errno: Errno) -> [u8; 4] {
 }
 
 /// Returns the errno of the agent's note; None if the bytes are none.
-pub(crate) fn failed(note: &[u8]) -> Option<Errno> {
+fn failed(note: &[u8]) -> Option<Errno> {
     let number = i32::from_le_bytes(note.try_into().ok()?);
     (1..4096).contains(&number).then(|| Errno::from_raw_os_error(number))
 }
@@ -70,6 +92,15 @@ mod tests {
         for bytes in [&b""[..], &[0; 4], &[255; 4], b"later"] {
             assert_eq!(failed(bytes), None);
         }
+    }
+
+    #[test]
+    fn a_note_of_an_earlier_failure_does_not_count() {
+        let note = failure(Errno::DQUOT);
+        let at = |stale| Wait::begin(Generation(3), stale, Instant::now());
+        let seen = |version| Some((version, &note[..]));
+        assert_eq!((at(Some(7)).failure(seen(7)), at(Some(7)).failure(None)), (None, None));
+        assert_eq!((at(Some(7)).failure(seen(8)), at(None).failure(seen(7))), (Some(Errno::DQUOT), Some(Errno::DQUOT)));
     }
 
     #[test]

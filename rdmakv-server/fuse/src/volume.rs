@@ -19,7 +19,7 @@ use crate::inode::{Attributes, Edit};
 use crate::life::has_agent;
 use crate::names::{Held, Lookup, look_up};
 use crate::node::{FLUSH_AFTER, Node, Stores};
-use crate::persist::{AGAIN, FAILURE, Standing as Waiting, failed, standing};
+use crate::persist::{AGAIN, FAILURE, Standing as Waiting, Wait, standing};
 use crate::walk::{Undrained, entries, undrained, unsettled};
 
 /// How often other mounts' wishes for directories are looked at.
@@ -75,8 +75,8 @@ pub(crate) struct Volume {
     settle: Duration,
     /// Syncs wait for the backing.
     persists: bool,
-    /// Since when syncs of files wait for it.
-    persisting: HashMap<Ino, Instant>,
+    /// Syncs of files that wait for it.
+    persisting: HashMap<Ino, Wait>,
     held: BTreeMap<Ino, Held>,
     nodes: BTreeMap<Ino, Node>,
     handles: HashMap<u64, Handle>,
@@ -468,7 +468,6 @@ impl Volume {
             }
             _ => {}
         }
-        let since = *self.persisting.entry(ino).or_insert_with(Instant::now);
         let Some(inode) = self.stores.cluster.inode_now(ino)? else {
             self.persisting.remove(&ino);
             return Ok(());
@@ -476,8 +475,14 @@ impl Volume {
         let space = self.stores.backing.space_for(ino, inode.generation)?;
         let why = |errno: Errno| format!("sync {}: the backing does not have it: {errno}", Key::Inode(ino));
         let note = [Key::Persisted(ino, inode.generation, FAILURE)];
-        let note = if since.elapsed() < AGAIN { None } else { self.stores.cluster.many(&note)?.pop().flatten() };
-        let done = match standing(&inode, since.elapsed(), space, note.as_deref().and_then(failed)) {
+        let wait = self.persisting.get(&ino).copied().filter(|wait| wait.generation == inode.generation);
+        let is_due = wait.is_none_or(|wait| wait.since.elapsed() >= AGAIN);
+        let note = if is_due { self.stores.cluster.many(&note)?.pop().flatten() } else { None };
+        let note = note.as_ref().map(|note| (note.version(), &**note));
+        let begin = || Wait::begin(inode.generation, note.map(|(version, _)| version), Instant::now());
+        let wait = wait.unwrap_or_else(begin);
+        self.persisting.insert(ino, wait);
+        let done = match standing(&inode, wait.since.elapsed(), space, wait.failure(note)) {
             // What has waited is tried again while agents drain something.
             Waiting::Waits => {
                 return Err(Error::passing(Errno::TIMEDOUT, why(Errno::TIMEDOUT) + ": see whether an agent runs"));

@@ -366,6 +366,33 @@ fn a_sync_tells_why_the_agent_failed() {
     assert_eq!(on_backing(&cluster, "a").unwrap(), Dice(4).bytes(200_000));
 }
 
+/// The agent failed, and the reason went before the sync began. So it goes by what the agent does next, however late that is.
+#[test]
+fn a_sync_takes_no_earlier_failure_for_its_own() {
+    let Some(cluster) = Cluster::start(2) else { return };
+    let files = mount(&cluster);
+    write(&files, "a", b"bytes");
+    frozen(&files, "a");
+    let (ino, inode) = files.look_up("a").unwrap();
+    let in_place = cluster.backing().join(format!(".rdmakv/data/{:x}.{:x}", ino.0, inode.generation.0));
+    std::fs::create_dir(&in_place).unwrap();
+    let failed = begin(&cluster).round().unwrap().failed;
+    assert_eq!(failed[0].1.errno(), Errno::ISDIR);
+    std::fs::remove_dir(&in_place).unwrap();
+    drop(files);
+    let settings = Settings { chunk: 64 << 10, fsync: Fsync::Backing, ..Settings::default() };
+    let files = cluster.mount_with(settings);
+    let mut file = files.open("a", How::new()).unwrap();
+    std::thread::scope(|scope| {
+        let sync = scope.spawn(|| file.sync());
+        // After 5 s a failure counts.
+        std::thread::sleep(Duration::from_millis(5500));
+        let _agent = Drains::begin(&cluster);
+        assert_eq!(sync.join().unwrap(), Ok(()));
+    });
+    assert_eq!(on_backing(&cluster, "a").unwrap(), b"bytes");
+}
+
 #[test]
 fn an_imported_file_is_changed_on_the_backing() {
     let Some(cluster) = Cluster::start(2) else { return };
