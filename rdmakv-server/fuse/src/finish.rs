@@ -7,7 +7,7 @@
 //! | the agent, when it begins | takes a [staging folder](Staging) before it publishes |
 //!
 //! The machines also serve an agent for each server, which publishes the directories that its server is primary of, and servers that drain by
-//! themselves. The model explores those. Today one agent does all, but for the chunks that servers write when it asks (`Call::Carry`).
+//! themselves. Today one agent does all, but for the chunks that servers write when it asks (`Call::Carry`). The model explores both.
 //!
 //! **A frozen generation never changes**, so a slice may be written twice, late, and by two servers: the bytes are the same. Draining
 //! begins at a server only after it answered FREEZE. Finishing needs the answers of all servers of one epoch: a late change of a chunk

@@ -24,7 +24,7 @@ use rdmakv_proto::files::{
 
 use crate::faults::is_planted;
 use crate::finish::{
-    Disk, DiskAnswer, Draining, Finals, Freezing, Need, Outcome, Part, Places, Publication, Staging, Told,
+    AGENT, Disk, DiskAnswer, Draining, Finals, Freezing, Need, Outcome, Part, Places, Publication, Staging, Told,
 };
 use crate::inode::{Edit, InodeEdit, Written, is_garbage, may_evict};
 use crate::names::{Acquire, Acquired, Held, Lookup, Sequence, Step, look_up};
@@ -83,6 +83,8 @@ pub(crate) enum Action {
     DrainWrite(u8, File),
     DrainSync(u8, File),
     DrainState(u8, File),
+    /// A server answers an agent's order, and the agent states what the server has on disk.
+    Carry(u8, File),
     Evict(Key),
 }
 
@@ -418,7 +420,27 @@ impl World {
             if is_frozen && stored.unwrap_or(&Ranges::default().encode()) != stated(draining).encode() {
                 actions.push(Action::DrainState(at, file));
             }
+            if is_frozen && self.carried(at, file).encode() != self.ranges(file, AGENT).encode() {
+                actions.push(Action::Carry(at, file));
+            }
         }
+    }
+
+    /// Returns the ranges that a server or the agent stated.
+    fn ranges(&self, (ino, generation): File, by: u8) -> Ranges {
+        let stored = self.keys.get(&Key::Persisted(ino, generation, by));
+        stored.map_or(Ranges::default(), |(_, value)| Ranges::decode(value).expect("ranges"))
+    }
+
+    /// Returns what an agent states once a server answered its order: that, and what it stated before.
+    fn carried(&self, server: u8, file: File) -> Ranges {
+        let draining = &self.servers[usize::from(server)].drains[&file];
+        let mut ranges = self.ranges(file, AGENT);
+        ranges.union(&draining.value());
+        if is_planted("carried-before-sync") {
+            ranges.union(draining.unsynced());
+        }
+        ranges
     }
 
     /// Returns whether an agent may delete a chunk.
@@ -464,7 +486,7 @@ impl World {
             }
             Action::Stage(server) => self.stage(server),
             Action::Publish(server, name) => {
-                let (publication, need) = Publication::begin(Ino::ROOT, NAMES[name], &[0, 1]);
+                let (publication, need) = Publication::begin(Ino::ROOT, NAMES[name], &[0, 1, AGENT]);
                 self.need(server, publication, need);
             }
             Action::Work(server) => self.work(server),
@@ -480,6 +502,10 @@ impl World {
             Action::DrainState(server, file) => {
                 let value = stated(&self.servers[usize::from(server)].drains[&file]).encode();
                 self.write(Key::Persisted(file.0, file.1, server), Some(value));
+            }
+            Action::Carry(server, file) => {
+                let value = self.carried(server, file).encode();
+                self.write(Key::Persisted(file.0, file.1, AGENT), Some(value));
             }
             Action::Evict(key) => self.write(key, None),
         }
@@ -794,8 +820,7 @@ impl World {
         let epoch = self.servers[usize::from(server)].epoch;
         let own = (0..2).filter(|&index| is_mapped(inode, index) && self.primary(epoch, index) == server);
         let own: Vec<u32> = own.collect();
-        let stored = self.keys.get(&Key::Persisted(ino, inode.generation, server));
-        let stored = stored.map_or(Ranges::default(), |(_, value)| Ranges::decode(value).expect("ranges"));
+        let stored = self.ranges((ino, inode.generation), server);
         let server = &mut self.servers[usize::from(server)];
         server.finals.freeze(ino, inode.generation);
         let draining = server.drains.entry((ino, inode.generation)).or_insert_with(|| Draining::new(stored));

@@ -173,6 +173,7 @@ fn walks_find_planted_faults() {
     for fault in [
         "frozen-changed",
         "p-before-fsync",
+        "carried-before-sync",
         "finish-with-hole",
         "dirty-evicted",
         "freeze-not-all",
