@@ -21,7 +21,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rdmakv_client::{Cluster as Address, Options};
-use rdmakv_cluster::config::Config;
+use rdmakv_cluster::config::{Config, Policy};
 use rdmakv_cluster::etcd::{Endpoint, Etcd, Store};
 use rdmakv_proto::files::{Ino, Inode, Key, Kind, MountId};
 use rustix::io::Errno;
@@ -76,8 +76,9 @@ pub enum Fsync {
 /// Fields may be added in a minor release: name those that you set, and write `..Default::default()` for the others.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settings {
-    /// Bytes of a chunk of new files, a power of two from 64 KiB to 8 MiB: 256 KiB. Servers need a larger `-I` for more than 1 MiB.
-    pub chunk: u64,
+    /// Bytes of a chunk of new files, a power of two from 64 KiB to 8 MiB. None is 256 KiB, or 128 KiB for each data fragment if chunks are in
+    /// fragments. Servers need a larger `-I` for more than 1 MiB.
+    pub chunk: Option<u64>,
     /// How long after its last close a file is frozen: 1 s. Reopened before, it needs no new generation.
     pub settle: Duration,
     /// Bytes that each open file has in buffers at most: 64 MiB.
@@ -96,7 +97,7 @@ impl Default for Settings {
     fn default() -> Self {
         let client = Options { transfer_memory: 128 << 20, value_memory: 128 << 20, ..Options::default() };
         let (settle, full, spill) = (Duration::from_secs(1), Duration::from_secs(120), Duration::from_secs(1));
-        Self { chunk: 256 << 10, settle, buffered: 64 << 20, full, spill, fsync: Fsync::Memory, client }
+        Self { chunk: None, settle, buffered: 64 << 20, full, spill, fsync: Fsync::Memory, client }
     }
 }
 
@@ -165,13 +166,14 @@ impl Files {
     ///
     /// Etcd or the cluster does not answer, its policies would lose bytes, or the directory belongs to another cluster.
     pub fn mount(cluster: &Address, backing: &Path, settings: Settings) -> Result<Self> {
-        let is_chunk = settings.chunk.is_power_of_two() && (1 << 16..=1 << 23).contains(&settings.chunk);
-        if !is_chunk {
-            let why = format!("use chunks of {} bytes: use a power of two from 65536 to 8388608", settings.chunk);
+        let is_chunk = |bytes: u64| bytes.is_power_of_two() && (1 << 16..=1 << 23).contains(&bytes);
+        if let Some(bytes) = settings.chunk.filter(|&bytes| !is_chunk(bytes)) {
+            let why = format!("use chunks of {bytes} bytes: use a power of two from 65536 to 8388608");
             return Err(Error::new(Errno::INVAL, why));
         }
         let config = read_config(cluster)?;
         check_policies(&config)?;
+        let chunk = settings.chunk.unwrap_or_else(|| chunk_for(config.policy(b"c/1")));
         let backing = Backing::open(backing, config.uuid())?;
         let mount = MountId(random());
         let mut keeper = Cluster::open(cluster, settings.client.clone())?;
@@ -182,7 +184,7 @@ impl Files {
         let (full, room) = (settings.full, Room::new(settings.spill));
         let opened = Cluster::open(cluster, settings.client)?;
         let stores = Stores { cluster: opened, backing, mount, buffered: settings.buffered, room };
-        let bits = settings.chunk.trailing_zeros() as u8;
+        let bits = chunk.trailing_zeros() as u8;
         let volume = Volume::open(stores, bits, (settings.settle, settings.fsync == Fsync::Backing))?;
         let (volume, threads) = (Mutex::new(volume), Mutex::new(Vec::new()));
         let shared = Arc::new(Shared { volume, life: Arc::clone(&life), full, threads });
@@ -628,6 +630,18 @@ fn check_file(inode: &Inode, name: &[u8]) -> Result<()> {
     Err(Error::new(errno, format!("open {}: {what}", name.escape_ascii())))
 }
 
+/// Returns the bytes of a chunk that suit a policy. Each fragment costs a server the same work whatever its size. Seven of 128 KiB share a
+/// page.
+fn chunk_for(policy: Policy) -> u64 {
+    let data = match policy {
+        Policy::Code { data, .. } => u64::from(data),
+        Policy::None | Policy::Copies(_) => 2,
+    };
+    // The next power of two below.
+    let most = (data << 17).clamp(256 << 10, 1 << 23);
+    1 << most.ilog2()
+}
+
 /// Reads the configuration of a cluster.
 pub(crate) fn read_config(cluster: &Address) -> Result<Config> {
     let failed = |why: String| Error::new(Errno::IO, why);
@@ -651,4 +665,24 @@ pub(crate) fn check_policies(config: &Config) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_suit_their_policy() {
+        let code = |data| Policy::Code { data, parity: 2 };
+        for (policy, kib) in [
+            (Policy::Copies(2), 256),
+            (code(1), 256),
+            (code(3), 256),
+            (code(4), 512),
+            (code(8), 1024),
+            (code(255), 8192),
+        ] {
+            assert_eq!(chunk_for(policy), kib << 10, "{policy:?}");
+        }
+    }
 }

@@ -31,7 +31,7 @@ fn read(files: &Files, path: &str) -> Vec<u8> {
 
 /// Mounts with small chunks, and freezes files as soon as they are closed.
 fn mount(cluster: &Cluster) -> Files {
-    cluster.mount_with(Settings { settle: Duration::ZERO, chunk: 64 << 10, ..Settings::default() })
+    cluster.mount_with(Settings { settle: Duration::ZERO, chunk: Some(64 << 10), ..Settings::default() })
 }
 
 fn frozen(files: &Files, path: &str) -> (u64, Inode) {
@@ -278,7 +278,7 @@ impl Drop for Drains {
 #[test]
 fn syncs_wait_for_the_backing() {
     let Some(cluster) = Cluster::carrying(2) else { return };
-    let settings = || Settings { chunk: 64 << 10, fsync: Fsync::Backing, ..Settings::default() };
+    let settings = || Settings { chunk: Some(64 << 10), fsync: Fsync::Backing, ..Settings::default() };
     let files = cluster.mount_with(settings());
     // Without an agent there is an end to the wait.
     let patience = Duration::from_secs(1);
@@ -334,7 +334,7 @@ fn a_sync_tells_that_the_directory_is_full() {
     let mounts = |arguments: &[&str]| Command::new(arguments[0]).args(&arguments[1..]).status().unwrap().success();
     assert!(mounts(&["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", &at]));
     let outcome = std::panic::catch_unwind(|| {
-        let settings = Settings { chunk: 64 << 10, fsync: Fsync::Backing, ..Settings::default() };
+        let settings = Settings { chunk: Some(64 << 10), fsync: Fsync::Backing, ..Settings::default() };
         let files = cluster.mount_with(settings);
         let _agent = Drains::begin(&cluster);
         let mut file = files.open("a", How::new().write().create()).unwrap();
@@ -352,7 +352,7 @@ fn a_sync_tells_that_the_directory_is_full() {
 #[test]
 fn a_sync_tells_why_the_agent_failed() {
     let Some(cluster) = Cluster::start(2) else { return };
-    let settings = Settings { chunk: 64 << 10, fsync: Fsync::Backing, ..Settings::default() };
+    let settings = Settings { chunk: Some(64 << 10), fsync: Fsync::Backing, ..Settings::default() };
     let files = cluster.mount_with(settings);
     let mut file = files.open("a", How::new().write().create()).unwrap();
     file.write_at(0, &Dice(4).bytes(200_000)).unwrap();
@@ -380,7 +380,7 @@ fn a_sync_takes_no_earlier_failure_for_its_own() {
     assert_eq!(failed[0].1.errno(), Errno::ISDIR);
     std::fs::remove_dir(&in_place).unwrap();
     drop(files);
-    let settings = Settings { chunk: 64 << 10, fsync: Fsync::Backing, ..Settings::default() };
+    let settings = Settings { chunk: Some(64 << 10), fsync: Fsync::Backing, ..Settings::default() };
     let files = cluster.mount_with(settings);
     let mut file = files.open("a", How::new()).unwrap();
     std::thread::scope(|scope| {
@@ -451,7 +451,7 @@ fn a_later_agent_takes_over() {
 fn a_dead_mounts_spilled_file_stays_as_shown() {
     let Some(cluster) = Cluster::tight(2) else { return };
     let spill = Duration::ZERO;
-    let dead = cluster.mount_with(Settings { chunk: 64 << 10, buffered: 64 << 10, spill, ..Settings::default() });
+    let dead = cluster.mount_with(Settings { chunk: Some(64 << 10), buffered: 64 << 10, spill, ..Settings::default() });
     let files = mount(&cluster);
     let bytes = |seed| Dice(seed).bytes(20 << 16);
     let mut file = dead.open("a", How::new().write().create()).unwrap();
@@ -483,7 +483,7 @@ fn what_a_dead_mount_left_is_swept() {
     settle(&mut agent, &files);
     drop(files);
     let dead = cluster.mount_with(Settings {
-        chunk: 64 << 10,
+        chunk: Some(64 << 10),
         buffered: 64 << 10,
         spill,
         settle: settle_at_once,

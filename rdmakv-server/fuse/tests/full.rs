@@ -264,7 +264,7 @@ fn programs_write_more_than_memory_holds() {
 fn a_write_that_nothing_drains_ends_with_enospc() {
     let Some(cluster) = Cluster::start_with(2, 64) else { return };
     let (chunk, settle, full, spill) = (64 << 10, Duration::ZERO, Duration::from_secs(1), Duration::MAX);
-    let files = cluster.mount_with(Settings { chunk, settle, full, spill, ..Settings::default() });
+    let files = cluster.mount_with(Settings { chunk: Some(chunk), settle, full, spill, ..Settings::default() });
     let refused =
         (0..32).find_map(|file| write(&files, &format!("f{file}"), &bytes_of(file)).err().map(|why| (file, why)));
     let (written, why) = refused.expect("the servers have less memory");

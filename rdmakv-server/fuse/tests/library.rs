@@ -214,7 +214,7 @@ fn a_dead_mounts_file_is_written_again() {
 #[test]
 fn a_settled_file_is_frozen_and_begins_anew() {
     let Some(cluster) = Cluster::start(2) else { return };
-    let files = cluster.mount_with(Settings { settle: Duration::ZERO, chunk: 64 << 10, ..Settings::default() });
+    let files = cluster.mount_with(Settings { settle: Duration::ZERO, chunk: Some(64 << 10), ..Settings::default() });
     let frozen = |generation: u64| {
         common::soon("that the file is frozen", || {
             let (_, inode) = files.look_up("a").unwrap();
@@ -268,7 +268,7 @@ fn appends_that_wait_are_written_once() {
 fn a_sync_ends_beside_a_steady_writer() {
     const MOST: u64 = 1 << 30;
     let Some(cluster) = Cluster::tight(2) else { return };
-    let files = cluster.mount_with(Settings { chunk: 512 << 10, spill: Duration::ZERO, ..Settings::default() });
+    let files = cluster.mount_with(Settings { chunk: Some(512 << 10), spill: Duration::ZERO, ..Settings::default() });
     let (begun, ended, is_through) = (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(false));
     let mut writer = files.open("a", How::new().write().create()).unwrap();
     let mut syncing = files.open("a", How::new().write()).unwrap();
@@ -297,7 +297,7 @@ fn a_sync_ends_beside_a_steady_writer() {
 #[test]
 fn a_chunk_that_moved_is_found() {
     let Some(cluster) = Cluster::tight(2) else { return };
-    let files = cluster.mount_with(Settings { chunk: 64 << 10, spill: Duration::ZERO, ..Settings::default() });
+    let files = cluster.mount_with(Settings { chunk: Some(64 << 10), spill: Duration::ZERO, ..Settings::default() });
     let (other, mut dice) = (cluster.mount(), Dice(4));
     let mut file = files.open("a", How::new().write().create()).unwrap();
     let (first, second) = (dice.bytes(3 << 16), dice.bytes(3 << 16));
@@ -318,7 +318,7 @@ fn a_chunk_that_moved_is_found() {
 fn is_as_a_plain_one(cluster: &Cluster, spill: Duration) {
     let number = |name: &str, other: u64| std::env::var(name).map_or(other, |text| text.parse().expect("a number"));
     let (steps, seed) = (number("RDMAKV_FSX", 600), number("RDMAKV_SEED", 5));
-    let settings = Settings { settle: Duration::from_millis(50), chunk: 64 << 10, spill, ..Settings::default() };
+    let settings = Settings { settle: Duration::from_millis(50), chunk: Some(64 << 10), spill, ..Settings::default() };
     let (files, other) = (cluster.mount_with(settings), cluster.mount());
     let mut dice = Dice(seed);
     let mut plain: Vec<u8> = Vec::new();

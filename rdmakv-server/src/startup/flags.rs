@@ -61,8 +61,7 @@ pub(super) struct Flags {
     /// Keep all memory from being paged out
     #[arg(short = 'k', long = "lock-memory")]
     pub(super) lock_memory: bool,
-    /// Take all memory of -m from the system at the start, in the background, and not as items need it: no request waits for the system to
-    /// clear pages
+    /// Take the memory of -m from the system at the start, in the background. Requests do not wait for pages to be cleared
     #[arg(long = "preallocate")]
     pub(super) preallocate: bool,
     /// Print more on standard error: warnings; twice, also connections and their requests

@@ -39,9 +39,10 @@ pub(super) struct Flags {
     /// The directory that has the files in the end, the same for all mounts and agents
     #[arg(long, value_name = "DIR")]
     backing: PathBuf,
-    /// Bytes of a chunk of new files, a power of two from 64k to 8m; servers need a larger -I for more than 512k. A file has 131,072 chunks at most
-    #[arg(long, value_name = "BYTES", default_value = "256k", value_parser = bytes)]
-    chunk: u64,
+    /// Bytes of a chunk of new files, a power of two from 64k to 8m. Servers need a larger -I for more than 512k in copies. A file has 131,072
+    /// chunks at most [default: 256k, or 128k for each data fragment]
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    chunk: Option<u64>,
     /// How long servers refuse all chunks for want of room before chunks go to the backing directory at once
     #[arg(long, value_name = "SECONDS", default_value_t = 1)]
     spill_after: u64,

@@ -210,7 +210,7 @@ impl Cluster {
 
     /// Mounts with small chunks, so that files have several.
     pub(crate) fn mount(&self) -> Files {
-        self.mount_with(Settings { chunk: 64 << 10, ..Settings::default() })
+        self.mount_with(Settings { chunk: Some(64 << 10), ..Settings::default() })
     }
 
     pub(crate) fn mount_with(&self, settings: Settings) -> Files {
