@@ -44,6 +44,23 @@ fn nasty_programs_say_the_same_with_and_without() {
 }
 
 #[test]
+fn closed_descriptors_take_nothing_from_the_program() {
+    // The descriptor of the monitor may be among those that the program closes, and so its number the program's.
+    let [without, with] = [false, true].map(|on| run(on, "nasty", &["descriptors"], &[]).well());
+    assert_eq!(with.said, without.said);
+    assert_eq!(with.count().live, 0);
+}
+
+#[test]
+fn many_registrations_and_ending_threads_are_served() {
+    for what in ["many", "ending"] {
+        let [without, with] = [false, true].map(|on| run(on, "nasty", &[what], &[]).well());
+        assert_eq!(with.said, without.said, "{what}");
+        assert_eq!((with.count().live, with.count().contexts), (0, 0), "{what}");
+    }
+}
+
+#[test]
 fn rights_for_peers_are_cached_only_on_demand() {
     let [local, remote, none] =
         [("", ""), ("MRRC_PRELOAD_REMOTE", "1"), ("MRRC_PRELOAD", "off")].map(|(name, value)| {

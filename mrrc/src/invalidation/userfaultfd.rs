@@ -92,6 +92,10 @@
 //! unregisters every mapping first. If the thread fails, the cache learns that everything is gone, and messages go on
 //! being read. So no thread of the program ever waits for good.
 //!
+//! A program may close the descriptor, as servers do that close all their files. The next message fails the thread then:
+//! nothing is cached any longer. Before each read the thread compares the file with the one it opened, so it takes nothing from
+//! another file of that number. An unmapping by another thread can return just before the thread has seen the close.
+//!
 //! This is the kernel's protocol, of which the checkers of concurrency have no model: the locks are `std`'s.
 
 mod calls;

@@ -2,7 +2,7 @@
  * is to be the same with and without. Where it forks or discards it checks what a device carries.
  *
  *   nasty unmap | twice | fork | pds | unload | errors | rereg | threads | leak | shapes | storm |
- *         little | cancel | room | queues */
+ *         little | cancel | room | queues | many | ending | descriptors */
 #define _GNU_SOURCE
 #include "carry.h"
 #include <dlfcn.h>
@@ -487,6 +487,99 @@ static void cancel(void) {
     printf("cancelled\n");
 }
 
+/* Ninety thousand at once, of overlapping memory, and ended in another order. */
+static void many(void) {
+    enum { COUNT = 90000, PRIME = 7919 };
+    static struct ibv_mr *held[COUNT];
+    char *memory = map_at(NULL, 64 * SIZE);
+    long wrong = 0;
+    for (int i = 0; i < COUNT; i++) {
+        NEED(held[i] = ibv_reg_mr(pd, memory + i % 256 * 4096, 1 + i % 8191, IBV_ACCESS_LOCAL_WRITE));
+        wrong += held[i]->addr != memory + i % 256 * 4096 || held[i]->length != 1 + (size_t)(i % 8191);
+    }
+    for (int i = 0; i < COUNT; i++)
+        NEED(!ibv_dereg_mr(held[(long)i * PRIME % COUNT]));
+    printf("of many, wrong: %ld\n", wrong);
+    NEED(!munmap(memory, 64 * SIZE));
+}
+
+static pthread_key_t at_its_end;
+static _Atomic int ended;
+
+/* Again and again, as long as destructors are called. */
+static void register_in_destructor(void *memory) {
+    for (int i = 0; i < 3; i++) {
+        struct ibv_mr *mr = ibv_reg_mr(pd, memory, SIZE, IBV_ACCESS_LOCAL_WRITE);
+        NEED(mr && mr->addr == memory);
+        NEED(!ibv_dereg_mr(mr));
+    }
+    if (ended++ % 4 < 3)
+        NEED(!pthread_setspecific(at_its_end, memory));
+    else
+        NEED(!munmap(memory, SIZE));
+}
+
+static void *end_with_memory(void *argument) {
+    (void)argument;
+    void *memory = map_at(NULL, SIZE);
+    struct ibv_mr *mr = ibv_reg_mr(pd, memory, SIZE, IBV_ACCESS_LOCAL_WRITE);
+    NEED(mr && !ibv_dereg_mr(mr));
+    NEED(!pthread_setspecific(at_its_end, memory));
+    return NULL;
+}
+
+static void register_at_exit(void) {
+    void *memory = map_at(NULL, SIZE);
+    struct ibv_context *late = open_first();
+    struct ibv_pd *in = ibv_alloc_pd(late);
+    NEED(in);
+    dereg_some(in, memory);
+    dereg_some(in, memory);
+    printf("at exit: %d %d\n", ibv_dealloc_pd(in), ibv_close_device(late));
+}
+
+/* Threads that register while they end, and a process that does. */
+static void ending(void) {
+    NEED(!pthread_key_create(&at_its_end, register_in_destructor));
+    for (int i = 0; i < 20; i++) {
+        pthread_t thread;
+        NEED(!pthread_create(&thread, NULL, end_with_memory, NULL));
+        NEED(!pthread_join(thread, NULL));
+    }
+    printf("destructors: %d\n", ended);
+    NEED(!atexit(register_at_exit));
+}
+
+/* A program that closes descriptors it did not open, as servers do that detach, and then opens its own. */
+static void descriptors(void) {
+    void *memory = map_at(NULL, SIZE);
+    for (int i = 0; i < 4; i++)
+        dereg_some(pd, memory);
+    NEED(!close_range(3, ~0u, 0));
+    int ends[2];
+    NEED(!pipe(ends));
+    printf("the first of its own: %d\n", ends[0]);
+    for (int i = 0; i < 40; i++)
+        NEED(dup(ends[0]) >= 0);
+    static char sent[4096], received[4096];
+    memset(sent, 0x14, sizeof sent);
+    NEED(write(ends[1], sent, sizeof sent) == sizeof sent);
+    for (int round = 0; round < 4; round++) {
+        map_at(memory, SIZE);
+        struct ibv_mr *mr = ibv_reg_mr(pd, memory, SIZE, IBV_ACCESS_LOCAL_WRITE);
+        NEED(mr);
+        printf("round %d: %s\n", round, reads(&wire, mr, other, 'd' + round));
+        NEED(!ibv_dereg_mr(mr));
+    }
+    usleep(100000);
+    NEED(!close(ends[1]));
+    long got = 0, part;
+    while ((part = read(ends[0], received, sizeof received)) > 0)
+        got += part;
+    printf("received: %ld of %zu\n", got, sizeof sent);
+    NEED(!munmap(memory, SIZE));
+}
+
 /* A device that is closed with everything still open. */
 static void leak(void) {
     struct ibv_context *second = open_first();
@@ -537,7 +630,8 @@ int main(int count, char **arguments) {
         const char *name;
         void (*run)(void);
     } all[] = {{"unmap", unmap}, {"twice", twice},     {"dangling", dangling}, {"fork", forks}, {"pds", pds},
-               {"errors", errors}, {"rereg", changed}, {"threads", threads},   {"leak", leak},  {"shapes", shapes}, {"storm", storm}, {"little", little}, {"cancel", cancel}, {"room", room}, {"queues", queues}};
+               {"errors", errors}, {"rereg", changed}, {"threads", threads},   {"leak", leak},  {"shapes", shapes}, {"storm", storm}, {"little", little}, {"cancel", cancel}, {"room", room}, {"queues", queues},
+               {"many", many},     {"ending", ending}, {"descriptors", descriptors}};
     char *only = strstr(arguments[1], "-only");
     if (only) {
         *only = 0;

@@ -5,7 +5,9 @@
 use super::changes;
 use crate::range::{PAGE, PageRange};
 use std::io;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Mutex;
 use std::time::Duration;
 
 const API: u64 = 0xaa;
@@ -103,9 +105,55 @@ impl Message {
     }
 }
 
+/// A file descriptor that the program may close, as programs do that close all their files. Its number can be another file's then.
+#[derive(Debug)]
+struct Number {
+    fd: ManuallyDrop<OwnedFd>,
+    /// Device and inode.
+    identity: Mutex<Identity>,
+}
+
+type Identity = (libc::dev_t, libc::ino_t);
+
+impl Number {
+    fn new(fd: OwnedFd) -> io::Result<Self> {
+        let identity = Mutex::new(identity(fd.as_raw_fd())?);
+        Ok(Self { fd: ManuallyDrop::new(fd), identity })
+    }
+
+    fn fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    /// Whether it still leads to the file that it was made for. The lock is held for an instant; a child may find it held for ever.
+    fn is_own(&self) -> bool {
+        self.identity.try_lock().is_ok_and(|own| identity(self.fd()).is_ok_and(|now| now == *own))
+    }
+}
+
+impl Drop for Number {
+    fn drop(&mut self) {
+        if self.is_own() {
+            // SAFETY: `fd` is not used after this, because its owner is being dropped.
+            unsafe { ManuallyDrop::drop(&mut self.fd) }
+        }
+    }
+}
+
+fn identity(fd: RawFd) -> io::Result<Identity> {
+    let mut file = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: `fstat` writes one `stat`, for which there is room.
+    if unsafe { libc::fstat(fd, file.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: `fstat` returned 0, so it has filled the structure.
+    let file = unsafe { file.assume_init() };
+    Ok((file.st_dev, file.st_ino))
+}
+
 /// The userfaultfd.
 #[derive(Debug)]
-pub(super) struct Descriptor(OwnedFd);
+pub(super) struct Descriptor(Number);
 
 impl Descriptor {
     /// With the features that monitoring needs, and shared memory where the kernel can watch it.
@@ -123,6 +171,7 @@ impl Descriptor {
             Some(libc::EINVAL) => open(flags),
             _ => Err(error),
         });
+        let opened = opened.and_then(Number::new);
         let this = Self(opened.map_err(|source| Refusal { operation: Operation::Open, source })?);
         let mut api = Api { api: API, features, ioctls: 0 };
         let refusal = |source| Refusal { operation: Operation::Handshake, source };
@@ -174,7 +223,13 @@ impl Descriptor {
     }
 
     /// Takes the messages that wait, as many as there is room for; none is no error.
+    ///
+    /// # Errors
+    /// The system's, or that the program has closed the descriptor: nothing is read from a file of the program's.
     pub(super) fn read(&self, messages: &mut [Message]) -> io::Result<usize> {
+        if !self.0.is_own() {
+            return Err(io::Error::from_raw_os_error(libc::EBADF));
+        }
         // SAFETY: the buffer is borrowed for the call, and any bytes make a `Message`.
         let read = unsafe { libc::read(self.fd(), messages.as_mut_ptr().cast(), size_of_val(messages)) };
         match usize::try_from(read) {
@@ -189,12 +244,18 @@ impl Descriptor {
     /// Closes the descriptor but keeps its number, which leads to `other` from now on, so that a late call through
     /// it meets no stranger.
     pub(super) fn retire(&self, other: &Bell) {
+        if !self.0.is_own() || !other.0.is_own() {
+            return;
+        }
         // SAFETY: both numbers are owned, and stay so.
-        unsafe { libc::dup3(other.0.as_raw_fd(), self.fd(), libc::O_CLOEXEC) };
+        unsafe { libc::dup3(other.0.fd(), self.fd(), libc::O_CLOEXEC) };
+        if let (Ok(mut own), Ok(now)) = (self.0.identity.try_lock(), identity(self.fd())) {
+            *own = now;
+        }
     }
 
     fn fd(&self) -> RawFd {
-        self.0.as_raw_fd()
+        self.0.fd()
     }
 
     /// # Safety
@@ -224,18 +285,21 @@ fn owned(fd: RawFd) -> io::Result<OwnedFd> {
 
 /// Wakes the thread that waits for messages; once rung it stays rung.
 #[derive(Debug)]
-pub(super) struct Bell(OwnedFd);
+pub(super) struct Bell(Number);
 
 impl Bell {
     pub(super) fn new() -> io::Result<Self> {
         // SAFETY: `eventfd` takes numbers and makes a descriptor.
-        owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }).map(Self)
+        owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }).and_then(Number::new).map(Self)
     }
 
     pub(super) fn ring(&self) {
+        if !self.0.is_own() {
+            return;
+        }
         let one = 1_u64;
         // SAFETY: reads the eight bytes of `one`. It cannot fail before 2^64 - 2 rings.
-        unsafe { libc::write(self.0.as_raw_fd(), std::ptr::from_ref(&one).cast(), size_of_val(&one)) };
+        unsafe { libc::write(self.0.fd(), std::ptr::from_ref(&one).cast(), size_of_val(&one)) };
     }
 }
 
@@ -244,7 +308,7 @@ impl Bell {
 pub(super) fn wait(messages: &Descriptor, bell: Option<&Bell>, timeout: Option<Duration>) -> bool {
     let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // Negative numbers are passed over.
-    let mut entries = [entry(messages.fd()), entry(bell.map_or(-1, |bell| bell.0.as_raw_fd()))];
+    let mut entries = [entry(messages.fd()), entry(bell.map_or(-1, |bell| bell.0.fd()))];
     let timeout = timeout.map(|time| libc::timespec {
         tv_sec: time.as_secs() as libc::time_t,
         tv_nsec: libc::c_long::from(time.subsec_nanos() as i32),
