@@ -388,7 +388,10 @@ impl End for Datagrams {
         self.ids.clear();
         self.client.cancel_all(self.port.now());
         self.send();
-        !self.is_settled() && self.broken.is_none()
+        // What they would wake is gone.
+        (self.events, self.heard, self.unanswered) = (VecDeque::new(), VecDeque::new(), Vec::new());
+        self.is_blocked = false;
+        !self.is_settled()
     }
 
     fn broken(&self) -> Option<&str> {

@@ -366,7 +366,7 @@ impl Server {
     fn progress_settling(&mut self) {
         let Some(Settling { end, until }) = &mut self.settling else { return };
         end.progress();
-        if end.is_settled() || end.broken().is_some() || Instant::now() >= *until {
+        if end.is_settled() || Instant::now() >= *until {
             self.settling = None;
         }
     }
@@ -481,7 +481,9 @@ impl Server {
             let Some(op) = common.ops.unanswered(name) else { continue };
             let is_silent = self.silent_since.is_some() && !self.sockets.is_empty();
             let (only_stream, is_read) = (op.only_stream || is_silent, op.operation.is_read());
-            if self.settling.is_some() || !only_stream && self.is_leaving() {
+            // A read may go by a socket, unless it would overtake.
+            let may_pass = is_read && self.stream.is_some() && waiting.is_empty();
+            if self.settling.is_some() && !may_pass || !only_stream && self.is_leaving() {
                 waiting.push_back(name);
             } else if let Some((_, link)) = self.link.as_mut().filter(|(_, link)| link.is_ready() && !only_stream) {
                 if link.issue(common, &mut self.tags, name).is_err() {

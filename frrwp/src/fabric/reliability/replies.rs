@@ -160,6 +160,11 @@ impl<R> Replies<R> {
         None
     }
 
+    /// Returns when a read's reply ends.
+    pub(super) fn ends(&self, place: Place) -> Option<u64> {
+        self.get(place)?.ends.map(|[ends, _]| ends)
+    }
+
     /// The reply of a read stays.
     pub(super) fn spare_read(&mut self, place: Place) {
         if let Some((execution, [ends, _])) = self.get(place).and_then(|kept| Some((kept.execution, kept.ends?))) {

@@ -27,6 +27,8 @@ const UNFINISHED: u64 = 2 * SECOND;
 const SILENT: u64 = 5 * SECOND;
 /// How long the reply of a read is kept after its parts were last asked for, and after its execution at the longest.
 const READ_REPLY: u64 = SECOND;
+/// A read's reply that was asked for this lately is still being sent. Another host's mutation does not take its place.
+const FRESH: u64 = 100 * MILLISECOND;
 const LONGEST_READ_REPLY: u64 = 30 * SECOND;
 /// How long the record of a client stays that has left: longer than a cookie's life.
 const LEFT: u64 = 20 * SECOND;
@@ -556,7 +558,7 @@ impl<R: AsRef<[u8]>> Server<R> {
     }
 
     /// Takes something of a pool (replies 0, references 1) for a host, if need be in the place of replies that are kept. Those of reads go first,
-    /// as a read can be executed again. If the host has its share, only its own go.
+    /// as a read can be executed again. If the host has its share, only its own go. Those of others that are still being sent stay.
     fn make_room(
         &mut self,
         now: u64,
@@ -573,7 +575,8 @@ impl<R: AsRef<[u8]>> Server<R> {
             }
             let Some(place) = self.replies.next_read() else { break };
             let is_own = || self.records.get(place.slot).is_some_and(|record| self.secret.host(record.peer) == host);
-            if lack != Lack::Share || is_own() {
+            let is_fresh = || self.replies.ends(place).is_some_and(|ends| ends + FRESH > now + READ_REPLY);
+            if lack != Lack::Share && !is_fresh() || is_own() {
                 self.drop_reply(place);
             } else {
                 self.replies.spare_read(place);

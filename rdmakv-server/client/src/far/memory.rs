@@ -356,7 +356,6 @@ impl Memory {
     /// # Errors
     /// [`MemoryError`]. Regions of a server that does not answer are [lost](Memory::lost).
     pub fn renew(&mut self, duration: Duration) -> Result<Duration, MemoryError> {
-        self.drop_left();
         let mut ends = u64::MAX;
         let shared = &self.shared;
         self.connections.retain(|(place, connection)| {
@@ -385,6 +384,8 @@ impl Memory {
             return Err(MemoryError::Ended);
         }
         shared.ends_at(ends);
+        // After all are reserved: a server that is stopped takes its time to fail.
+        self.drop_left();
         Ok(self.left())
     }
 

@@ -13,7 +13,7 @@
 //!       1 OFFER  nothing: asks how much there is room for
 //!       2 TAKE   u32 regions, from `region` on, u32 regions of the memory or 0, u64 milliseconds, u64 owner, secret, name, source:
 //!                takes them. With a source they are copies, not live yet. The secret is zero where the server draws it
-//!       3 TAGS   u8 1 of a move, which has the server note the pages that procedures write from now on; 0 of the owner's accesses;
+//!       3 TAGS   u8 1 of a move, which has the server note the pages that it writes from now on; 0 of the owner's accesses;
 //!                2 by another server, which reads: then the token. It needs no login
 //!       4 BATCH  a batch of reads and writes. `region` is the number of the lane, by which it has its worker
 //!       5 RENEW  u64 milliseconds
@@ -51,7 +51,7 @@
 //!       6 LIST   u64 server, u64 milliseconds that are left, u32 entries, u8 sum of 1 if more follow and 2 if the memory's regions are
 //!                counted, 3 bytes zero, then u32 regions of the memory if they are, the entries (u32 region, u32 epoch, u8 state,
 //!                7 bytes zero, u64 other server or 0). States: 1 live, 2 live before its map came, 3 copying, 4 frozen, 5 moved
-//!       7 FREEZE u32 bytes of marks, marks: pages that procedures wrote
+//!       7 FREEZE u32 bytes of marks, marks: pages that the server wrote
 //!       8 PULL   u32 CRC32C of the region after the last one, otherwise 0
 //!       9 COMMIT segments to read by, segments to write by: none where each connection asks for its own by TAGS
 //!      13 RUN    u64 request, u8 status (0 done  1 hops  2 bytes  3 time  4 full  5 elsewhere  6 failed  7 frozen

@@ -740,8 +740,11 @@ impl Regions for Called<'_> {
         begun.map_err(|refused| if refused.why == Refusal::State { Miss::Frozen } else { Miss::Elsewhere })
     }
 
-    fn end_write(&self, region: u32) {
-        self.far.state().offers.end_write(self.memory, region);
+    fn end_write(&self, region: u32, offset: u64) {
+        let mut state = self.far.state();
+        // A move may have begun, and have read the page, since the write began.
+        state.moves.mark((self.memory, region), offset, size_of::<u64>() as u64);
+        state.offers.end_write(self.memory, region);
     }
 }
 
@@ -768,8 +771,8 @@ impl Regions for Lent {
     fn begin_write(&self, region: u32, offset: u64) -> Result<Part, Miss> {
         self.called().begin_write(region, offset)
     }
-    fn end_write(&self, region: u32) {
-        self.called().end_write(region);
+    fn end_write(&self, region: u32, offset: u64) {
+        self.called().end_write(region, offset);
     }
 }
 
@@ -870,6 +873,18 @@ mod tests {
 
     fn statuses(replies: &[u8]) -> Vec<Status> {
         Batch::decode(replies).unwrap().replies().map(|reply| reply.unwrap().status).collect()
+    }
+
+    #[test]
+    fn writes_under_way_when_a_move_begins_are_marked() {
+        let far = far();
+        let called = Called { far: &far, caller: &CALLER, memory: 9 };
+        assert!(called.begin_write(1, 4096).is_ok());
+        far.begin_move(&CALLER, 9, 1, 1).unwrap();
+        // Here the page may be read.
+        called.end_write(1, 4096);
+        let marks = far.freeze(&CALLER, (9, 1, 1), 2).unwrap();
+        assert_eq!((marks[0], marks[1..].iter().all(|&marks| marks == 0)), (0b10, true));
     }
 
     #[test]

@@ -107,7 +107,7 @@ impl Pullers {
     pub(super) fn pull(&self, address: &str, remote: &Remote, part: &Part, pages: &Pages) -> Result<u64, String> {
         let longest = PATIENCE * 3 + Duration::from_secs(part.bytes() as u64 / SLOWEST);
         let mut last = format!("{address}: its thread has ended");
-        // The connection may have broken while it was idle, and the thread may just have ended: so it is tried once more.
+        // The connection may have broken while it was idle, and the thread may end just now: so it is tried once more.
         for _ in 0..2 {
             let (done, outcome) = sync_channel(1);
             let job = Job { remote: remote.clone(), part: part.clone(), pages: pages.clone(), done };
@@ -126,10 +126,11 @@ impl Pullers {
         Err(last)
     }
 
-    /// Returns the queue of the thread of this address. Starts the thread if it does not run.
+    /// Returns the queue of the thread of this address. Starts a thread if none takes jobs. One that takes no more may still close its
+    /// connection.
     fn queue(&self, address: &str) -> Result<Arc<Queue>, String> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|_, puller| !puller.thread.is_finished());
+        all.retain(|_, puller| !puller.thread.is_finished() && !puller.queue.lock().has_ended);
         if let Some(puller) = all.get(address) {
             return Ok(puller.queue.clone());
         }

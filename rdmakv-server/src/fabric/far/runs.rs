@@ -27,7 +27,7 @@ pub(super) trait Regions {
     /// Returns a region that is here, and keeps it from being frozen. 8 bytes are written there. [`Regions::end_write`] follows.
     fn begin_write(&self, region: u32, offset: u64) -> Result<Part, Miss>;
     /// Lets the region be frozen again.
-    fn end_write(&self, region: u32);
+    fn end_write(&self, region: u32, offset: u64);
 }
 
 impl<R: Regions + ?Sized> Regions for &R {
@@ -40,8 +40,8 @@ impl<R: Regions + ?Sized> Regions for &R {
     fn begin_write(&self, region: u32, offset: u64) -> Result<Part, Miss> {
         (**self).begin_write(region, offset)
     }
-    fn end_write(&self, region: u32) {
-        (**self).end_write(region);
+    fn end_write(&self, region: u32, offset: u64) {
+        (**self).end_write(region, offset);
     }
 }
 
@@ -222,7 +222,7 @@ impl<R: Regions> Space for Here<R> {
             let place = unsafe { AtomicU64::from_ptr(place.cast()) };
             place.compare_exchange(old, new, SeqCst, SeqCst).unwrap_or_else(|was| was)
         });
-        self.regions.end_write(region);
+        self.regions.end_write(region, offset);
         was
     }
 }
@@ -248,7 +248,7 @@ mod tests {
         fn begin_write(&self, _: u32, _: u64) -> Result<Part, Miss> {
             Err(Miss::Elsewhere)
         }
-        fn end_write(&self, _: u32) {}
+        fn end_write(&self, _: u32, _: u64) {}
     }
 
     #[test]

@@ -281,9 +281,13 @@ fn full_replies_refuse_mutations_unexecuted() {
 
 /// Executes what comes, with a long reply; returns whether anything was.
 fn execute_long(server: &mut Server<Vec<u8>>, from: Peer, datagram: &[u8]) -> bool {
-    let Some(request) = server.receive(0, from, datagram) else { return false };
+    execute_long_at(server, 0, from, datagram)
+}
+
+fn execute_long_at(server: &mut Server<Vec<u8>>, now: u64, from: Peer, datagram: &[u8]) -> bool {
+    let Some(request) = server.receive(now, from, datagram) else { return false };
     let (length, work) = (parse(request.message).1, request.work);
-    server.complete(0, work, b"", Some(vec![7; length]));
+    server.complete(now, work, b"", Some(vec![7; length]));
     true
 }
 
@@ -341,8 +345,10 @@ fn replies_of_reads_make_room_for_mutations() {
     keep_read(&mut server, peers[1], ids[1], 1);
     assert_eq!(want(&mut server, peers[0], (ids[0], 1), 1), 4);
     let take = |number: u64| part(ids[2], number, number as u16 - 1, &request(RequestKind::LongMutation, 1, 15_000, 9));
-    assert!(execute_long(&mut server, peers[2], &take(1)));
-    assert_eq!((sent(&mut server).len(), server.counters().busy), (8, 0));
+    assert!(!execute_long(&mut server, peers[2], &take(1)), "both reads are still being sent");
+    assert!(is_busy(&mut server));
+    assert!(execute_long_at(&mut server, 200_000_000, peers[2], &take(1)));
+    assert_eq!((sent(&mut server).len(), server.counters().busy), (8, 1));
     assert_eq!(want(&mut server, peers[0], (ids[0], 1), 1), 4, "the one that was asked for is there");
     assert_eq!(want(&mut server, peers[1], (ids[1], 1), 2), 0, "the other read is executed again");
     // No reply of a mutation goes for another one, and no read's where that is too little.
