@@ -895,7 +895,8 @@ fn an_interrupted_bench_leaves_no_memory() {
         let server = far_server("16m");
         let at = address(&server, fabric);
         let mut bench = long_bench(&at, more);
-        let sent = Command::new("kill").args(["-INT", &bench.id().to_string()]).status().unwrap();
+        // A shell has its background jobs ignore SIGINT, and the bench keeps that.
+        let sent = Command::new("kill").args(["-TERM", &bench.id().to_string()]).status().unwrap();
         assert!(sent.success());
         soon("its end", || bench.try_wait().unwrap().is_some());
         let output = bench.wait_with_output().unwrap();
