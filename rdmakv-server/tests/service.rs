@@ -33,7 +33,7 @@ fn drain_refuses_new_and_finishes_old_clients() {
     ask(&mut busy, b"set a 0 0 4\r\nab", b"");
     server.signal("-USR1");
     // A connection that came just before may still be there, but is not served; soon none comes.
-    soon("that nobody is accepted", || TcpStream::connect(server.address("tcp")).is_err());
+    soon("that no client is accepted", || TcpStream::connect(server.address("tcp")).is_err());
     ask(&mut busy, b"cd\r\nget a\r\n", b"STORED\r\nVALUE a 0 4\r\nabcd\r\nEND\r\n");
     // Longer than a client may be silent.
     for _ in 0..40 {
@@ -81,13 +81,13 @@ fn shutdown_command_needs_its_flag() {
 }
 
 #[test]
-fn who_asks_for_the_end_twice_gets_it_at_once() {
+fn a_second_signal_ends_it_at_once() {
     let mut server = Server::on_a_free_port(&[]);
     // Half of a command would be waited for, for five seconds.
     let mut busy = server.connect();
     ask(&mut busy, b"mn\r\nset a 0 0 4\r\nab", b"MN\r\n");
     server.signal("-INT");
-    soon("that nobody is accepted", || TcpStream::connect(server.address("tcp")).is_err());
+    soon("that no client is accepted", || TcpStream::connect(server.address("tcp")).is_err());
     server.signal("-INT");
     assert_eq!(server.process.wait().unwrap().code(), Some(130));
 }

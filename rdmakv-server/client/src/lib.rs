@@ -84,8 +84,8 @@
 //! there are unknown. Over datagrams it ends alone. Of the operations in flight on a lost connection, *reads are done again*, a bounded number of
 //! times. *Mutations end with [`Error::OutcomeUnknown`]* if anything of them was sent: whether they were done is unknown, and doing them twice
 //! could be wrong. Where no way stands, operations end with [`Error::Unreachable`] at once, which lists each way with
-//! its reason. Datagrams that are lost with mutations under way are an exception. Later mutations wait until the server drops late copies, or for
-//! half of the time. Attempts to connect follow each other with growing pauses ([`Options::back_off`]). Errors name the
+//! its reason. Datagrams that are lost with mutations under way are an exception. Later operations wait until the server drops late copies, or for
+//! half of the time. Reads do not wait where a socket stands and no mutation waits before them. Attempts to connect follow each other with growing pauses ([`Options::back_off`]). Errors name the
 //! operation, the key and the server.
 //!
 //! # Memory

@@ -72,8 +72,8 @@ pub(super) struct Server {
     silent_since: Option<Instant>,
 }
 
-/// A fabric that was lost. A mutation of unknown outcome could be carried out after later ones. So nothing is begun by another way until the
-/// server confirms that it drops late copies, or the time is over.
+/// A fabric that was lost. A mutation of unknown outcome could be carried out after later ones. So no mutation is begun by another way until
+/// the server confirms that it drops late copies, or the time is over. Reads that overtake nothing go by a socket.
 struct Settling {
     end: Box<dyn End>,
     until: Instant,

@@ -264,7 +264,7 @@ impl Drop for Moving<'_> {
     }
 }
 
-/// Returns whether a source had other bytes than the copy. A sum of 0 is none.
+/// Returns whether a source had other bytes than the copy. Without a sum, which is 0 then, that is not known: false.
 fn differs(source: u32, copy: u32) -> bool {
     source != 0 && source != copy
 }

@@ -230,7 +230,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Returns the next job. None if there was none for a while, or there is none and the queue is closed: then it takes no more.
+    /// Waits for a job, and returns it. Without one for a while, or in a closed queue, it returns None, and the queue takes no more.
     fn next(&self) -> Option<Job> {
         let is_idle = |jobs: &mut Jobs| jobs.lines.is_empty() && !jobs.is_closed;
         let waited = self.changed.wait_timeout_while(self.lock(), IDLE, is_idle);
