@@ -571,10 +571,9 @@ impl Node {
     }
 
     fn load_ahead(&mut self, stores: &mut Stores, index: u32, ahead: u32) -> Result<()> {
-        let wanted = |node: &Self, at: u32| {
-            let is_absent = at == index || !node.chunks.contains_key(&at);
-            is_absent && node.source(at) != Source::Hole
-        };
+        // A hole may have a buffer that does not know it: of a read beyond the bytes that the hole took the place of.
+        let wanted =
+            |node: &Self, at: u32| at == index || !node.chunks.contains_key(&at) && node.source(at) != Source::Hole;
         let indexes: Vec<u32> = (index..index.saturating_add(ahead)).filter(|&at| wanted(self, at)).collect();
         for (at, bytes) in self.fetch(stores, &indexes)? {
             if at != index {

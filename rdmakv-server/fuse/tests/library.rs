@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{Cluster, Dice, soon};
+use common::{Cluster, Dice, PATIENCE, soon};
 use rdmakv_client::{Client, Options};
 use rdmakv_fuse::{Files, How, Settings};
 use rdmakv_proto::files::{Key, Kind, State};
@@ -164,6 +164,21 @@ fn files_of_the_backing_are_seen_and_changed() {
     files.unlink("old/l").unwrap();
     assert_eq!(names(&files, "old"), ["deep"]);
     assert_eq!(names(&files, ""), ["old"]);
+}
+
+/// A buffer of bytes beyond the earlier generation does not know those before, which the new one has as a hole.
+#[test]
+fn zeros_of_an_earlier_generation_are_read() {
+    let Some(cluster) = Cluster::start(2) else { return };
+    std::fs::write(cluster.backing().join("f"), vec![0; 15_000]).unwrap();
+    let mut file = cluster.mount().open("f", How::new().write()).unwrap();
+    file.write_at(70_000, b"end").unwrap();
+    assert_eq!(file.read_at(20_000, 3).unwrap(), [0; 3]);
+    file.sync().unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || tell.send(file.read_at(0, 80_000)));
+    let bytes = told.recv_timeout(PATIENCE).expect("the read ends").unwrap();
+    assert!(bytes.len() == 70_003 && bytes[..70_000].iter().all(|&byte| byte == 0) && bytes.ends_with(b"end"));
 }
 
 #[test]
