@@ -2,6 +2,8 @@
 
 use std::io;
 
+use procfs::CurrentSI;
+
 /// CPU time used, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Used {
@@ -28,6 +30,14 @@ pub(crate) fn of_this_thread() -> Used {
 /// Returns the CPU time of all threads of this process.
 pub(crate) fn of_this_process() -> Used {
     usage(libc::RUSAGE_SELF)
+}
+
+/// Returns the CPU time of all of the machine's processes, in seconds; 0 if the system does not tell it.
+pub(crate) fn of_all() -> f64 {
+    let Ok(stats) = procfs::KernelStats::current() else { return 0.0 };
+    let all = stats.total;
+    let parts = [all.user, all.nice, all.system, all.irq.unwrap_or(0), all.softirq.unwrap_or(0)];
+    parts.iter().sum::<u64>() as f64 / procfs::ticks_per_second() as f64
 }
 
 fn usage(of: libc::c_int) -> Used {

@@ -432,19 +432,25 @@ fn bursts_compares_bytes_and_leaves_no_files() {
         let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
         (output.status.code().unwrap(), text)
     };
-    let (code, said) = run("8", &[]);
+    let (code, said) = run("4", &[]);
     let is_met = !said.contains("MISSED");
     assert!(said.contains("all bytes are equal") && code == i32::from(!is_met), "{code}: {said}");
-    assert!(said.contains("blocked: write and close") && said.contains("drain, against dd"), "{said}");
+    assert!(said.contains("blocked: write and close") && said.contains("drain, on the disk dd"), "{said}");
+    let sums: Vec<_> = said.lines().filter_map(|line| line.split_once("  bursts-")).collect();
+    assert!(sums.len() == 6 && sums.iter().all(|(sum, _)| sum.len() == 64), "{said}");
     for directory in [&mount, &disk] {
         assert_eq!(std::fs::read_dir(directory).unwrap().count(), 0, "files stay");
     }
-    let (code, said) = run("8", &["--in-drain", "true"]);
+    let (code, said) = run("4", &["--in-drain", "true"]);
     assert!(code == 1 && said.contains("use a larger --size"), "{said}");
+    let (code, said) = run("4", &["--etcd", "http://127.0.0.1:1", "--tmpfs", "/absent"]);
+    assert!(code == 1 && said.contains("etcd") && said.contains("/absent: left out"), "{said}");
+    let left = std::fs::read_dir(&mount).unwrap().map(|found| std::fs::remove_file(found.unwrap().path()));
+    assert_eq!(left.filter(Result::is_ok).count(), 6, "files of a run that failed");
     let (code, said) = run("2", &[]);
     assert!(code == 2 && said.contains("use fewer --ranks"), "{said}");
     std::fs::remove_dir_all(&disk).unwrap();
-    let (code, said) = run("8", &[]);
+    let (code, said) = run("4", &[]);
     assert!(code == 1 && said.contains("dd to "), "{said}");
 }
 

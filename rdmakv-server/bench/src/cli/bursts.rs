@@ -1,16 +1,22 @@
 //! `bursts`: checkpoints through a mounted burst buffer against the same straight to its disk.
 
-use std::fs::{self, File};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 
+use procfs::Current;
+use rdmakv_client::Cluster;
+use rdmakv_fuse::{Files, Settings};
+use sha2::{Digest, Sha256};
+
 use super::Failure;
-use crate::checkpoint::{BLOCK, Figures, Pattern, Shape, name};
+use super::places::{Place, failed};
+use crate::checkpoint::{BLOCK, Figures, Pattern, Shape, Sum, Sums, Times, due, name};
+use crate::cpu;
 
 /// How often the backing directory is looked at while it drains.
 const LOOK: Duration = Duration::from_millis(10);
@@ -20,17 +26,20 @@ const SECTOR: usize = 4096;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Ranks are threads. Each writes a file of each checkpoint, closes it, and reads it at the end. On the disk it syncs it, too. All
-bytes are compared: on the mount, and in the backing directory.
+Ranks are threads. Each writes a file of each checkpoint, closes it, and reads it at the end. On the disk it syncs it, too. The SHA-256
+of each file is printed, and is equal as it was written, as it is read from the burst buffer, and in the backing directory.
 
 The disk is to be as slow as a shared one. A loop device that a control group limits is such a disk: the README has the commands.
 
-The exit code is 0 if blocked time is at most 0.35 of that on the disk, draining at least 0.9 of dd's rate, and restart at least 3
-times as fast as cold reads. It is 1 otherwise.
+With --etcd the ranks do the same by the library, without the mount. Files in a tmpfs are for comparison.
+
+The exit code is 0 if blocked time is at most 0.35 of that on the disk, with the library 0.25, draining at least 0.9 of dd's rate, and
+restart at least 3 times as fast as cold reads. It is 1 otherwise.
 
 Examples:
   rdmakv-bench bursts /mnt/run7 --backing /slow/run7 --disk /slow
-  rdmakv-bench bursts /mnt/run7 --backing /slow/run7 --disk /slow --in-drain 'kill -9 4711'")]
+  rdmakv-bench bursts /mnt/run7 --backing /slow/run7 --disk /slow --in-drain 'kill -9 4711' --in-drain 'kill -9 4712'
+  rdmakv-bench bursts /mnt/run7 --backing /slow/run7 --disk /slow --etcd http://127.0.0.1:2379")]
 pub(super) struct Bursts {
     /// The directory at which the burst buffer is mounted
     mount: PathBuf,
@@ -52,19 +61,22 @@ pub(super) struct Bursts {
     /// Seconds without writes after each checkpoint; the next one begins once the one before is drained
     #[arg(long, value_name = "SECONDS", default_value_t = 20)]
     pause: u64,
-    /// A command for the shell, run once when half of the last checkpoint is drained: it may kill a server
+    /// A command for the shell, run once when half of the mount's last checkpoint is drained: it may kill a server. Several are spread
+    /// over the drain
     #[arg(long, value_name = "COMMAND")]
-    in_drain: Option<String>,
+    in_drain: Vec<String>,
+    /// Measure the library, too. The etcd of the cluster: http://HOST:PORT, with commas between several
+    #[arg(long, value_name = "URL,...")]
+    etcd: Option<String>,
+    /// The name of the cluster in etcd
+    #[arg(long, value_name = "NAME", default_value = "main")]
+    cluster: String,
+    /// A directory in memory, for comparison. It is left out if a checkpoint has no room there
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+    tmpfs: PathBuf,
     /// Seconds that draining a checkpoint may take
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     timeout: u64,
-}
-
-/// The sums of several checkpoints, in seconds.
-#[derive(Default)]
-struct Sums {
-    blocked: f64,
-    drain: f64,
 }
 
 impl Bursts {
@@ -73,50 +85,94 @@ impl Bursts {
             return Err(Failure::usage("--size: each rank writes at least 1 MiB: use fewer --ranks"));
         }
         let shape = Shape { ranks: self.ranks, blocks: self.size, checkpoints: self.checkpoints };
-        let count = shape.checkpoints as f64;
         let dd = self.dd()?;
-        let mut direct = 0.0;
-        let mut cold = 0.0;
-        for checkpoint in 0..shape.checkpoints {
-            direct += self.write(&shape, checkpoint, &self.disk, true)?;
-            if checkpoint + 1 == shape.checkpoints {
-                cold = self.read(&shape, checkpoint, &self.disk, true)?;
+        let disk = Times { drain: Some(dd), ..plain(&shape, Place::Directory(&self.disk, true), true)? };
+        let tmpfs = self.in_memory(&shape)?;
+        let at_mount = Place::Directory(&self.mount, false);
+        let (mount, mut sums) = self.buffered(&shape, 0, at_mount, &self.in_drain)?;
+        let mut library = None;
+        if let Some(etcd) = &self.etcd {
+            let mut cluster = Cluster::new(etcd.clone());
+            cluster.name.clone_from(&self.cluster);
+            let files = Files::mount(&cluster, &self.backing, Settings::default());
+            let files = files.map_err(|error| Failure::work(error.to_string()))?;
+            // The mount's files stay until here: removing them would count as part of this drain.
+            let (times, more) = self.buffered(&shape, shape.checkpoints, Place::Library(&files), &[])?;
+            library = Some(times);
+            sums.extend(more);
+            for checkpoint in shape.checkpoints..2 * shape.checkpoints {
+                remove(&shape, checkpoint, Place::Library(&files))?;
             }
-            remove(&shape, checkpoint, &self.disk)?;
         }
-        let mut sums = Sums::default();
         for checkpoint in 0..shape.checkpoints {
+            remove(&shape, checkpoint, at_mount)?;
+        }
+        let figures = Figures { bytes: shape.bytes(), mount, library, disk, tmpfs };
+        let (ranks, size, checkpoints) = (self.ranks, self.size, self.checkpoints);
+        println!("{ranks} ranks, {size} MiB a checkpoint, {checkpoints} checkpoints; means of a checkpoint");
+        println!("{}", figures.table());
+        let verdicts = figures.verdicts();
+        verdicts.iter().for_each(|verdict| println!("{}", verdict.text));
+        println!("SHA-256 as written, as read from the burst buffer, and in the backing directory:");
+        sums.iter().for_each(|sums| println!("{sums}"));
+        let are_equal = sums.iter().all(Sums::are_equal);
+        println!("{}", if are_equal { "all bytes are equal" } else { "bytes DIFFER" });
+        let is_met = are_equal && verdicts.iter().all(|verdict| verdict.is_met);
+        Ok(if is_met { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    /// Writes checkpoints to the burst buffer, waits until each is drained, and reads the last one. The files stay.
+    fn buffered(
+        &self,
+        shape: &Shape,
+        first: u64,
+        place: Place<'_>,
+        in_drain: &[String],
+    ) -> Result<(Times, Vec<Sums>), Failure> {
+        let all = first..first + shape.checkpoints;
+        let mut written = Vec::new();
+        for checkpoint in all.clone() {
+            // Before the times: it would take CPU from the drain.
+            written.push(each_rank(shape, |rank, pattern| Ok(pattern.sum(checkpoint, rank, shape.share(rank))))?);
+        }
+        let (mut sum, mut drain) = (Times::default(), 0.0);
+        for checkpoint in all.clone() {
             let before = allocated(&self.backing);
-            sums.blocked += self.write(&shape, checkpoint, &self.mount, false)?;
-            let is_last = checkpoint + 1 == shape.checkpoints;
-            sums.drain += self.wait_for_drain(&shape, checkpoint, before, is_last)?;
+            let used = cpu::of_all();
+            sum.blocked += write(shape, checkpoint, place)?;
+            sum.cpu += cpu::of_all() - used;
+            let is_last = checkpoint + 1 == all.end;
+            let commands = if is_last { in_drain } else { &[] };
+            drain += self.wait_for_drain(shape, checkpoint, before, commands)?;
             if !is_last {
                 std::thread::sleep(Duration::from_secs(self.pause));
             }
         }
-        let last = shape.checkpoints - 1;
-        let restart = self.read(&shape, last, &self.mount, false)?;
-        for checkpoint in 0..shape.checkpoints {
-            self.read(&shape, checkpoint, &self.backing, false)?;
-            self.read(&shape, checkpoint, &self.mount, false)?;
-            remove(&shape, checkpoint, &self.mount)?;
+        let restart = read(shape, all.end - 1, place, false)?;
+        let mut sums = Vec::new();
+        for (checkpoint, written) in all.zip(written) {
+            let buffer = hash(shape, checkpoint, place)?;
+            let backing = hash(shape, checkpoint, Place::Directory(&self.backing, false))?;
+            for (rank, ((written, buffer), backing)) in written.into_iter().zip(buffer).zip(backing).enumerate() {
+                sums.push(Sums { name: name(checkpoint, rank as u64), written, buffer, backing });
+            }
         }
-        let figures = Figures {
-            bytes: shape.bytes(),
-            blocked: sums.blocked / count,
-            direct: direct / count,
-            drain: sums.drain / count,
-            dd,
-            restart,
-            cold,
-        };
-        println!("{} ranks, {} MiB a checkpoint, {} checkpoints; means of a checkpoint", self.ranks, self.size, count);
-        println!("{}", figures.table());
-        let verdicts = figures.verdicts();
-        verdicts.iter().for_each(|verdict| println!("{}", verdict.text));
-        println!("all bytes are equal: on the mount, and in the backing directory");
-        let is_met = verdicts.iter().all(|verdict| verdict.is_met);
-        Ok(if is_met { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        let count = shape.checkpoints as f64;
+        let times = Times { blocked: sum.blocked / count, drain: Some(drain / count), restart, cpu: sum.cpu / count };
+        Ok((times, sums))
+    }
+
+    /// Writes and reads checkpoints in the tmpfs. None, with a line, if there is no room for one.
+    fn in_memory(&self, shape: &Shape) -> Result<Option<Times>, Failure> {
+        let free = rustix::fs::statvfs(&self.tmpfs).map_or(0, |found| found.f_bavail.saturating_mul(found.f_frsize));
+        let memory = procfs::Meminfo::current().ok().and_then(|memory| memory.mem_available).unwrap_or(0);
+        if free.min(memory) < shape.bytes() + shape.bytes() / 8 {
+            eprintln!("{}: left out: a checkpoint has no room there: use a smaller --size", self.tmpfs.display());
+            return Ok(None);
+        }
+        let folder = tempfile::tempdir_in(&self.tmpfs);
+        let folder = folder.map_err(|error| failed("make a directory in", &self.tmpfs, &error))?;
+        plain(shape, Place::Directory(folder.path(), false), false).map(Some)
     }
 
     /// Has `dd` write as many bytes as a checkpoint has. Returns the seconds.
@@ -137,67 +193,16 @@ impl Bursts {
         Ok(seconds)
     }
 
-    /// Writes a checkpoint. Returns how long the slowest rank was in its calls.
-    fn write(&self, shape: &Shape, checkpoint: u64, directory: &Path, syncs: bool) -> Result<f64, Failure> {
-        ranks(shape, |rank, pattern| {
-            let path = directory.join(name(checkpoint, rank));
-            let mut blocked = Duration::ZERO;
-            let mut timed = |begun: Instant| blocked += begun.elapsed();
-            let begun = Instant::now();
-            let mut file = File::create(&path).map_err(|error| failed("make", &path, &error))?;
-            timed(begun);
-            for block in 0..shape.share(rank) {
-                let bytes = pattern.block(checkpoint, rank, block);
-                let begun = Instant::now();
-                file.write_all(bytes).map_err(|error| failed("write", &path, &error))?;
-                timed(begun);
-            }
-            let begun = Instant::now();
-            if syncs {
-                file.sync_all().map_err(|error| failed("sync", &path, &error))?;
-            }
-            drop(file);
-            timed(begun);
-            Ok(blocked)
-        })
-    }
-
-    /// Reads a checkpoint, and compares its bytes. Returns how long the slowest rank was in its calls.
-    fn read(&self, shape: &Shape, checkpoint: u64, directory: &Path, directly: bool) -> Result<f64, Failure> {
-        ranks(shape, |rank, pattern| {
-            let path = directory.join(name(checkpoint, rank));
-            let mut options = File::options();
-            options.read(true);
-            if directly {
-                options.custom_flags(libc::O_DIRECT);
-            }
-            let mut memory = vec![0; BLOCK + SECTOR];
-            let start = memory.as_ptr().align_offset(SECTOR).min(SECTOR);
-            let bytes = &mut memory[start..start + BLOCK];
-            let mut blocked = Duration::ZERO;
-            let begun = Instant::now();
-            let mut file = options.open(&path).map_err(|error| failed("open", &path, &error))?;
-            if !directly {
-                // Another node's restart would have no pages of it.
-                let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
-            }
-            blocked += begun.elapsed();
-            for block in 0..shape.share(rank) {
-                let begun = Instant::now();
-                file.read_exact(bytes).map_err(|error| failed("read", &path, &error))?;
-                blocked += begun.elapsed();
-                if bytes != pattern.block(checkpoint, rank, block) {
-                    return Err(Failure::work(format!("read {}: MiB {block} has other bytes", path.display())));
-                }
-            }
-            Ok(blocked)
-        })
-    }
-
     /// Waits until the backing directory shows a checkpoint. Returns the seconds from its first byte there.
-    fn wait_for_drain(&self, shape: &Shape, checkpoint: u64, before: u64, is_last: bool) -> Result<f64, Failure> {
+    fn wait_for_drain(
+        &self,
+        shape: &Shape,
+        checkpoint: u64,
+        before: u64,
+        mut commands: &[String],
+    ) -> Result<f64, Failure> {
         let (waited, mut begun) = (Instant::now(), None);
-        let mut command = self.in_drain.as_deref().filter(|_| is_last);
+        let count = commands.len();
         let files = shape.files(checkpoint);
         let is_shown = |(name, size): &(String, u64)| {
             fs::metadata(self.backing.join(name)).is_ok_and(|found| found.len() == *size)
@@ -207,10 +212,12 @@ impl Bursts {
             if there > 0 {
                 begun.get_or_insert_with(Instant::now);
             }
-            if there >= shape.bytes() / 2
-                && let Some(command) = command.take()
+            let run = count - commands.len();
+            if due(count, there, shape.bytes()) > run
+                && let Some((command, rest)) = commands.split_first()
             {
                 shell(command)?;
+                commands = rest;
             }
             if waited.elapsed() > Duration::from_secs(self.timeout) {
                 let why = format!(
@@ -222,36 +229,106 @@ impl Bursts {
             }
             std::thread::sleep(LOOK);
         }
-        if command.is_some() {
-            return Err(Failure::work("--in-drain: the drain ended before it was half done: use a larger --size"));
+        if !commands.is_empty() {
+            return Err(Failure::work("--in-drain: the drain ended before all commands ran: use a larger --size"));
         }
         Ok(begun.unwrap_or(waited).elapsed().as_secs_f64())
     }
 }
 
-/// Has all ranks do something at once. Returns the seconds of the slowest.
-fn ranks(shape: &Shape, act: impl Fn(u64, &mut Pattern) -> Result<Duration, Failure> + Sync) -> Result<f64, Failure> {
+/// Writes checkpoints, each removed before the next one, and reads the last one. Nothing is drained.
+fn plain(shape: &Shape, place: Place<'_>, cold: bool) -> Result<Times, Failure> {
+    let mut times = Times::default();
+    let count = shape.checkpoints as f64;
+    for checkpoint in 0..shape.checkpoints {
+        let used = cpu::of_all();
+        times.blocked += write(shape, checkpoint, place)? / count;
+        times.cpu += (cpu::of_all() - used) / count;
+        if checkpoint + 1 == shape.checkpoints {
+            times.restart = read(shape, checkpoint, place, cold)?;
+        }
+        remove(shape, checkpoint, place)?;
+    }
+    Ok(times)
+}
+
+/// Writes a checkpoint. Returns how long the slowest rank was in its calls.
+fn write(shape: &Shape, checkpoint: u64, place: Place<'_>) -> Result<f64, Failure> {
+    let blocked = each_rank(shape, |rank, pattern| {
+        let mut blocked = Duration::ZERO;
+        let begun = Instant::now();
+        let mut file = place.create(&name(checkpoint, rank))?;
+        blocked += begun.elapsed();
+        for block in 0..shape.share(rank) {
+            let bytes = pattern.block(checkpoint, rank, block);
+            let begun = Instant::now();
+            file.write(bytes)?;
+            blocked += begun.elapsed();
+        }
+        let begun = Instant::now();
+        file.close()?;
+        Ok(blocked + begun.elapsed())
+    })?;
+    Ok(slowest(&blocked))
+}
+
+/// Reads a checkpoint, and compares its bytes. Returns how long the slowest rank was in its calls.
+fn read(shape: &Shape, checkpoint: u64, place: Place<'_>, directly: bool) -> Result<f64, Failure> {
+    let blocked = each_rank(shape, |rank, pattern| {
+        let mut memory = vec![0; BLOCK + SECTOR];
+        let start = memory.as_ptr().align_offset(SECTOR).min(SECTOR);
+        let bytes = &mut memory[start..start + BLOCK];
+        let mut blocked = Duration::ZERO;
+        let begun = Instant::now();
+        let mut file = place.open(&name(checkpoint, rank), directly)?;
+        blocked += begun.elapsed();
+        for block in 0..shape.share(rank) {
+            let begun = Instant::now();
+            file.read(bytes)?;
+            blocked += begun.elapsed();
+            if bytes != pattern.block(checkpoint, rank, block) {
+                return Err(failed("read", file.path(), &format_args!("MiB {block} has other bytes")));
+            }
+        }
+        Ok(blocked)
+    })?;
+    Ok(slowest(&blocked))
+}
+
+/// Returns the sums of the files of a checkpoint.
+fn hash(shape: &Shape, checkpoint: u64, place: Place<'_>) -> Result<Vec<Sum>, Failure> {
+    each_rank(shape, |rank, _| {
+        let (mut bytes, mut hash) = (vec![0; BLOCK], Sha256::new());
+        let mut file = place.open(&name(checkpoint, rank), false)?;
+        for _ in 0..shape.share(rank) {
+            file.read(&mut bytes)?;
+            hash.update(&bytes);
+        }
+        Ok(Sum::of(hash))
+    })
+}
+
+/// Has all ranks do something at once. Returns what each returned.
+fn each_rank<T: Send>(
+    shape: &Shape,
+    act: impl Fn(u64, &mut Pattern) -> Result<T, Failure> + Sync,
+) -> Result<Vec<T>, Failure> {
     std::thread::scope(|scope| {
         let start = |rank| {
             let act = &act;
             scope.spawn(move || act(rank, &mut Pattern::new()))
         };
         let threads: Vec<_> = (0..shape.ranks).map(start).collect();
-        let mut slowest = 0_f64;
-        for thread in threads {
-            let blocked = thread.join().map_err(|_| Failure::work("a rank panicked"))??;
-            slowest = slowest.max(blocked.as_secs_f64());
-        }
-        Ok(slowest)
+        threads.into_iter().map(|thread| thread.join().map_err(|_| Failure::work("a rank panicked"))?).collect()
     })
 }
 
-fn remove(shape: &Shape, checkpoint: u64, directory: &Path) -> Result<(), Failure> {
-    for (name, _) in shape.files(checkpoint) {
-        let path = directory.join(name);
-        fs::remove_file(&path).map_err(|error| failed("remove", &path, &error))?;
-    }
-    Ok(())
+fn slowest(blocked: &[Duration]) -> f64 {
+    blocked.iter().max().map_or(0.0, Duration::as_secs_f64)
+}
+
+fn remove(shape: &Shape, checkpoint: u64, place: Place<'_>) -> Result<(), Failure> {
+    shape.files(checkpoint).iter().try_for_each(|(name, _)| place.remove(name))
 }
 
 /// Returns the bytes of data files that the backing directory has on its disk.
@@ -265,8 +342,4 @@ fn shell(command: &str) -> Result<(), Failure> {
     let status = Command::new("sh").args(["-c", command]).stdin(Stdio::null()).status();
     let status = status.map_err(|error| Failure::work(format!("run {command}: {error}")))?;
     if status.success() { Ok(()) } else { Err(Failure::work(format!("{command} ended with {status}"))) }
-}
-
-fn failed(operation: &str, path: &Path, error: &io::Error) -> Failure {
-    Failure::work(format!("{operation} {}: {error}", path.display()))
 }

@@ -9,6 +9,7 @@ mod hybrid;
 mod latency;
 mod null;
 mod paper;
+mod places;
 mod replay;
 mod run;
 mod session;
