@@ -1,10 +1,13 @@
 //! A key that lives as long as a process touches it: that of a mount, and that of the agent that works.
 
+#[cfg(feature = "cli")]
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "cli")]
 use rdmakv_client::{Cluster as Address, Options};
 use rdmakv_proto::files::{Key, Mount, MountId};
 use rustix::io::Errno;
@@ -16,12 +19,15 @@ use crate::error::{Error, Result};
 const TICK: Duration = Duration::from_millis(200);
 
 /// How often it is tried to have the agent's key while another agent has it.
+#[cfg(feature = "cli")]
 const AGAIN: Duration = Duration::from_millis(500);
 
 /// How long the agent's key lives after it was touched.
+#[cfg(feature = "cli")]
 const OF_AGENT: Duration = Duration::from_secs(12);
 
 /// The number that stands for the agent. A mount draws it with odds of one to 2^64.
+#[cfg(feature = "cli")]
 const AGENT: MountId = MountId(u64::MAX);
 
 /// Returns whether an agent works for the cluster.
