@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::faults::Countdown;
 use crate::finish::{AGENT, Disk, DiskAnswer, Need, Outcome, Publication, Told};
 use crate::inode::{Edit, may_evict};
-use crate::library::{check_policies, read_config};
+use crate::library::{check_policies, open_backing, read_config};
 use crate::map::Map;
 use crate::persist::{FAILURE, FAILURE_LASTS, failure};
 use crate::staging::Folder;
@@ -87,9 +87,9 @@ impl Agent {
     pub fn begin(cluster: &Address, backing: &Path, options: Options) -> Result<Self> {
         let config = read_config(cluster)?;
         check_policies(&config)?;
-        let backing = Backing::open(backing, config.uuid())?;
+        let mut cluster = Cluster::open(cluster, options)?;
+        let backing = open_backing(&mut cluster, backing, &config)?;
         let folder = Folder::take(&backing)?;
-        let cluster = Cluster::open(cluster, options)?;
         Ok(Self {
             cluster,
             backing,

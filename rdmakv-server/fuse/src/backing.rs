@@ -11,7 +11,7 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
@@ -86,12 +86,12 @@ pub(crate) struct Backing {
 const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 
 impl Backing {
-    /// Opens a directory for the cluster with this number, and makes its folder.
+    /// Opens a directory for the cluster with this number. If the cluster has no files yet, it becomes the cluster's own.
     ///
     /// # Errors
     ///
-    /// It cannot be opened or written, or belongs to another cluster.
-    pub(crate) fn open(path: &Path, cluster: u128) -> Result<Self> {
+    /// It cannot be opened or written, or it is not the directory of the cluster's files.
+    pub(crate) fn open(path: &Path, cluster: u128, is_first: bool) -> Result<Self> {
         let failed = |operation: &str| {
             let path = path.display().to_string();
             let operation = operation.to_owned();
@@ -103,32 +103,33 @@ impl Backing {
         // A directory that is absent may be that of a file system that is not mounted here.
         std::fs::metadata(path).map_err(failed("open"))?;
         let folder = path.join(".rdmakv");
+        let (id, text) = (folder.join("id"), format!("{cluster:032x}"));
+        let read = || match std::fs::read_to_string(&id) {
+            Ok(found) => Ok(Some(found)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(failed("read")(error)),
+        };
+        let mut found = read()?;
+        if found.is_none() && !is_first {
+            // It may be a mount point without its file system, or a directory of the same path on this machine only.
+            let why = "it has no .rdmakv/id, and the cluster's files have another directory: mount its file system, or name it";
+            return Err(Error::new(Errno::NOENT, format!("open {}: {why}", path.display())));
+        }
         for name in ["data", "new"] {
             std::fs::create_dir_all(folder.join(name)).map_err(failed("make folder in"))?;
         }
-        let (id, text) = (folder.join("id"), format!("{cluster:032x}"));
-        match File::options().write(true).create_new(true).open(&id) {
-            Ok(mut file) => {
-                file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed("write to"))?;
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-                // Another process may be about to write it.
-                let read = || std::fs::read_to_string(&id).map_err(failed("read"));
-                let mut found = read()?;
-                if found.is_empty() {
-                    std::thread::sleep(std::time::Duration::from_millis(200));
-                    found = read()?;
-                }
-                if found.trim() != text {
-                    let why = format!(
-                        "open {}: it belongs to cluster {}, not to {text}: use the cluster's own directory",
-                        path.display(),
-                        found.trim().escape_debug()
-                    );
-                    return Err(Error::new(Errno::EXIST, why));
-                }
-            }
-            Err(error) => return Err(failed("write to")(error)),
+        if found.is_none() {
+            make_id(&folder, &text).map_err(failed("write to"))?;
+            found = read()?;
+        }
+        let found = found.unwrap_or_default();
+        if found.trim() != text {
+            let why = format!(
+                "open {}: it belongs to cluster {}, not to {text}: use the cluster's own directory",
+                path.display(),
+                found.trim().escape_debug()
+            );
+            return Err(Error::new(Errno::EXIST, why));
         }
         let open = |path: &Path| {
             let opened = openat(CWD, path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
@@ -401,6 +402,22 @@ impl Backing {
         }
         Ok(())
     }
+}
+
+/// Makes the file that tells the cluster, if there is none: whole or not at all.
+fn make_id(folder: &Path, text: &str) -> io::Result<()> {
+    // Of no other process, on another machine either.
+    let nanos = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+    let (id, new) = (folder.join("id"), folder.join(format!("id.{:x}.{nanos:x}", std::process::id())));
+    let mut file = File::options().write(true).create_new(true).open(&new)?;
+    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+    let linked = written.and_then(|()| match std::fs::hard_link(&new, &id) {
+        // Another process was first.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        linked => linked,
+    });
+    let _ = std::fs::remove_file(&new);
+    linked.and_then(|()| File::open(folder)?.sync_all())
 }
 
 /// Returns those of some generations that may have data files. Each publication removes earlier ones, so there are few.

@@ -99,6 +99,8 @@ impl Change for InodeEdit {
             return match &self.edit {
                 Edit::Create(inode) => Ok(Decision::Write(inode.encode())),
                 Edit::Unlink | Edit::Remove | Edit::Abandon(_) => Ok(Decision::Already),
+                // A lost file keeps no directory: neither by a rename that is noted nor by its writer, which is to end.
+                Edit::Rename(..) | Edit::Settle(_) => Ok(Decision::Already),
                 _ => Err(Refusal::NotFound),
             };
         };
@@ -335,6 +337,13 @@ mod tests {
         assert!(!is_garbage(Some(&left), Generation(1)) && is_garbage(Some(&left), Generation(2)));
         // A generation that this view of the inode does not know yet is not garbage.
         assert!(!is_garbage(Some(&left), Generation(3)) && is_garbage(None, Generation(1)));
+    }
+
+    #[test]
+    fn a_lost_inode_keeps_no_directory() {
+        for edit in [Edit::Rename(b"a".to_vec(), b"b".to_vec()), Edit::Settle(A)] {
+            assert_eq!(InodeEdit { ino: Ino(7), edit }.decide(None), Ok(Decision::Already));
+        }
     }
 
     #[test]

@@ -32,7 +32,7 @@ use crate::error::{Error, Result};
 use crate::life::{Life, spawn};
 use crate::node::Stores;
 use crate::spill::Room;
-use crate::volume::{Change, Listed, New, Volume, random};
+use crate::volume::{Change, Listed, New, Volume, make_root, random};
 use crate::walk::{Undrained, has_drained};
 
 /// How long a mount's key lives after it was touched, each 5 s. A mount that could not touch it for 15 s changes nothing more.
@@ -174,9 +174,9 @@ impl Files {
         let config = read_config(cluster)?;
         check_policies(&config)?;
         let chunk = settings.chunk.unwrap_or_else(|| chunk_for(config.policy(b"c/1")));
-        let backing = Backing::open(backing, config.uuid())?;
         let mount = MountId(random());
         let mut keeper = Cluster::open(cluster, settings.client.clone())?;
+        let backing = open_backing(&mut keeper, backing, &config)?;
         let Some((life, version)) = Life::begin(&mut keeper, mount, LIFE)? else {
             return Err(Error::new(Errno::EXIST, format!("make {}: it is taken: mount again", Key::Mount(mount))));
         };
@@ -185,7 +185,7 @@ impl Files {
         let opened = Cluster::open(cluster, settings.client)?;
         let stores = Stores { cluster: opened, backing, mount, buffered: settings.buffered, room };
         let bits = chunk.trailing_zeros() as u8;
-        let volume = Volume::open(stores, bits, (settings.settle, settings.fsync == Fsync::Backing))?;
+        let volume = Volume::new(stores, bits, (settings.settle, settings.fsync == Fsync::Backing));
         let (volume, threads) = (Mutex::new(volume), Mutex::new(Vec::new()));
         let shared = Arc::new(Shared { volume, life: Arc::clone(&life), full, threads });
         let (weak, other) = (Arc::downgrade(&shared), Arc::clone(&life));
@@ -650,6 +650,18 @@ pub(crate) fn read_config(cluster: &Address) -> Result<Config> {
     let view = store.map_err(|error| failed(error.to_string()))?.read().map_err(|error| failed(error.to_string()))?;
     let none = || failed(format!("read cluster {}: there is none: make it by `rdmakv cluster init`", cluster.name));
     view.config().cloned().ok_or_else(none)
+}
+
+/// Opens the backing directory of a cluster. Without files the cluster gets this one, and the root directory.
+///
+/// # Errors
+///
+/// The cluster does not serve, or it is not its directory.
+pub(crate) fn open_backing(cluster: &mut Cluster, path: &Path, config: &Config) -> Result<Backing> {
+    let is_first = cluster.inode(Ino::ROOT)?.is_none();
+    let backing = Backing::open(path, config.uuid(), is_first)?;
+    make_root(cluster, &backing)?;
+    Ok(backing)
 }
 
 /// Checks that no key of the file system is lost with one server.

@@ -169,6 +169,11 @@ impl Node {
         self.handles > 0
     }
 
+    /// Returns whether its name is in a directory. One that lost its name is in none.
+    pub(crate) fn is_in(&self, directory: Ino) -> bool {
+        self.inode.parent == Some(directory) && !self.inode.is_unlinked
+    }
+
     /// Returns whether a program has it open for writing.
     pub(crate) fn has_writers(&self) -> bool {
         self.writers > 0
@@ -215,10 +220,13 @@ impl Node {
     /// Closes it.
     pub(crate) fn close(&mut self, writes: bool, now: Instant) {
         self.handles = self.handles.saturating_sub(1);
-        if writes {
-            self.writers = self.writers.saturating_sub(1);
-            if let Some(writing) = self.writing.as_mut().filter(|_| self.writers == 0) {
+        self.writers = self.writers.saturating_sub(u32::from(writes));
+        if let Some(writing) = self.writing.as_mut().filter(|_| self.writers == 0) {
+            if writes {
                 writing.closed = Some(now);
+            } else if self.handles == 0 {
+                // It was to be kept for its readers.
+                writing.closed.get_or_insert(now);
             }
         }
     }
@@ -450,7 +458,8 @@ impl Node {
         }
         self.puts.clear();
         self.chunks.clear();
-        self.inode = stores.cluster.inode(self.ino)?.ok_or_else(|| gone(self.ino))?;
+        // Of a lost file the earlier one stays: it cannot be read either.
+        self.inode = stores.cluster.inode(self.ino)?.unwrap_or_else(|| self.inode.clone());
         Ok(())
     }
 
@@ -916,6 +925,52 @@ pub(crate) const FLUSH_AFTER: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rdmakv_proto::files::Kind;
+
+    fn inode() -> Inode {
+        Inode {
+            kind: Kind::File,
+            state: State::Persisted,
+            is_torn: false,
+            is_unlinked: false,
+            is_spilled: false,
+            mode: 0o644,
+            chunk_bits: 16,
+            owner: 0,
+            group: 0,
+            size: 0,
+            modified: Time::default(),
+            changed: Time::default(),
+            generation: Generation(0),
+            reserved: Generation(1),
+            writer: Some(MountId(7)),
+            parent: Some(Ino::ROOT),
+            backing: 5,
+            name: b"a".to_vec(),
+            target: Vec::new(),
+            map: Vec::new(),
+        }
+    }
+
+    /// The file was to lose its name, so its reader keeps it; and it kept the name.
+    #[test]
+    fn a_kept_file_is_closed_with_its_last_reader() {
+        let mut node = Node::new(Ino(5), inode());
+        node.open(false);
+        node.open(false);
+        node.begin_writing(inode(), Instant::now());
+        node.reopen();
+        node.close(false, Instant::now());
+        assert_eq!(node.closed(), None);
+        node.close(false, Instant::now());
+        assert!(node.closed().is_some());
+    }
+
+    #[test]
+    fn a_file_without_a_name_is_in_no_directory() {
+        let in_root = |is_unlinked| Node::new(Ino(5), Inode { is_unlinked, ..inode() }).is_in(Ino::ROOT);
+        assert!(in_root(false) && !in_root(true));
+    }
 
     #[test]
     fn a_chunk_is_filled_over_its_end_and_beyond() {

@@ -8,7 +8,7 @@
 
 use std::os::fd::OwnedFd;
 
-use rdmakv_proto::files::{Generation, Ino, Inode, Kind, Time};
+use rdmakv_proto::files::{Generation, Ino, Inode, Kind, State, Time};
 use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, RawDir, Timespec, Timestamps, UTIME_OMIT, chmodat, chownat, fchmod, fchown, fstat,
     fsync, ftruncate, futimens, linkat, mkdirat, openat, renameat, statat, symlinkat, unlinkat, utimensat,
@@ -193,7 +193,10 @@ impl Folder {
             directory(&self.own, staged.as_bytes())?
         } else {
             let file = self.open(&staged)?;
-            ftruncate(&file, inode.size)?;
+            // One that is persisted has its length. Others may have made it longer on the backing.
+            if inode.state == State::Frozen {
+                ftruncate(&file, inode.size)?;
+            }
             file
         };
         // A change of the owner may take bits of the mode away.

@@ -7,12 +7,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rdmakv_proto::files::{
-    BUCKETS, Directory, Generation, Ino, Inode, Key, Kind, MAX_NAME, MAX_TARGET, Rename, Standing, State, Time, is_name,
+    BUCKETS, Directory, Entry, Generation, Ino, Inode, Key, Kind, MAX_CHUNKS, MAX_NAME, MAX_TARGET, Rename, Standing,
+    State, Time, is_name,
 };
 use rustix::io::Errno;
 
-use crate::backing::{FOLDER, Found, Names};
-use crate::cluster::gone;
+use crate::backing::{Backing, FOLDER, Found, Names};
+use crate::cluster::{Cluster, gone};
 use crate::error::{Error, Result};
 use crate::inode::{Attributes, Edit};
 #[cfg(feature = "mount")]
@@ -20,10 +21,14 @@ use crate::life::has_agent;
 use crate::names::{Held, Lookup, look_up};
 use crate::node::{FLUSH_AFTER, Node, Stores};
 use crate::persist::{AGAIN, FAILURE, Standing as Waiting, Wait, standing};
+use crate::store::Refusal;
 use crate::walk::{Undrained, entries, undrained, unsettled};
 
 /// How often other mounts' wishes for directories are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// Binary logarithm of the bytes of the largest chunk.
+const LARGEST_CHUNK: u8 = 23;
 
 /// Directories on the way to the root at most.
 const DEPTH: usize = 512;
@@ -78,6 +83,8 @@ pub(crate) struct Volume {
     /// Syncs of files that wait for it.
     persisting: HashMap<Ino, Wait>,
     held: BTreeMap<Ino, Held>,
+    /// Renames that failed half-way, by their directories: the file, and the one that it replaces.
+    half_renamed: BTreeMap<Ino, (Ino, Option<Ino>)>,
     nodes: BTreeMap<Ino, Node>,
     handles: HashMap<u64, Handle>,
     next_handle: u64,
@@ -88,34 +95,23 @@ pub(crate) struct Volume {
 }
 
 impl Volume {
-    /// Opens the file system, and makes it if the cluster has none.
-    ///
-    /// # Errors
-    ///
-    /// The cluster does not serve.
-    pub(crate) fn open(stores: Stores, chunk_bits: u8, (settle, persists): (Duration, bool)) -> Result<Self> {
-        let mut this = Self {
+    /// Returns the file system, which the cluster has.
+    pub(crate) fn new(stores: Stores, chunk_bits: u8, (settle, persists): (Duration, bool)) -> Self {
+        Self {
             stores,
             chunk_bits,
             settle,
             persists,
             persisting: HashMap::new(),
             held: BTreeMap::new(),
+            half_renamed: BTreeMap::new(),
             nodes: BTreeMap::new(),
             handles: HashMap::new(),
             next_handle: 1,
             paths: HashMap::new(),
             changed: HashMap::new(),
             looked: Instant::now(),
-        };
-        if this.stores.cluster.inode(Ino::ROOT)?.is_none() {
-            let found = this.stores.backing.root()?;
-            let root = Inode { parent: None, name: Vec::new(), ..this.imported(&found, Ino::ROOT, b"root") };
-            this.stores.cluster.edit(Ino::ROOT, Edit::Create(Box::new(root)))?;
         }
-        // All mounts make the same value, which nothing holds.
-        this.stores.cluster.make(&Key::Directory(Ino::ROOT), &Directory::default().encode())?;
-        Ok(this)
     }
 
     /// Looks a name up.
@@ -317,9 +313,21 @@ impl Volume {
         };
         let replaced = replaced.map(|(replaced, _)| replaced);
         let rename = Rename { ino, kind, replaced, source: source.to_vec(), target: target.to_vec() };
-        let steps = held.rename(&rename).map_err(|refusal| Error::of_refusal(refusal, &Key::Directory(directory)))?;
+        let refused = |refusal| Error::of_refusal(refusal, &Key::Directory(directory));
+        let steps = held.rename(&rename).map_err(refused)?;
+        // Once it is noted, it has to be completed before anything else.
+        let bucket = self.stores.cluster.bucket_of(other, target)?;
+        if !bucket.unwrap_or_default().put(Entry { name: target.to_vec(), ino, kind, standing: Standing::New }) {
+            return Err(refused(Refusal::Full));
+        }
         let removed = self.removed(other, target)?;
-        self.stores.cluster.run(steps)?;
+        if let Err(error) = self.stores.cluster.run(steps) {
+            // It may be noted. What holds the directory next completes it: this mount, too.
+            self.held.remove(&directory);
+            self.stores.cluster.forget(directory);
+            self.half_renamed.insert(directory, (ino, replaced));
+            return Err(error);
+        }
         self.forget_removed(removed);
         self.changed.insert(directory, now());
         let renamed = self.stores.cluster.inode(ino)?;
@@ -562,7 +570,7 @@ impl Volume {
         }
         if now.duration_since(self.looked) >= LOOK_EVERY {
             self.looked = now;
-            outcome = outcome.and(self.give_up_wanted());
+            outcome = outcome.and(self.complete_half_renamed()).and(self.give_up_wanted());
         }
         outcome
     }
@@ -584,8 +592,9 @@ impl Volume {
     ///
     /// The cluster does not serve.
     pub(crate) fn release_all(&mut self) -> Result<()> {
+        let completed = self.complete_half_renamed();
         let all: Vec<Ino> = self.held.keys().copied().collect();
-        all.into_iter().try_for_each(|directory| self.release(directory))
+        completed.and(all.into_iter().try_for_each(|directory| self.release(directory)))
     }
 
     /// Returns one path that the backing does not show as it is, if there is one.
@@ -631,19 +640,30 @@ impl Volume {
 
     /// Holds a directory.
     fn hold(&mut self, directory: Ino) -> Result<Held> {
-        if let Some(held) = self.held.get(&directory) {
-            return Ok(*held);
-        }
-        match self.stores.cluster.hold(directory, self.stores.mount)? {
-            Some(held) => {
-                self.held.insert(directory, held);
-                Ok(held)
-            }
-            None => {
+        let held = match self.held.get(&directory) {
+            Some(&held) => held,
+            None => self.stores.cluster.hold(directory, self.stores.mount)?.ok_or_else(|| {
                 let why = format!("hold {}: another mount has files open there", Key::Directory(directory));
-                Err(Error::passing(Errno::BUSY, why))
+                Error::passing(Errno::BUSY, why)
+            })?,
+        };
+        self.held.insert(directory, held);
+        self.end_half_renamed(directory)?;
+        Ok(held)
+    }
+
+    /// Goes on after a rename that failed half-way, and was completed, or never noted, when the directory was held anew.
+    fn end_half_renamed(&mut self, directory: Ino) -> Result<()> {
+        let Some(&(ino, replaced)) = self.half_renamed.get(&directory) else { return Ok(()) };
+        for ino in [Some(ino), replaced].into_iter().flatten() {
+            let inode = self.stores.cluster.inode_now(ino)?;
+            if let (Some(node), Some(inode)) = (self.nodes.get_mut(&ino), inode) {
+                node.set_inode(inode);
             }
         }
+        self.half_renamed.remove(&directory);
+        self.forget_removed(replaced.map(|ino| (ino, Kind::File)));
+        Ok(())
     }
 
     /// Notes a directory that this mount made, and holds.
@@ -657,7 +677,7 @@ impl Volume {
         let inside: Vec<Ino> = self
             .nodes
             .iter()
-            .filter(|(_, node)| node.is_writing() && node.inode().parent == Some(directory))
+            .filter(|(_, node)| node.is_writing() && node.is_in(directory))
             .map(|(&ino, _)| ino)
             .collect();
         if inside.iter().any(|ino| self.nodes.get(ino).is_some_and(Node::has_writers)) {
@@ -667,6 +687,12 @@ impl Volume {
         self.held.remove(&directory);
         self.stores.cluster.forget(directory);
         self.stores.cluster.run(vec![held.release()])
+    }
+
+    /// Completes renames that failed half-way: other mounts wait for their directories.
+    fn complete_half_renamed(&mut self) -> Result<()> {
+        let directories: Vec<Ino> = self.half_renamed.keys().copied().collect();
+        directories.into_iter().try_for_each(|directory| self.hold(directory).map(drop))
     }
 
     fn give_up_wanted(&mut self) -> Result<()> {
@@ -714,46 +740,21 @@ impl Volume {
             Lookup::AskBacking => {}
         }
         let ino = draw();
+        let size = if found.kind == Kind::File { found.size } else { 0 };
+        let bits = bits_for(size, self.chunk_bits).ok_or_else(|| {
+            let why = format!("open {}: the file has more than 1 TiB: use it in the directory", shown(directory, name));
+            Error::new(Errno::FBIG, why)
+        })?;
         if found.kind == Kind::File {
             self.stores.backing.keep(&path, name, ino)?;
         }
-        let inode = self.imported(&found, directory, name);
-        if u64::from(rdmakv_proto::files::MAX_CHUNKS) << inode.chunk_bits < inode.size {
-            let why = format!("open {}: the file is too large: use a larger --chunk", shown(directory, name));
-            return Err(Error::new(Errno::FBIG, why));
-        }
+        let inode = imported(&found, directory, name, bits);
         let kind = inode.kind;
         self.stores.cluster.run(held.create(ino, inode))?;
         if kind == Kind::Directory {
             self.made(ino);
         }
         Ok(Some((ino, kind)))
-    }
-
-    /// Returns the inode of what is only on the backing.
-    fn imported(&self, found: &Found, parent: Ino, name: &[u8]) -> Inode {
-        Inode {
-            kind: found.kind,
-            state: State::Persisted,
-            is_torn: false,
-            is_unlinked: false,
-            is_spilled: false,
-            mode: found.mode,
-            chunk_bits: self.chunk_bits,
-            owner: found.owner,
-            group: found.group,
-            size: found.size,
-            modified: found.modified,
-            changed: found.changed,
-            generation: Generation(0),
-            reserved: Generation(0),
-            writer: None,
-            parent: Some(parent),
-            backing: found.number,
-            name: name.to_vec(),
-            target: found.target.clone(),
-            map: Vec::new(),
-        }
     }
 
     /// Returns the way to a directory on the backing. Directories do not move.
@@ -964,6 +965,52 @@ impl Volume {
     }
 }
 
+/// Makes the root directory, if the cluster has none.
+///
+/// # Errors
+///
+/// The cluster does not serve, or the backing fails.
+pub(crate) fn make_root(cluster: &mut Cluster, backing: &Backing) -> Result<()> {
+    if cluster.inode(Ino::ROOT)?.is_none() {
+        let root = imported(&backing.root()?, Ino::ROOT, b"root", LARGEST_CHUNK);
+        let root = Inode { parent: None, name: Vec::new(), ..root };
+        cluster.edit(Ino::ROOT, Edit::Create(Box::new(root)))?;
+    }
+    // All mounts make the same value, which nothing holds.
+    cluster.make(&Key::Directory(Ino::ROOT), &Directory::default().encode())
+}
+
+/// Returns the inode of what is only on the backing.
+fn imported(found: &Found, parent: Ino, name: &[u8], chunk_bits: u8) -> Inode {
+    Inode {
+        kind: found.kind,
+        state: State::Persisted,
+        is_torn: false,
+        is_unlinked: false,
+        is_spilled: false,
+        mode: found.mode,
+        chunk_bits,
+        owner: found.owner,
+        group: found.group,
+        size: found.size,
+        modified: found.modified,
+        changed: found.changed,
+        generation: Generation(0),
+        reserved: Generation(0),
+        writer: None,
+        parent: Some(parent),
+        backing: found.number,
+        name: name.to_vec(),
+        target: found.target.clone(),
+        map: Vec::new(),
+    }
+}
+
+/// Returns the size of a chunk, as its binary logarithm, with which a file of so many bytes may be imported: this one at least. None: it is too large.
+fn bits_for(size: u64, least: u8) -> Option<u8> {
+    (least..=LARGEST_CHUNK).find(|&bits| size <= u64::from(MAX_CHUNKS) << bits)
+}
+
 /// Returns whether the backing has a directory. Before, another one may have its place there, which was removed and has names still.
 fn is_shown(directory: &Inode) -> bool {
     directory.state == State::Persisted
@@ -1031,4 +1078,18 @@ fn no_name(directory: Ino, name: &[u8]) -> Error {
 
 fn not_writable(ino: Ino) -> Error {
     Error::new(Errno::BADF, format!("write {}: it is not open for writing", Key::Inode(ino)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_files_get_large_chunks() {
+        assert_eq!(
+            (bits_for(0, 18), bits_for(32 << 30, 18), bits_for((32 << 30) + 1, 18)),
+            (Some(18), Some(18), Some(19))
+        );
+        assert_eq!((bits_for(1 << 40, 16), bits_for((1 << 40) + 1, 16)), (Some(23), None));
+    }
 }

@@ -415,6 +415,44 @@ fn an_imported_file_is_changed_on_the_backing() {
     );
 }
 
+/// Others append to a file on the backing, where a mount knows it by its earlier size.
+#[test]
+fn a_renamed_file_keeps_bytes_of_others() {
+    let Some(cluster) = Cluster::start(2) else { return };
+    std::fs::write(cluster.backing().join("log"), b"first").unwrap();
+    let (files, mut agent) = (mount(&cluster), begin(&cluster));
+    assert_eq!(read(&files, "log"), b"first");
+    std::fs::write(cluster.backing().join("log"), b"first, second").unwrap();
+    files.rename("log", "old").unwrap();
+    settle(&mut agent, &files);
+    assert_eq!(on_backing(&cluster, "old").unwrap(), b"first, second");
+}
+
+/// Another mount takes the directory. Neither the reader of a file that was removed there nor its writer keeps the directory, or loses the file.
+#[test]
+fn a_removed_file_stays_while_it_is_open() {
+    let Some(cluster) = Cluster::start(2) else { return };
+    let (files, other, mut agent) = (mount(&cluster), mount(&cluster), begin(&cluster));
+    let bytes = Dice(8).bytes(200_000);
+    write(&files, "a", &bytes);
+    settle(&mut agent, &files);
+    let reader = files.open("a", How::new()).unwrap();
+    files.unlink("a").unwrap();
+    write(&other, "b", b"b");
+    settle(&mut agent, &other);
+    assert!(reader.read_at(0, 1 << 20).unwrap() == bytes);
+    let mut writer = files.open("c", How::new().write().create()).unwrap();
+    files.unlink("c").unwrap();
+    write(&other, "b", b"next");
+    settle(&mut agent, &other);
+    writer.write_at(0, &bytes).unwrap();
+    writer.sync().unwrap();
+    assert!(writer.read_at(0, 1 << 20).unwrap() == bytes);
+    writer.close().unwrap();
+    reader.close().unwrap();
+    assert_eq!(names_on_backing(&cluster, ""), ["b"]);
+}
+
 /// A file keeps its data file until it is written: both what was made and what was imported.
 #[test]
 fn an_unwritten_file_is_shown_again() {

@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::{Cluster, Dice, PATIENCE, soon};
-use rdmakv_client::{Client, Options};
-use rdmakv_fuse::{Files, How, Settings};
-use rdmakv_proto::files::{Key, Kind, State};
+use rdmakv_client::{Client, Options, Stored};
+use rdmakv_fuse::{Agent, Files, How, Settings};
+use rdmakv_proto::files::{Bucket, Entry, Ino, Key, Kind, Standing, State, bucket_of};
 use rustix::io::Errno;
 
 fn write(files: &Files, path: &str, bytes: &[u8]) {
@@ -179,6 +179,102 @@ fn zeros_of_an_earlier_generation_are_read() {
     std::thread::spawn(move || tell.send(file.read_at(0, 80_000)));
     let bytes = told.recv_timeout(PATIENCE).expect("the read ends").unwrap();
     assert!(bytes.len() == 70_003 && bytes[..70_000].iter().all(|&byte| byte == 0) && bytes.ends_with(b"end"));
+}
+
+/// With chunks of 64 KiB the mount itself writes files of 8 GiB at most.
+#[test]
+fn a_large_file_of_the_backing_is_seen() {
+    let Some(cluster) = Cluster::start(2) else { return };
+    let large = std::fs::File::create(cluster.backing().join("large")).unwrap();
+    large.set_len(40 << 30).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&large, b"end", (40 << 30) - 3).unwrap();
+    let files = cluster.mount();
+    assert_eq!(files.look_up("large").unwrap().1.size, 40 << 30);
+    assert_eq!(files.open("large", How::new()).unwrap().read_at((40 << 30) - 3, 9).unwrap(), b"end");
+    files.unlink("large").unwrap();
+    assert_eq!(names(&files, ""), [""; 0]);
+}
+
+fn put(client: &mut Client, key: &str, value: &[u8]) {
+    assert!(matches!(client.set(key, value, ()).unwrap(), Stored::Yes(_)), "{key}");
+}
+
+/// A rename is noted, and fails half-way. It is completed before the directory changes otherwise.
+#[test]
+fn a_rename_that_fails_half_way_is_completed() {
+    let Some(cluster) = Cluster::start(2) else { return };
+    let (files, other) = (cluster.mount(), cluster.mount());
+    ["a", "b", "c"].iter().for_each(|name| write(&files, name, name.as_bytes()));
+    let open = files.open("a", How::new().write()).unwrap();
+    let key = Key::Bucket(Ino::ROOT, bucket_of(b"a")).to_string();
+    assert_ne!(bucket_of(b"a"), bucket_of(b"b"));
+    let mut client = Client::of_cluster(&cluster.address(), Options::default()).unwrap();
+    let bucket = client.get(&key).unwrap().unwrap().into_vec();
+    put(&mut client, &key, b"broken");
+    assert_eq!(files.rename("a", "b").unwrap_err().errno(), Errno::IO);
+    put(&mut client, &key, &bucket);
+    files.rename("c", "d").unwrap();
+    assert_eq!(names(&files, ""), ["b", "d"]);
+    let mut open = open;
+    open.write_at(0, b"A").unwrap();
+    open.close().unwrap();
+    assert_eq!(read(&files, "b"), b"A");
+    write(&other, "e", b"e");
+    assert_eq!(names(&other, ""), ["b", "d", "e"]);
+}
+
+/// Without room for its target's name, and of a file that is lost.
+#[test]
+fn a_rename_never_stops_a_directory() {
+    let Some(cluster) = Cluster::start(2) else { return };
+    drop(cluster.mount());
+    let mut client = Client::of_cluster(&cluster.address(), Options::default()).unwrap();
+    let mut full = Bucket::new(1);
+    let is_put = |at: u64| {
+        let name = format!("{at:0200}").into_bytes();
+        full.put(Entry { name, ino: Ino(1000 + at), kind: Kind::File, standing: Standing::Shown })
+    };
+    assert!((0..100_000).map(is_put).any(|is_put| !is_put));
+    put(&mut client, &Key::Bucket(Ino::ROOT, bucket_of(b"full")).to_string(), &full.encode());
+    let (files, other) = (cluster.mount(), cluster.mount());
+    let source = ["x", "y"].into_iter().find(|name| bucket_of(name.as_bytes()) != bucket_of(b"full")).unwrap();
+    write(&files, source, b"bytes");
+    let long = "f".repeat(200);
+    let target = (0..).map(|at| format!("{long}{at}")).find(|name| bucket_of(name.as_bytes()) == bucket_of(b"full"));
+    assert_eq!(files.rename(source, target.unwrap()).unwrap_err().errno(), Errno::NOSPC);
+    files.rename(source, "z").unwrap();
+    let (ino, _) = files.look_up("z").unwrap();
+    assert!(client.delete(Key::Inode(ino).to_string()).unwrap());
+    files.rename("z", "lost").unwrap();
+    write(&files, "w", b"w");
+    files.rename("w", "v").unwrap();
+    write(&other, "e", b"e");
+    assert_eq!(read(&other, "v"), b"w");
+}
+
+/// A mount point without its file system, or a directory that only this machine has.
+#[test]
+fn another_directory_is_refused_once_there_are_files() {
+    let Some(cluster) = Cluster::start(2) else { return };
+    let other = tempfile::tempdir().unwrap();
+    let refused = |other: &std::path::Path| {
+        let why = Files::mount(&cluster.address(), other, Settings::default()).unwrap_err();
+        assert!(why.errno() == Errno::NOENT && why.to_string().contains("mount its file system"), "{why}");
+        let why = Agent::begin(&cluster.address(), other, Options::default()).unwrap_err();
+        assert_eq!(why.errno(), Errno::NOENT, "{why}");
+        assert_eq!(std::fs::read_dir(other).unwrap().count(), 0, "nothing is made there");
+    };
+    // An agent may be the first one, too.
+    drop(Agent::begin(&cluster.address(), cluster.backing(), Options::default()).unwrap());
+    refused(other.path());
+    write(&cluster.mount(), "a", b"bytes");
+    refused(other.path());
+    // The whole directory may move.
+    let mut copy = std::process::Command::new("cp");
+    copy.arg("-a").arg(cluster.backing().join(".rdmakv")).arg(other.path());
+    assert!(copy.status().unwrap().success());
+    let settings = Settings { chunk: Some(64 << 10), ..Settings::default() };
+    assert_eq!(read(&Files::mount(&cluster.address(), other.path(), settings).unwrap(), "a"), b"bytes");
 }
 
 #[test]
