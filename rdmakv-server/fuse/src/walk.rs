@@ -124,9 +124,14 @@ pub(crate) type Undrained = BTreeMap<(Ino, Generation), Option<Vec<u8>>>;
 ///
 /// As [`Walk::next`].
 pub(crate) fn undrained(cluster: &mut Cluster) -> Result<Undrained> {
-    let (mut walk, mut all) = (Walk::new(), Undrained::new());
-    while let Some((_, entries)) = walk.next(cluster)? {
-        let files: Vec<Ino> = entries.iter().filter(|entry| entry.kind == Kind::File).map(|entry| entry.ino).collect();
+    let (mut left, mut all) = (vec![Ino::ROOT], Undrained::new());
+    while let Some(directory) = left.pop() {
+        let entries = entries(cluster, directory)?;
+        // Below directories that are not shown yet, too: the agent comes there in a later round.
+        let live = entries.iter().filter(|entry| entry.standing != Standing::Whiteout);
+        left.extend(live.filter(|entry| entry.kind == Kind::Directory).map(|entry| entry.ino));
+        let is_left = |entry: &&Entry| entry.kind == Kind::File && entry.standing != Standing::Shown;
+        let files: Vec<Ino> = entries.iter().filter(is_left).map(|entry| entry.ino).collect();
         for some in files.chunks(KEYS) {
             let inodes: Vec<Key> = some.iter().map(|&ino| Key::Inode(ino)).collect();
             let decoded = |value: Option<Value>| value.and_then(|value| Inode::decode(&value).ok());

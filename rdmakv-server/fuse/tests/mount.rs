@@ -518,11 +518,14 @@ fn an_unmounted_process_waits_for_the_agent() {
     assert!(!cluster.backing().join("a").exists());
     let mut agent = agent(&cluster);
     let mounted = Mounted::new(&cluster);
-    for name in ["b", "c", "d"] {
+    // The agent shows one directory of these in each round.
+    fs::create_dir_all(mounted.path("n/e/w")).unwrap();
+    let names = ["b", "c", "d", "n/e/w/f"];
+    for name in names {
         fs::write(mounted.path(name), &bytes).unwrap();
     }
     assert!(mounted.unmount().success());
-    for name in ["b", "c", "d"] {
+    for name in names {
         assert!(fs::read(cluster.backing().join(name)).is_ok_and(|shown| shown == bytes), "{name}");
     }
     agent.kill().unwrap();
