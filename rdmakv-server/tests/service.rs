@@ -92,6 +92,15 @@ fn a_second_signal_ends_it_at_once() {
     assert_eq!(server.process.wait().unwrap().code(), Some(130));
 }
 
+/// The system sends it for a write beyond `ulimit -f`.
+#[test]
+fn a_limit_on_file_sizes_does_not_end_it() {
+    let mut server = Server::on_a_free_port(&[]);
+    server.signal("-XFSZ");
+    server.signal("-TERM");
+    assert_eq!(server.process.wait().unwrap().code(), Some(0));
+}
+
 #[test]
 fn passwords_are_required_and_reload_on_signal() {
     let folder = tempfile::tempdir().unwrap();

@@ -736,6 +736,28 @@ fn commands_drain_settle_and_tell() {
     assert_eq!(output.status.code(), Some(2));
 }
 
+/// A file beyond an inherited limit fails, as on a full disk. All else goes on.
+#[test]
+fn an_agent_outlives_a_limit_on_file_sizes() {
+    let Some(cluster) = Cluster::start(2) else { return };
+    let files = mount(&cluster);
+    write(&files, "large", &Dice(5).bytes(300_000));
+    write(&files, "small", b"bytes");
+    let script = format!("ulimit -f 200; ulimit -S -n 40; exec {} \"$@\"", env!("CARGO_BIN_EXE_rdmakv-fuse"));
+    let mut command = Command::new("sh");
+    command.args(["-c", &script, "sh", "agent", "--backing"]).arg(cluster.backing()).env("RDMAKV_ETCD", cluster.urls());
+    let mut agent = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(agent.stderr.take().unwrap()).lines();
+    let told = said.by_ref().map(Result::unwrap).find(|line| line.contains("/large: "));
+    assert!(told.as_ref().is_some_and(|line| line.contains("too large")), "{told:?}");
+    soon("that the other file is shown", || on_backing(&cluster, "small").is_some());
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", agent.id())).unwrap();
+    let open = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    assert!(!open.contains(" 40 "), "{open}");
+    agent.kill().unwrap();
+    agent.wait().unwrap();
+}
+
 #[test]
 fn a_second_agent_follows_the_first() {
     let Some(cluster) = Cluster::start(2) else { return };

@@ -1,12 +1,14 @@
 //! The meanings of signals: the end (SIGTERM, SIGINT), the end once clients are done (SIGUSR1), files read again
 //! (SIGHUP).
 //!
+//! SIGXFSZ would end it, and with it the memory of all: a write beyond an inherited limit on file sizes fails with `EFBIG` instead.
+//!
 //! A handler only sets a flag; maintenance looks at them. A second signal ends it at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGXFSZ};
 use signal_hook::flag;
 
 /// The received signals.
@@ -34,6 +36,8 @@ impl Signals {
         {
             flag::register(signal, asked.clone()).map_err(wrong(signal))?;
         }
+        // With a handler, whose flag nothing looks at, the write tells.
+        flag::register(SIGXFSZ, Arc::default()).map_err(wrong(SIGXFSZ))?;
         Ok(signals)
     }
 

@@ -9,9 +9,11 @@ mod mount;
 
 use std::io::Write;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use rdmakv_client::Cluster;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -72,6 +74,7 @@ pub fn command() -> clap::Command {
 /// Runs the command.
 pub fn main() -> ExitCode {
     let flags = Flags::parse();
+    use_limits();
     let (code, said) = match run(&flags) {
         Ok(()) => return ExitCode::SUCCESS,
         Err(Failure::Usage(said)) => (2, said),
@@ -80,6 +83,15 @@ pub fn main() -> ExitCode {
     // Where standard error is closed, the code says it.
     let _ = writeln!(std::io::stderr(), "rdmakv-fuse: {said}");
     ExitCode::from(code)
+}
+
+/// Makes the best of the limits that the process inherits. Where that fails, they are as they were.
+fn use_limits() {
+    // A write beyond the limit on file sizes ends a process. With a handler, whose flag nothing looks at, it fails with `EFBIG`.
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
+    // A mount has a descriptor for each file whose chunks go to the directory.
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
 fn run(flags: &Flags) -> Result<(), Failure> {
