@@ -5,14 +5,16 @@
 //! there, and n misses become O(log n).
 //!
 //! **Areas.** A miss belongs to an area if it is no further from it than [`NEAR`] times the pages that were registered there. Misses that are
-//! scattered are areas of their own, and exact. The 32 areas that were used last are known.
+//! scattered are areas of their own, and exact. The 32 areas that were used last are known. Of several that are near, a miss belongs
+//! to the nearest. In a cache with [ample](AMPLE) room, areas where more was registered count as nearer. A small one would grow from its
+//! beginning once more.
 //!
 //! **Direction.** A miss that follows the one before grows away from it; others grow to both sides.
 //!
 //! **Bounds.** It takes no page outside of the mapping, [`LARGEST`] pages and an eighth of the capacity at most. It takes free room only,
 //! up to half of the capacity: no region leaves for it.
 //!
-//! **Changes.** Where memory changes that an area registered beyond its requests, all of that counts as wasted, and the area begins anew.
+//! **Changes.** Requested pages that change do not add up any longer: memory that is given back after each use does not grow. Where memory changes that an area registered beyond its requests, all of that counts as wasted, and the area begins anew.
 //! Nothing grows while more is wasted than the [`PAYBACK`]th part of the pages that were asked for, and [`ALLOWANCE`].
 
 use crate::range::PageRange;
@@ -22,8 +24,10 @@ use std::cmp::Reverse;
 const AREAS: usize = 32;
 /// How far from an area a miss may be, in parts of what was registered there.
 const NEAR: u64 = 256;
-/// The most pages of a region that has grown: 64 MiB.
-pub(super) const LARGEST: u64 = 1 << 14;
+/// The most pages of a region that has grown: 256 MiB.
+pub(super) const LARGEST: u64 = 1 << 16;
+/// A cache whose largest region has so many pages has ample room.
+const AMPLE: u64 = 1 << 13;
 /// One wasted page is allowed for so many that were asked for.
 const PAYBACK: u64 = 96;
 /// Pages that may be wasted before that counts.
@@ -110,10 +114,15 @@ impl Growth {
         Self { areas: [Area::default(); AREAS], most: (capacity / 8).min(LARGEST), clock: 0, asked: 0, wasted: 0 }
     }
 
-    /// Returns the place of the nearest area of a range, and of several the one where most was spent.
+    /// Returns the place of the nearest area of a range, and of several the one where most was spent. Where there is ample room,
+    /// an area is as much nearer as more was spent there.
     fn area_of(&self, range: PageRange) -> Option<usize> {
-        let near = self.areas.iter().enumerate();
-        let near = near.filter_map(|(at, area)| Some((area.distance(range)?, Reverse(area.spent), at)));
+        let is_ample = self.most >= AMPLE;
+        let near = self.areas.iter().enumerate().filter_map(|(at, area)| {
+            let distance = area.distance(range)?;
+            let distance = if is_ample { distance >> area.spent.ilog2() } else { distance };
+            Some((distance, Reverse(area.spent), at))
+        });
         near.min().map(|(_, _, at)| at)
     }
 
@@ -200,13 +209,17 @@ impl Growth {
         }
     }
 
-    /// Learns that memory changed: what was registered beyond the requests there is wasted.
+    /// Learns that memory changed: what was registered beyond the requests there is wasted, and the requests there count no more.
     pub(super) fn forget(&mut self, range: PageRange) {
         for area in &mut self.areas {
             let (start, end) = area.within;
             if area.grown > 0 && start < range.end() && range.start() < end {
                 self.wasted = self.wasted.saturating_add(area.grown);
                 *area = Area::default();
+            } else if area.start < range.end() && range.start() < area.end {
+                let gone = area.end.min(range.end()) - area.start.max(range.start());
+                area.spent = area.spent.saturating_sub(gone);
+                area.before = area.before.min(area.spent);
             }
         }
     }
@@ -309,6 +322,29 @@ mod tests {
         let asked = range((1 << 20) + 5000, 10);
         assert!(growth.reach(asked, 1 << 20).pages() > 1000);
         assert_eq!((growth.reach(asked, 30).pages(), growth.reach(asked, 3)), (50, asked));
+    }
+
+    #[test]
+    fn memory_given_back_each_time_stays_exact() {
+        let mut growth = Growth::new(1 << 20);
+        for nth in 0..10_000 {
+            let asked = range((1 << 20) + nth * 7919 % 16_000, 1 + nth % 32);
+            assert_eq!(miss(&mut growth, asked, MAPPING), asked, "{nth}");
+            growth.forget(asked);
+        }
+        assert_eq!(growth.wasted, 0);
+    }
+
+    #[test]
+    fn larger_areas_count_as_nearer_where_room_is_ample() {
+        for (capacity, pages) in [(1 << 20, 16 + 512), (1 << 14, 16 + 8)] {
+            let mut growth = Growth::new(capacity);
+            // Eight pages, and 512 at twice their distance.
+            for asked in [range(1 << 20, 8), range((1 << 20) + 4000, 512)] {
+                miss(&mut growth, asked, asked);
+            }
+            assert_eq!(miss(&mut growth, range((1 << 20) + 1400, 16), MAPPING).pages(), pages, "{capacity}");
+        }
     }
 
     #[test]
