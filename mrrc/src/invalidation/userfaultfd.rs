@@ -95,6 +95,8 @@
 //! A program may close the descriptor, as servers do that close all their files. The next message fails the thread then:
 //! nothing is cached any longer. Before each read the thread compares the file with the one it opened, so it takes nothing from
 //! another file of that number. An unmapping by another thread can return just before the thread has seen the close.
+//! While a forked child without `exec` has a copy of the descriptor, the kernel goes on to send messages, and no thread can read them.
+//! An unmapping of watched memory then waits until the child ends.
 //!
 //! This is the kernel's protocol, of which the checkers of concurrency have no model: the locks are `std`'s.
 
