@@ -9,7 +9,7 @@ use super::tags::CallTag;
 use hashbrown::HashMap;
 use rdmakv_cluster::codec::{Code, fragment_length, piece_length};
 use rdmakv_cluster::config::ServerId;
-use rdmakv_cluster::messages::{Form, Piece};
+use rdmakv_cluster::messages::{Form, Piece, Version};
 use rdmakv_cluster::reader::{ChunkState, Reader, Reading, Seen};
 use rdmakv_proto::item::{HEADER, State, check_head, value_sum};
 use std::ops::Range;
@@ -73,6 +73,52 @@ pub(super) struct Located {
     unit: usize,
     primary: ServerId,
     fragments: Vec<Fragment>,
+}
+
+/// What the members of a key tell of their fragments. As many are asked as make the value.
+#[derive(Debug)]
+pub(super) struct Look {
+    primary: ServerId,
+    k: usize,
+    told: Vec<(ServerId, (Version, Piece), CallTag)>,
+}
+
+impl Look {
+    /// Returns one at this primary and k - 1 others.
+    pub(super) fn new(primary: ServerId, k: usize) -> Self {
+        Self { primary, k, told: Vec::new() }
+    }
+
+    /// Takes a member's fragment. Returns whether it may be one of those that make the value.
+    pub(super) fn take(&mut self, from: ServerId, (version, piece): (Version, Piece), tag: CallTag) -> bool {
+        let Form::Fragment { k, index } = piece.form else { return false };
+        let fits = self.told.iter().all(|(other, (told, first), _)| {
+            let is_other = !matches!(first.form, Form::Fragment { index: at, .. } if at == index);
+            is_other && *other != from && *told == version && (first.length, first.sum) == (piece.length, piece.sum)
+        });
+        let fits = fits && usize::from(k) == self.k;
+        if fits {
+            self.told.push((from, (version, piece), tag));
+        }
+        fits
+    }
+
+    /// Returns whether all have told.
+    pub(super) fn is_done(&self) -> bool {
+        self.told.len() >= self.k
+    }
+
+    /// Returns the places, once all have told.
+    pub(super) fn located(&self) -> Option<Located> {
+        let &(_, (version, piece), _) = self.told.iter().find(|(server, ..)| *server == self.primary)?;
+        let index = |&(server, (_, piece), _): &(ServerId, (Version, Piece), CallTag)| match piece.form {
+            Form::Fragment { index, .. } => Some((server, index)),
+            Form::Copy | Form::Tombstone => None,
+        };
+        let fragments = self.told.iter().map(index).collect::<Option<_>>()?;
+        let tags: Vec<(ServerId, CallTag)> = self.told.iter().map(|&(server, _, tag)| (server, tag)).collect();
+        Located::new(MadeOf { version, piece, fragments }, self.primary, &tags)
+    }
 }
 
 /// A fragment, where it is and where it is read to.
@@ -211,7 +257,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use rdmakv_cluster::codec::data_fragments;
-    use rdmakv_cluster::messages::{Chunk, Version};
+    use rdmakv_cluster::messages::Chunk;
     use rdmakv_proto::item::{MAGIC, sum_of};
     use rdmakv_proto::messages::{RemoteSegment, Tag};
 
@@ -339,6 +385,42 @@ mod tests {
         let new = |indices: &[u8], primary| Located::new(made(&value, 2, indices), ServerId(primary), &tags);
         assert!(new(&[0, 3], 0).is_some() && new(&[0, 3], 3).is_some());
         assert!(new(&[0, 1], 0).is_none() && new(&[0], 0).is_none() && new(&[0, 3], 1).is_none());
+    }
+
+    #[test]
+    fn members_tell_the_places_of_one_value() {
+        let value = vec![1; 5000];
+        let piece = |index| Piece { form: Form::Fragment { k: 2, index }, ..made(&value, 2, &[0]).piece };
+        let look = |told: &[(u8, u64, Piece)]| {
+            let mut look = Look::new(ServerId(0), 2);
+            let take = |&(from, version, piece): &(u8, u64, Piece)| {
+                look.take(ServerId(from), (Version(version), piece), tag(1))
+            };
+            let fits = told.iter().all(take);
+            (fits && look.is_done()).then(|| look.located().unwrap())
+        };
+        let located = look(&[(3, VERSION, piece(3)), (0, VERSION, piece(0))]).unwrap();
+        assert_eq!(located.value(), (5000, VERSION));
+        assert_eq!(located.fragments().iter().map(|fragment| fragment.index).collect::<Vec<u8>>(), [3, 0]);
+        // Less than all, another version, the same fragment, one member twice, another code, sum or length, a whole value.
+        let first = (0, VERSION, piece(0));
+        let (k, copy) = (Form::Fragment { k: 3, index: 1 }, Form::Copy);
+        for second in [
+            None,
+            Some((3, VERSION + 1, piece(3))),
+            Some((3, VERSION, piece(0))),
+            Some((0, VERSION, piece(3))),
+            Some((3, VERSION, Piece { form: k, ..piece(1) })),
+            Some((3, VERSION, Piece { sum: 0, ..piece(3) })),
+            Some((3, VERSION, Piece { length: 5001, ..piece(3) })),
+            Some((3, VERSION, Piece { form: copy, ..piece(3) })),
+        ] {
+            assert!(look(&[Some(first), second].into_iter().flatten().collect::<Vec<_>>()).is_none(), "{second:?}");
+        }
+        // Not without the primary's.
+        let mut others = Look::new(ServerId(0), 2);
+        assert!([1, 3].iter().all(|&at| others.take(ServerId(at), (Version(VERSION), piece(at)), tag(1))));
+        assert!(others.is_done() && others.located().is_none());
     }
 
     #[test]

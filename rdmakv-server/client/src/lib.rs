@@ -328,6 +328,14 @@ impl Client {
         self.get(key)
     }
 
+    /// Tells the client how large a value is that it did not read or write. Large ones that several servers have in fragments are read
+    /// one-sidedly at once, without a first try in a message.
+    pub fn expect(&mut self, key: impl AsRef<[u8]>, bytes: usize) {
+        if let Some(resilient) = &self.resilient {
+            resilient.expect_size(key.as_ref(), bytes, &mut self.servers);
+        }
+    }
+
     /// Returns the values of several keys, each with its own outcome, in their order. All are asked for at once, as
     /// far as the [window](Options::window) goes.
     pub fn get_many<K: AsRef<[u8]>>(&mut self, keys: impl IntoIterator<Item = K>) -> Vec<Result<Option<Value>>> {

@@ -3,6 +3,9 @@
 //! A call is an operation of its own at one server, and part of another. Operations of this client on one key follow each other, so that
 //! each finds the effect of those begun before it.
 
+mod one_sided;
+
+use self::one_sided::OneSided;
 use super::ServerAddress;
 use super::answer::{Answer, Stored};
 use super::buffer::{Buffer, Data, Part};
@@ -11,16 +14,13 @@ use super::command::Arguments;
 use super::common::Common;
 use super::erasure::{CODE_FROM, Fragments};
 use super::error::{About, Error, Operation as Asked};
-use super::fabric::parts::{Begun, Outcome};
-use super::fragment_tags::{FragmentTags, Located};
-use super::gathering::HEDGE;
+use super::fragment_tags::FragmentTags;
 use super::membership::{Layout, Membership};
 use super::ops::{Name, On};
 use super::options::Options;
 use super::replication::{Arrived, Body, CARRIED, End, Found, Ids, Now, Operation, Own, Parcel, Work, refused};
 use super::revision::{ATTEMPTS, Change, Next, Revision};
 use super::server::Server;
-use super::slots::Slot;
 use super::tags::CallTag;
 use super::value::{Bytes, Source, Value};
 use hashbrown::HashMap;
@@ -141,7 +141,7 @@ struct Running {
     /// The change of the value that the client carries out, because the primary could not.
     revision: Option<Revision>,
     /// The one-sided read of its fragments that comes first.
-    reads: Option<FragmentRead>,
+    reads: Option<OneSided>,
     /// The last tag that came from each server.
     tags: Vec<(ServerId, CallTag)>,
 }
@@ -154,47 +154,14 @@ impl Running {
     }
 }
 
-/// A one-sided read of fragments.
-struct FragmentRead {
-    located: Arc<Located>,
-    slot: Arc<Slot>,
-    /// Those under way, by the places of their servers.
-    outcomes: Vec<(usize, Arc<Outcome>)>,
-    /// When the servers are asked, whatever is under way.
-    gives_up_at: u64,
-}
-
-impl FragmentRead {
-    fn is_done(&self) -> bool {
-        self.outcomes.iter().all(|(_, outcome)| outcome.get().is_some())
-    }
-
-    /// Returns the place of a server whose fragment did not come yet.
-    fn waits_for(&self) -> Option<usize> {
-        self.outcomes.iter().find(|(_, outcome)| outcome.get().is_none()).map(|&(at, _)| at)
-    }
-
-    /// Returns the value, if all was read and may be believed.
-    fn value(self, key: &[u8]) -> Option<Value> {
-        let Self { located, slot, outcomes, .. } = self;
-        let is_read = outcomes.iter().all(|(_, outcome)| outcome.get() == Some(true));
-        let mut slot = Arc::try_unwrap(slot).ok().filter(|_| is_read)?;
-        let flags = located.believe(key, slot.bytes_mut(), clock::unix())?;
-        // After the last byte: what was read within the leases was not used for another item meanwhile.
-        if !located.is_leased(clock::boot()) {
-            return None;
-        }
-        let (length, version) = located.value();
-        Some(Value::new(Bytes::Slot(slot), 0, length, (flags, version), Source::OneSided))
-    }
-}
-
 /// The sender of a call.
 #[derive(Clone, Copy)]
 enum Parent {
     Operation(Name),
     /// A read, which asks the primary as for a plain key first.
     Reader(Name),
+    /// A read, which asks where the fragments are first.
+    Looker(Name),
     /// A [`Caller`], which has its own numbers for calls.
     Caller(u64),
 }
@@ -317,7 +284,7 @@ impl Resilient {
             .then(|| Revision::new(Change::End(terms.expire.unix_seconds())));
         let is_write = work != Work::Read || revision.is_some();
         let is_queued = is_write || self.queues.contains_key(&key);
-        let mut reads = None;
+        let (mut reads, mut call) = (None, None);
         if is_write {
             self.fragment_tags.forget(&key);
         } else if !is_queued {
@@ -328,14 +295,19 @@ impl Resilient {
         {
             return hands.common.end(name, Ok(Answer::Value(Some(value))));
         }
+        let mut reads = reads.map(OneSided::Reading);
+        if reads.is_some() {
+            self.readers.push(name);
+        } else if !is_queued {
+            (reads, call) = self.look(name, &key, hands).unzip();
+        }
         let data = shared(name, hands.common);
         let patience = u64::try_from(self.cluster.give_up_after.as_nanos()).unwrap_or(u64::MAX);
         let operation = Operation::new(&key, work, own, self.now(), patience);
-        let call = if is_queued || reads.is_some() { None } else { self.get_plainly(name, &key, hands) };
-        let mut is_waiting = call.is_some() || reads.is_some();
-        if reads.is_some() {
-            self.readers.push(name);
+        if !is_queued && reads.is_none() {
+            call = self.get_plainly(name, &key, hands);
         }
+        let mut is_waiting = call.is_some() || reads.is_some();
         if is_queued {
             let queue = self.queues.entry(key.clone()).or_default();
             is_waiting = !queue.is_empty();
@@ -530,7 +502,7 @@ impl Resilient {
                 let tag = hands.common.ops.get(call).and_then(|op| op.tag);
                 let result = hands.common.ops.take(call);
                 if let (Some(sent), Some((answer, _))) = (self.calls.remove(&call), result) {
-                    if let Parent::Operation(parent) = sent.parent
+                    if let Parent::Operation(parent) | Parent::Looker(parent) = sent.parent
                         && sent.wishes
                     {
                         self.running.get_mut(&parent).into_iter().for_each(|running| running.take_tag(sent.to, tag));
@@ -544,8 +516,10 @@ impl Resilient {
     fn take_reply(&mut self, sent: &Sent, (answer, source): (Result<Answer, Error>, Source), hands: &mut Hands<'_>) {
         let time = self.now();
         let &Sent { parent, to: from, round, .. } = sent;
-        if let Parent::Reader(name) = parent {
-            return self.take_item(name, answer, hands);
+        match parent {
+            Parent::Reader(name) => return self.take_item(name, answer, hands),
+            Parent::Looker(name) => return self.take_place(name, from, answer, hands),
+            Parent::Operation(_) | Parent::Caller(_) => {}
         }
         let (came, said) = match answer {
             Ok(Answer::Called(reply, bytes)) => (ReplyFrame::decode(&reply).ok().map(|frame| (frame, bytes)), None),
@@ -555,7 +529,7 @@ impl Resilient {
         let parent = match parent {
             Parent::Operation(parent) => parent,
             Parent::Caller(number) => return self.returned.push((number, came)),
-            Parent::Reader(_) => return,
+            Parent::Reader(_) | Parent::Looker(_) => return,
         };
         let Some(running) = self.running.get_mut(&parent) else { return };
         running.source = source;
@@ -578,6 +552,9 @@ impl Resilient {
     fn go_on(&mut self, name: Name, hands: &mut Hands<'_>) {
         let time = self.now();
         let Some(running) = self.running.get_mut(&name) else { return };
+        if running.reads.take_if(|reads| reads.looks_until().is_some_and(|until| until <= time)).is_some() {
+            running.is_waiting = false;
+        }
         let mut parcels = Vec::new();
         if !running.is_waiting || time >= running.operation.deadline() {
             let mut now = Now { layout: &self.layout, ids: &mut self.ids, time };
@@ -622,92 +599,13 @@ impl Resilient {
         None
     }
 
-    /// Reads the fragments of a key's value, if it is known where they are.
-    fn read_fragments(&mut self, key: &[u8], hands: &mut Hands<'_>) -> Option<FragmentRead> {
-        let located = self.fragment_tags.get(key)?;
-        let read = self.read_located(Arc::clone(&located), key, hands);
-        // Without a slot or room to post it the places are good all the same.
-        if read.is_none() && !located.is_leased(clock::boot()) {
-            self.fragment_tags.forget(key);
-        }
-        read
-    }
-
-    fn read_located(&self, located: Arc<Located>, key: &[u8], hands: &mut Hands<'_>) -> Option<FragmentRead> {
-        // A read by a tag that is closed would take the connection along.
-        if !located.is_leased(clock::boot()) {
-            return None;
-        }
-        let slot = Arc::new(hands.common.fabrics.slots()?.take(located.size(key)?)?);
-        let mut outcomes = Vec::new();
-        for (number, fragment) in located.fragments().iter().enumerate() {
-            let at = self.places.get(&fragment.server)?.at;
-            match hands.servers[at].read_part(&fragment.tag, &slot, &located.place(number, key)) {
-                Begun::Done => {}
-                Begun::UnderWay(outcome) => outcomes.push((at, outcome)),
-                Begun::Failed => return None,
-            }
-        }
-        Some(FragmentRead { located, slot, outcomes, gives_up_at: self.now() + HEDGE })
-    }
-
-    /// Returns the value of fragments that were read. Without one, the servers are to be asked where it is.
-    fn take_fragments(&mut self, read: FragmentRead, key: &[u8], hands: &mut Hands<'_>) -> Option<Value> {
-        let value = read.value(key);
-        match value {
-            Some(_) => hands.common.counters.one_sided += 1,
-            None => {
-                hands.common.counters.distrusted += 1;
-                self.fragment_tags.forget(key);
-            }
-        }
-        value
-    }
-
-    /// Takes the ends of reads of fragments. Those that bring no value, or take too long, go on by calls.
-    fn end_reads(&mut self, hands: &mut Hands<'_>) {
-        if self.readers.is_empty() {
-            return;
-        }
-        let now = self.now();
-        for name in std::mem::take(&mut self.readers) {
-            let Some(running) = self.running.get_mut(&name) else { continue };
-            let Some(read) = running.reads.take_if(|read| read.is_done() || read.gives_up_at <= now) else {
-                if running.reads.is_some() {
-                    self.readers.push(name);
-                }
-                continue;
-            };
-            let (key, wakes_at) = (running.key.clone(), running.wakes_at);
-            running.is_waiting = false;
-            match self.take_fragments(read, &key, hands) {
-                Some(value) => {
-                    self.running.remove(&name);
-                    wakes_at.into_iter().for_each(|at| _ = self.wakes.remove(&(at, name)));
-                    hands.common.end(name, Ok(Answer::Value(Some(value))));
-                }
-                None => self.go_on(name, hands),
-            }
-        }
-    }
-
-    /// Learns where the fragments of the value are that an operation has read.
-    fn learn_fragments(&mut self, running: &mut Running) {
-        if let Some(primary) = self.layout.primary(&running.key)
-            && let Some(made_of) = running.operation.take_made_of()
-            && let Some(located) = Located::new(made_of, primary, &running.tags)
-        {
-            self.fragment_tags.learn(&running.key, located);
-        }
-    }
-
     /// Takes the end of an operation, or notes when it is to be woken.
     fn settle(&mut self, name: Name, hands: &mut Hands<'_>) {
         let Some(end) = self.take_end(name, hands) else {
             let Some(running) = self.running.get_mut(&name) else { return };
             let operation = &running.operation;
             let wakes_at = match &running.reads {
-                Some(read) => read.gives_up_at,
+                Some(reads) => reads.gives_up_at(),
                 None if running.is_waiting => operation.deadline(),
                 None => operation.wakes_at(),
             };
@@ -718,8 +616,7 @@ impl Resilient {
             }
             return;
         };
-        let Some(mut running) = self.running.remove(&name) else { return };
-        running.wakes_at.into_iter().for_each(|at| _ = self.wakes.remove(&(at, name)));
+        let Some(mut running) = self.stop(name) else { return };
         if !running.is_queued {
             self.learn_fragments(&mut running);
         }
@@ -758,6 +655,13 @@ impl Resilient {
         }
     }
 
+    /// Stops to drive an operation, which has ended.
+    fn stop(&mut self, name: Name) -> Option<Running> {
+        let running = self.running.remove(&name)?;
+        running.wakes_at.into_iter().for_each(|at| _ = self.wakes.remove(&(at, name)));
+        Some(running)
+    }
+
     /// Remembers the size of a value that may be in fragments. It decides how the value is asked for.
     fn learn_size(&self, name: Name, end: &End, hands: &mut Hands<'_>) {
         let Some(op) = hands.common.ops.get(name) else { return };
@@ -768,10 +672,15 @@ impl Resilient {
             }
             _ => return,
         };
-        if matches!(self.layout.policy(&op.key), Policy::Code { .. })
-            && let Some(at) = self.primary(&op.key)
+        self.expect_size(&op.key, bytes, hands.servers);
+    }
+
+    /// Notes how many bytes a value is said to have, if it may be in fragments.
+    pub(super) fn expect_size(&self, key: &[u8], bytes: usize, servers: &mut [Server]) {
+        if matches!(self.layout.policy(key), Policy::Code { .. })
+            && let Some(at) = self.primary(key)
         {
-            hands.servers[at].learn_size(&op.key, bytes);
+            servers[at].learn_size(key, bytes);
         }
     }
 
@@ -887,9 +796,7 @@ impl Resilient {
         let Some(running) = self.running.get_mut(&name) else { return };
         match answer {
             Ok(answer @ Answer::Value(_)) => {
-                let wakes_at = running.wakes_at;
-                self.running.remove(&name);
-                wakes_at.into_iter().for_each(|at| _ = self.wakes.remove(&(at, name)));
+                self.stop(name);
                 hands.common.end(name, Ok(answer));
             }
             _ => {

@@ -352,7 +352,9 @@ impl Member {
             Call::Repair { id, version, piece } => {
                 one(self.repair(replica, standing.epoch, (id, version, piece), chunks))
             }
-            Call::Fetch { version: Version::ABSENT } => one(Answer::Value(replica.newest_fragment().cloned())),
+            Call::Fetch { version: Version::ABSENT } | Call::Locate => {
+                one(Answer::Value(replica.newest_fragment().cloned()))
+            }
             Call::Fetch { version } => {
                 let is_it = |stored: &&Stored| stored.version == version;
                 one(Answer::Value([&replica.next, &replica.current].into_iter().flatten().find(is_it).cloned()))
@@ -425,7 +427,7 @@ impl Member {
             Call::Seal { .. } | Call::Note { .. } | Call::Refuse { .. } | Call::List { .. } | Call::Repair { .. } => {
                 Some(Role::Backup)
             }
-            Call::Stage { .. } | Call::Forget { .. } | Call::Fetch { .. } => None,
+            Call::Stage { .. } | Call::Forget { .. } | Call::Fetch { .. } | Call::Locate => None,
             Call::Fates(_) | Call::FatesAfter { .. } | Call::Keys { .. } | Call::Report(_) => None,
             Call::Freeze(_) | Call::Persisted(_) | Call::Carry { .. } => None,
         };

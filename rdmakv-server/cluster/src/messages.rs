@@ -270,6 +270,8 @@ pub enum Call {
         /// The version. [`Version::ABSENT`] stands for the newest fragment, whichever version it is of.
         version: Version,
     },
+    /// Report the newest fragment, without its bytes: the caller reads them one-sidedly. To any member.
+    Locate,
     /// Learn the fates of writes, after all keys were repaired. For no key.
     Fates(Vec<(WriteId, Fate)>),
     /// Report the next fates of writes that this server knows. For no key.
@@ -320,7 +322,8 @@ impl Call {
             | Self::Resolve { id }
             | Self::Refuse { id }
             | Self::Repair { id, .. } => Some(*id),
-            Self::Read | Self::Survey | Self::List { .. } | Self::Forget { .. } | Self::Fetch { .. } => None,
+            Self::Read | Self::Survey | Self::List { .. } | Self::Forget { .. } => None,
+            Self::Fetch { .. } | Self::Locate => None,
             Self::Fates(_) | Self::FatesAfter { .. } | Self::Keys { .. } | Self::Report(_) => None,
             Self::Freeze(_) | Self::Persisted(_) | Self::Carry { .. } => None,
         }

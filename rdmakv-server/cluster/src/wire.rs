@@ -33,6 +33,7 @@
 //!               then for each run: u32 first chunk, u32 count
 //!   19 PERSISTED  the same
 //!   20 CARRY    the same, then u64 inode of the data file
+//!   21 LOCATE
 //!
 //! reply
 //!    0 u8  version: 1      1 u8 kind       2 u8 1 if the call was for a write     4 u32 epoch     8 id; then, by kind, from 24:
@@ -68,7 +69,7 @@
 //! ORDER with append or prepend                         the bytes to add
 //! ORDERED with a computed piece                        that piece
 //! HELP                                                 the piece, unless it is staged
-//! VALUE as the answer to READ or FETCH                 the piece; SURVEY is answered without
+//! VALUE as the answer to READ or FETCH                 the piece; SURVEY and LOCATE are answered without
 //! KEYS                                                 entries
 //! busy as the answer to FREEZE                         entries of writes of these chunks that are under way: as many as a page has
 //! all others                                           none
@@ -228,7 +229,7 @@ impl RequestFrame {
             | Call::List { version }
             | Call::Forget { version }
             | Call::Fetch { version } => put_u64(out, version.0),
-            Call::Resolve { .. } | Call::Refuse { .. } | Call::Read | Call::Survey => {}
+            Call::Resolve { .. } | Call::Refuse { .. } | Call::Read | Call::Survey | Call::Locate => {}
             Call::Repair { version, piece, .. } => {
                 put_u64(out, version.0);
                 put_piece(out, Some(piece), attributes);
@@ -359,6 +360,7 @@ impl RequestFrame {
                 }
                 Call::Carry { file: read.u64()?, frozen }
             }
+            21 => Call::Locate,
             _ => return Err(WireError::Field("kind of call")),
         };
         read.end()?;
@@ -554,6 +556,7 @@ fn call_kind(call: &Call) -> u8 {
         Call::Freeze(_) => 18,
         Call::Persisted(_) => 19,
         Call::Carry { .. } => 20,
+        Call::Locate => 21,
     }
 }
 

@@ -98,6 +98,7 @@ fn call() -> impl Strategy<Value = Call> {
         id().prop_map(|id| Call::Refuse { id }),
         Just(Call::Read),
         Just(Call::Survey),
+        Just(Call::Locate),
         version().prop_map(|version| Call::List { version }),
         (id(), version(), piece()).prop_map(|(id, version, piece)| Call::Repair { id, version, piece }),
         proptest::collection::vec((id(), fate()), 0..4).prop_map(Call::Fates),

@@ -165,6 +165,11 @@ impl Cluster {
         Bucket::decode(&value).map(Some).map_err(|error| Error::of_value(&error, &key))
     }
 
+    /// Notes how many bytes a chunk has that will be read.
+    pub(crate) fn expect(&mut self, chunk: &Key, bytes: u64) {
+        self.client.expect(chunk.to_string(), usize::try_from(bytes).unwrap_or(usize::MAX));
+    }
+
     /// Returns the values of keys, each None if it is absent. All are asked for at once.
     ///
     /// A chunk of which too few fragments are left counts as absent, too: each server evicts those of clean ones by itself.

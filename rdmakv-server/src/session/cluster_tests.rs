@@ -384,7 +384,17 @@ fn fragments_are_lent_until_they_are_another_values() {
         head.map(|head| head.state)
     };
 
+    let located = |key: &str| {
+        let sent = send(&shared, key, (Call::Locate, b""), Attributes::default(), NOW);
+        match answer(&sent) {
+            (Answer::Value(found), b"") => found.map(|stored| (stored.version, stored.piece.form)),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!((located(&own), located(&held)), (None, None));
+
     let version = write(&own, 1);
+    assert_eq!(located(&own), Some((version, piece.form)));
     let handle = lend(&own).unwrap().unwrap();
     assert_eq!(head(handle, &own, version), Ok(State::Primary));
     assert!(cluster.show(&shared.shards, own.as_bytes(), NOW, |_, _| ()).is_err(), "it is no whole value");
@@ -400,6 +410,7 @@ fn fragments_are_lent_until_they_are_another_values() {
     let after = lend(&held).unwrap().unwrap();
     assert_eq!((head(before, &held, first), head(after, &held, second)), (Ok(State::Held), Ok(State::Held)));
     assert_eq!(head(after, &held, first), Err(ItemError::Torn));
+    assert_eq!(located(&held), Some((second, piece.form)), "the newest");
 
     let handle = lend(&own).unwrap().unwrap();
     adopt(&shared, &cluster, &config.with_policy(b"other:", Policy::Copies(2)).unwrap(), 6);

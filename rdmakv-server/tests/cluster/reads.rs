@@ -133,6 +133,44 @@ fn fragments_are_read_without_servers() {
 }
 
 #[test]
+fn expected_fragments_are_read_without_servers_at_once() {
+    for fabric in [Fabric::Shm, Fabric::Iwarp] {
+        let policies = [("", Policy::Code { data: 2, parity: 2 })];
+        let more = ["-m", "64", "--tag-lease", "300ms"];
+        let Some(mut cluster) = Cluster::over(fabric, 4, &more, &policies) else { return };
+        let (mut writer, mut reader) = (cluster.client(), cluster.client());
+        let value = |at: usize| (0..200_000 + at).map(|byte| (byte * 13 + byte / 257 + at) as u8).collect::<Vec<u8>>();
+        let key = |at: usize| format!("key-{at}");
+        (0..60).for_each(|at| assert!(writer.set(key(at), value(at), ()).unwrap().is_stored()));
+        // The fabrics of all servers are in use.
+        for at in 0..8 {
+            assert!(writer.set(format!("first-{at}"), value(at), ()).unwrap().is_stored());
+            reads_by_itself(&mut reader, &format!("first-{at}"));
+        }
+        // Each is read once: a client that is slow reads some by calls.
+        let at_once = (0..60).filter(|&at| {
+            reader.expect(key(at), 200_000 + at);
+            let found = reader.get(key(at)).unwrap().unwrap();
+            assert!(found[..] == value(at), "{at}");
+            found.source() == rdmakv_client::Source::OneSided
+        });
+        assert!(at_once.count() > 0);
+        // Expectations may be wrong.
+        assert!(writer.set("small", "value", ()).unwrap().is_stored());
+        for (key, found) in [("small", Some(&b"value"[..])), ("none", None)] {
+            reader.expect(key, 1 << 20);
+            assert_eq!(reader.get(key).unwrap().as_deref(), found);
+        }
+        // The others have enough fragments.
+        let lost = cluster.at(cluster.target(&key(59)).members[1]);
+        cluster.kill(lost);
+        reader.expect(key(59), 200_059);
+        assert!(reader.get(key(59)).unwrap().unwrap()[..] == value(59));
+        assert_eq!(reader.counters().errors, 0);
+    }
+}
+
+#[test]
 fn no_read_is_older_than_an_acknowledged_write() {
     const KEYS: u64 = 40;
     let (copies, code) = (Policy::Copies(3), Policy::Code { data: 2, parity: 1 });
@@ -169,6 +207,10 @@ fn no_read_is_older_than_an_acknowledged_write() {
                 while !ends.load(Relaxed) {
                     at = (at + 1) % KEYS;
                     let before = written[at as usize].load(std::sync::atomic::Ordering::SeqCst).max(last[at as usize]);
+                    // Every other one looks for the fragments first.
+                    if at % 2 == 0 {
+                        client.expect(key(at), 1 << 20);
+                    }
                     let value = client.get(key(at)).unwrap().unwrap_or_else(|| panic!("{fault}: {} is lost", key(at)));
                     last[at as usize] = number(&value);
                     assert!(number(&value) >= before, "{fault}: {} is {}, and was {before}", key(at), number(&value));
