@@ -30,7 +30,7 @@ use crate::backing::Backing;
 use crate::cluster::Cluster;
 use crate::error::{Error, Result};
 use crate::life::{Life, spawn};
-use crate::node::Stores;
+use crate::node::{Read, Stores};
 use crate::spill::Room;
 use crate::volume::{Change, Listed, New, Volume, make_root, random};
 use crate::walk::{Undrained, has_drained};
@@ -537,7 +537,7 @@ impl File {
     /// `EIO`: bytes are lost. `ESTALE`: another mount replaced or removed the file.
     pub fn read_at(&self, offset: u64, length: u64) -> Result<Vec<u8>> {
         let handle = self.handle()?;
-        self.files.0.run(|volume| volume.read(handle, offset, length))
+        self.files.0.run(|volume| volume.read(handle, offset, length)).map(Read::into_vec)
     }
 
     /// Writes bytes at an offset. They survive lost servers after [`File::sync`] or [`File::close`].

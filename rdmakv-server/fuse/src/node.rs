@@ -7,6 +7,8 @@
 //! A chunk that is full goes out at once, and up to sixteen are under way. The client copies each into memory that is registered once.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::{Deref, Range};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rdmakv_client::{Error as ClientError, Stored, Ticket};
@@ -58,11 +60,40 @@ pub(crate) struct Node {
     next_read: u32,
 }
 
+/// Bytes that were read. They are a part of a chunk's buffer where that has them all, so that nothing is copied.
+#[derive(Debug)]
+pub(crate) enum Read {
+    Part(Arc<Vec<u8>>, Range<usize>),
+    Own(Vec<u8>),
+}
+
+impl Read {
+    /// Returns the bytes as the caller's own.
+    pub(crate) fn into_vec(self) -> Vec<u8> {
+        match self {
+            Self::Part(..) => self.to_vec(),
+            Self::Own(bytes) => bytes,
+        }
+    }
+}
+
+impl Deref for Read {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Part(bytes, range) => &bytes[range.clone()],
+            Self::Own(bytes) => bytes,
+        }
+    }
+}
+
 /// A chunk in a buffer. Bytes after the vector's end are zeros.
 #[derive(Debug)]
 struct Chunk {
     state: Buffered,
-    bytes: Vec<u8>,
+    /// The answer to a read may hold them for a moment. A write in that moment changes a copy.
+    bytes: Arc<Vec<u8>>,
     dirty_since: Option<Instant>,
     used: u64,
     puts: u32,
@@ -324,7 +355,7 @@ impl Node {
             if part > 0 && (is_stored || self.chunks.contains_key(&last)) {
                 self.make_room(stores, last)?;
                 let chunk = self.chunk(last);
-                chunk.bytes.truncate(part as usize);
+                Arc::make_mut(&mut chunk.bytes).truncate(part as usize);
                 chunk.state.truncate(part);
                 if chunk.state.flush() != Flush::Clean {
                     chunk.dirty_since.get_or_insert_with(Instant::now);
@@ -353,28 +384,32 @@ impl Node {
     /// # Errors
     ///
     /// Bytes are lost, or cannot be read now.
-    pub(crate) fn read(&mut self, stores: &mut Stores, offset: u64, length: u64) -> Result<Vec<u8>> {
+    pub(crate) fn read(&mut self, stores: &mut Stores, offset: u64, length: u64) -> Result<Read> {
         let end = offset.saturating_add(length).min(self.size());
-        let mut out = Vec::with_capacity(end.saturating_sub(offset) as usize);
         let size = self.inode.chunk_size();
-        let mut at = offset;
+        let (mut out, mut at) = (Vec::new(), offset);
         while at < end {
             let (index, start) = ((at / size) as u32, at % size);
             let stop = (start + (end - at)).min(size);
+            let next = index + u32::from(stop == size);
             if !self.chunks.contains_key(&index) && self.source(index) == Source::Hole {
                 out.resize(out.len() + (stop - start) as usize, 0);
+                self.next_read = next;
             } else {
                 self.load(stores, index, start..stop)?;
-                self.uses += 1;
-                let uses = self.uses;
+                self.next_read = next;
                 let chunk = self.chunk(index);
-                chunk.used = uses;
+                if (at, stop - start) == (offset, end - offset)
+                    && let Some(part) = chunk.part(start, stop)
+                {
+                    return Ok(part);
+                }
+                out.reserve((end - at) as usize);
                 chunk.copy(start, stop, &mut out);
             }
-            self.next_read = index + u32::from(stop == size);
             at += stop - start;
         }
-        Ok(out)
+        Ok(Read::Own(out))
     }
 
     /// Stores all that was written, and has the cluster's inode tell it. Returns once the bytes survive lost servers.
@@ -557,7 +592,7 @@ impl Node {
         let used = self.uses;
         let chunk = self.chunks.entry(index).or_insert_with(|| Chunk {
             state: Buffered::new(stored, size),
-            bytes: Vec::new(),
+            bytes: Arc::default(),
             dirty_since: None,
             used: 0,
             puts: 0,
@@ -568,7 +603,7 @@ impl Node {
     }
 
     /// Has bytes of a chunk in its buffer.
-    fn load(&mut self, stores: &mut Stores, index: u32, range: std::ops::Range<u64>) -> Result<()> {
+    fn load(&mut self, stores: &mut Stores, index: u32, range: Range<u64>) -> Result<()> {
         self.make_room(stores, index)?;
         let mut ahead = if index > 0 && index == self.next_read { READ_AHEAD } else { 1 };
         // Chunks ahead could take its place.
@@ -597,11 +632,14 @@ impl Node {
     fn fetch(&mut self, stores: &mut Stores, indexes: &[u32]) -> Result<Vec<(u32, Vec<u8>)>> {
         let is_ours = self.writing.as_ref().is_some_and(|writing| writing.has_begun);
         let sources: Vec<(u32, Source)> = indexes.iter().map(|&index| (index, self.source(index))).collect();
-        let key = |&(index, source): &(u32, Source)| match source {
-            Source::Chunk(generation, _) => Some(Key::Chunk(self.ino, generation, index)),
-            _ => None,
-        };
-        let keys: Vec<Key> = sources.iter().filter_map(key).collect();
+        let mut keys = Vec::with_capacity(sources.len());
+        for &(index, source) in &sources {
+            if let Source::Chunk(generation, length) = source {
+                let key = Key::Chunk(self.ino, generation, index);
+                stores.cluster.expect(&key, length);
+                keys.push(key);
+            }
+        }
         let mut values = stores.cluster.many(&keys)?.into_iter();
         let mut chunks = Vec::with_capacity(sources.len());
         for (index, source) in sources {
@@ -678,7 +716,7 @@ impl Node {
         // An empty value would stand for a chunk that is absent.
         let length = length.max(1) as usize;
         if chunk.bytes.len() < length {
-            chunk.bytes.resize(length, 0);
+            Arc::make_mut(&mut chunk.bytes).resize(length, 0);
         }
         if self.writing.as_ref().is_some_and(|writing| writing.spills(stores, index)) {
             return self.spill(stores, index);
@@ -885,14 +923,14 @@ impl Writing {
 
 impl Chunk {
     fn fill(&mut self, start: u64, bytes: &[u8]) {
-        let start = start as usize;
-        if self.bytes.len() < start {
-            self.bytes.resize(start, 0);
+        let (start, into) = (start as usize, Arc::make_mut(&mut self.bytes));
+        if into.len() < start {
+            into.resize(start, 0);
         }
         // What is new is copied once, and not filled with zeros before.
-        let (over, beyond) = bytes.split_at(bytes.len().min(self.bytes.len() - start));
-        self.bytes[start..start + over.len()].copy_from_slice(over);
-        self.bytes.extend_from_slice(beyond);
+        let (over, beyond) = bytes.split_at(bytes.len().min(into.len() - start));
+        into[start..start + over.len()].copy_from_slice(over);
+        into.extend_from_slice(beyond);
     }
 
     /// Takes the stored bytes, where the buffer has no newer ones.
@@ -900,7 +938,7 @@ impl Chunk {
         let gaps = self.state.fetched(stored.len() as u64);
         let is_whole = matches!(gaps.as_slice(), [gap] if gap.start == 0 && gap.end >= stored.len() as u64);
         if self.bytes.is_empty() && is_whole {
-            self.bytes = stored;
+            self.bytes = Arc::new(stored);
             return;
         }
         for gap in gaps {
@@ -909,6 +947,12 @@ impl Chunk {
                 self.fill(gap.start, &stored[gap.start as usize..end as usize]);
             }
         }
+    }
+
+    /// Returns a part that the buffer has; None if zeros follow it.
+    fn part(&self, start: u64, stop: u64) -> Option<Read> {
+        let range = start as usize..stop as usize;
+        self.bytes.get(range.clone()).map(|_| Read::Part(Arc::clone(&self.bytes), range))
     }
 
     fn copy(&self, start: u64, stop: u64, out: &mut Vec<u8>) {
@@ -976,7 +1020,7 @@ mod tests {
     fn a_chunk_is_filled_over_its_end_and_beyond() {
         let mut chunk = Chunk {
             state: Buffered::new(0, 16),
-            bytes: Vec::new(),
+            bytes: Arc::default(),
             dirty_since: None,
             used: 0,
             puts: 0,
@@ -986,7 +1030,7 @@ mod tests {
             [(2, &b"ab"[..], &b"\0\0ab"[..]), (3, b"cde", b"\0\0acde"), (0, b"xy", b"xyacde"), (6, b"", b"xyacde")]
         {
             chunk.fill(start, bytes);
-            assert_eq!(chunk.bytes, whole);
+            assert_eq!(*chunk.bytes, whole);
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::inode::{Attributes, Edit};
 #[cfg(feature = "mount")]
 use crate::life::has_agent;
 use crate::names::{Held, Lookup, look_up};
-use crate::node::{FLUSH_AFTER, Node, Stores};
+use crate::node::{FLUSH_AFTER, Node, Read, Stores};
 use crate::persist::{AGAIN, FAILURE, Standing as Waiting, Wait, standing};
 use crate::store::Refusal;
 use crate::walk::{Undrained, entries, undrained, unsettled};
@@ -405,7 +405,7 @@ impl Volume {
     /// # Errors
     ///
     /// `EBADF`, `ESTALE`; `EIO`: bytes are lost.
-    pub(crate) fn read(&mut self, handle: u64, offset: u64, length: u64) -> Result<Vec<u8>> {
+    pub(crate) fn read(&mut self, handle: u64, offset: u64, length: u64) -> Result<Read> {
         let handle = self.handle(handle)?;
         let node = self.nodes.get_mut(&handle.ino).ok_or_else(|| gone(handle.ino))?;
         node.read(&mut self.stores, offset, length)
