@@ -75,7 +75,7 @@ pub(super) struct Located {
     fragments: Vec<Fragment>,
 }
 
-/// What the members of a key tell of their fragments. As many are asked as make the value.
+/// A question to the members of a key: which fragments they have. As many are asked as make the value.
 #[derive(Debug)]
 pub(super) struct Look {
     primary: ServerId,

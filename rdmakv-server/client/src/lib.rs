@@ -131,6 +131,7 @@ pub mod future;
 mod gathering;
 mod membership;
 mod memory;
+mod one_sided;
 mod ops;
 mod options;
 mod replication;

@@ -3,9 +3,6 @@
 //! A call is an operation of its own at one server, and part of another. Operations of this client on one key follow each other, so that
 //! each finds the effect of those begun before it.
 
-mod one_sided;
-
-use self::one_sided::OneSided;
 use super::ServerAddress;
 use super::answer::{Answer, Stored};
 use super::buffer::{Buffer, Data, Part};
@@ -14,8 +11,11 @@ use super::command::Arguments;
 use super::common::Common;
 use super::erasure::{CODE_FROM, Fragments};
 use super::error::{About, Error, Operation as Asked};
-use super::fragment_tags::FragmentTags;
+use super::fabric::parts::Begun;
+use super::fragment_tags::{FragmentTags, Located, Look};
+use super::gathering::HEDGE;
 use super::membership::{Layout, Membership};
+use super::one_sided::{FragmentRead, LOOK_FROM, OneSided};
 use super::ops::{Name, On};
 use super::options::Options;
 use super::replication::{Arrived, Body, CARRIED, End, Found, Ids, Now, Operation, Own, Parcel, Work, refused};
@@ -25,7 +25,7 @@ use super::tags::CallTag;
 use super::value::{Bytes, Source, Value};
 use hashbrown::HashMap;
 use rdmakv_cluster::config::{Incarnation, Policy, ServerId};
-use rdmakv_cluster::messages::{Call, Condition, Refusal, Verdict, Version};
+use rdmakv_cluster::messages::{Answer as Told, Call, Condition, Refusal, Verdict, Version};
 use rdmakv_cluster::wire::{Arguments as Computation, Attributes, ReplyFrame, RequestFrame};
 use rdmakv_proto::clock;
 use rdmakv_proto::horizon::Horizon;
@@ -597,6 +597,152 @@ impl Resilient {
         running.operation = Operation::new(&running.key, work, own, time, left);
         running.fragments = None;
         None
+    }
+
+    /// Reads the fragments of a key's value, if it is known where they are.
+    fn read_fragments(&mut self, key: &[u8], hands: &mut Hands<'_>) -> Option<FragmentRead> {
+        let located = self.fragment_tags.get(key)?;
+        let read = self.read_located(Arc::clone(&located), key, hands);
+        // Without a slot or room to post it the places are good all the same.
+        if read.is_none() && !located.is_leased(clock::boot()) {
+            self.fragment_tags.forget(key);
+        }
+        read
+    }
+
+    fn read_located(&self, located: Arc<Located>, key: &[u8], hands: &mut Hands<'_>) -> Option<FragmentRead> {
+        // A read by a tag that is closed would take the connection along.
+        if !located.is_leased(clock::boot()) {
+            return None;
+        }
+        let slot = Arc::new(hands.common.fabrics.slots()?.take(located.size(key)?)?);
+        let mut outcomes = Vec::new();
+        for (number, fragment) in located.fragments().iter().enumerate() {
+            let at = self.places.get(&fragment.server)?.at;
+            match hands.servers[at].read_part(&fragment.tag, &slot, &located.place(number, key)) {
+                Begun::Done => {}
+                Begun::UnderWay(outcome) => outcomes.push((at, outcome)),
+                Begun::Failed => return None,
+            }
+        }
+        Some(FragmentRead::new(located, slot, outcomes, self.now() + HEDGE))
+    }
+
+    /// Returns the value of fragments that were read. Without one, the servers are to be asked where it is.
+    fn take_fragments(&mut self, read: FragmentRead, key: &[u8], hands: &mut Hands<'_>) -> Option<Value> {
+        let value = read.value(key);
+        match value {
+            Some(_) => hands.common.counters.one_sided += 1,
+            None => {
+                hands.common.counters.distrusted += 1;
+                self.fragment_tags.forget(key);
+            }
+        }
+        value
+    }
+
+    /// Takes the ends of reads of fragments. Those that bring no value, or take too long, go on by calls.
+    fn end_reads(&mut self, hands: &mut Hands<'_>) {
+        if self.readers.is_empty() {
+            return;
+        }
+        let now = self.now();
+        for name in std::mem::take(&mut self.readers) {
+            let Some(running) = self.running.get_mut(&name) else { continue };
+            let Some(OneSided::Reading(read)) = running.reads.take_if(|read| read.is_over(now)) else {
+                if running.reads.is_some() {
+                    self.readers.push(name);
+                }
+                continue;
+            };
+            let key = running.key.clone();
+            let value = self.take_fragments(read, &key, hands);
+            self.end_read(name, value, hands);
+        }
+    }
+
+    /// Ends an operation with the value that was read one-sidedly. Without one it goes on by calls.
+    fn end_read(&mut self, name: Name, value: Option<Value>, hands: &mut Hands<'_>) {
+        match value {
+            Some(value) => {
+                self.stop(name);
+                hands.common.end(name, Ok(Answer::Value(Some(value))));
+            }
+            None => {
+                self.running.get_mut(&name).into_iter().for_each(|running| running.is_waiting = false);
+                self.go_on(name, hands);
+            }
+        }
+    }
+
+    /// Asks the members where the fragments of a large value are. Returns the last call.
+    fn look(&mut self, name: Name, key: &[u8], hands: &mut Hands<'_>) -> Option<(OneSided, Name)> {
+        let Policy::Code { data, .. } = self.layout.policy(key) else { return None };
+        let target = self.layout.target(key);
+        let members = target.members.get(..usize::from(data))?;
+        let places: Vec<usize> = members.iter().map(|id| Some(self.places.get(id)?.at)).collect::<Option<_>>()?;
+        let (&primary, &first) = (members.first()?, places.first()?);
+        let is_large = hands.servers[first].size(key).is_some_and(|bytes| bytes >= LOOK_FROM);
+        let may = hands.common.one_sided && hands.common.fabrics.slots().is_some();
+        if !(is_large && may && places.iter().all(|&at| hands.servers[at].fabric_in_use().is_some())) {
+            return None;
+        }
+        let (look, mut last) = (Look::new(primary, members.len()), None);
+        for ((to, request), at) in target.each(members, &Call::Locate).into_iter().zip(places) {
+            let message = Message::new(&RequestFrame::new(request), Part::default());
+            let sent = Sent { parent: Parent::Looker(name), to, round: None, wishes: true };
+            last = Some(self.issue(key, message, at, sent, hands));
+        }
+        Some((OneSided::Looking(look, self.now() + HEDGE), last?))
+    }
+
+    /// Takes a member's answer to the question where its fragment is. The fragments are read once all have told. If one has none to tell, or
+    /// another version, the value is asked for by calls.
+    fn take_place(&mut self, name: Name, from: ServerId, answer: Result<Answer, Error>, hands: &mut Hands<'_>) {
+        let Some(running) = self.running.get_mut(&name) else { return };
+        let Some(OneSided::Looking(look, _)) = &mut running.reads else { return };
+        let told = match answer {
+            Ok(Answer::Called(reply, _)) => ReplyFrame::decode(&reply).ok().map(|frame| frame.reply.answer),
+            _ => None,
+        };
+        let tag = running.tags.iter().find(|(server, _)| *server == from).map(|&(_, tag)| tag);
+        let is_there = match (told, tag) {
+            (Some(Told::Value(Some(stored))), Some(tag)) => look.take(from, (stored.version, stored.piece), tag),
+            _ => false,
+        };
+        if is_there && !look.is_done() {
+            return;
+        }
+        let located = if is_there { look.located() } else { None };
+        let key = running.key.clone();
+        running.reads = None;
+        let read = located.and_then(|located| {
+            self.fragment_tags.learn(&key, located);
+            self.read_fragments(&key, hands)
+        });
+        match read {
+            Some(read) if read.is_done() => {
+                let value = self.take_fragments(read, &key, hands);
+                self.end_read(name, value, hands);
+            }
+            Some(read) => {
+                let Some(running) = self.running.get_mut(&name) else { return };
+                running.reads = Some(OneSided::Reading(read));
+                self.readers.push(name);
+                self.settle(name, hands);
+            }
+            None => self.end_read(name, None, hands),
+        }
+    }
+
+    /// Learns where the fragments of the value are that an operation has read.
+    fn learn_fragments(&mut self, running: &mut Running) {
+        if let Some(primary) = self.layout.primary(&running.key)
+            && let Some(made_of) = running.operation.take_made_of()
+            && let Some(located) = Located::new(made_of, primary, &running.tags)
+        {
+            self.fragment_tags.learn(&running.key, located);
+        }
     }
 
     /// Takes the end of an operation, or notes when it is to be woken.

@@ -133,7 +133,7 @@ fn fragments_are_read_without_servers() {
 }
 
 #[test]
-fn expected_fragments_are_read_without_servers_at_once() {
+fn expected_fragments_are_read_without_servers() {
     for fabric in [Fabric::Shm, Fabric::Iwarp] {
         let policies = [("", Policy::Code { data: 2, parity: 2 })];
         let more = ["-m", "64", "--tag-lease", "300ms"];
