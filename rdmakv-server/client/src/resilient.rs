@@ -455,7 +455,13 @@ impl Resilient {
         }
         self.layout = layout;
         self.fragment_tags.clear();
-        self.running.values_mut().for_each(|running| running.tags.clear());
+        for running in self.running.values_mut() {
+            running.tags.clear();
+            // Members of an earlier epoch were asked.
+            if running.reads.take_if(|reads| reads.looks_until().is_some()).is_some() {
+                running.is_waiting = false;
+            }
+        }
         // Servers refuse those of an earlier epoch, and agents repair its keys.
         self.notes.clear();
     }
