@@ -329,7 +329,7 @@ impl Client {
         self.get(key)
     }
 
-    /// Tells the client how large a value is that it did not read or write. Large ones that several servers have in fragments are read
+    /// Notes how large a value is that the client did not read or write. Large ones that several servers have in fragments are read
     /// one-sidedly at once, without a first try in a message.
     pub fn expect(&mut self, key: impl AsRef<[u8]>, bytes: usize) {
         if let Some(resilient) = &self.resilient {

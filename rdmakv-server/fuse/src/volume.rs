@@ -85,6 +85,8 @@ pub(crate) struct Volume {
     held: BTreeMap<Ino, Held>,
     /// Renames that failed half-way, by their directories: the file, and the one that it replaces.
     half_renamed: BTreeMap<Ino, (Ino, Option<Ino>)>,
+    /// Directories that were given up. The cluster does not know that yet.
+    unreleased: BTreeMap<Ino, Held>,
     nodes: BTreeMap<Ino, Node>,
     handles: HashMap<u64, Handle>,
     next_handle: u64,
@@ -105,6 +107,7 @@ impl Volume {
             persisting: HashMap::new(),
             held: BTreeMap::new(),
             half_renamed: BTreeMap::new(),
+            unreleased: BTreeMap::new(),
             nodes: BTreeMap::new(),
             handles: HashMap::new(),
             next_handle: 1,
@@ -570,7 +573,7 @@ impl Volume {
         }
         if now.duration_since(self.looked) >= LOOK_EVERY {
             self.looked = now;
-            outcome = outcome.and(self.complete_half_renamed()).and(self.give_up_wanted());
+            outcome = outcome.and(self.complete_half_renamed()).and(self.end_releases()).and(self.give_up_wanted());
         }
         outcome
     }
@@ -593,8 +596,9 @@ impl Volume {
     /// The cluster does not serve.
     pub(crate) fn release_all(&mut self) -> Result<()> {
         let completed = self.complete_half_renamed();
-        let all: Vec<Ino> = self.held.keys().copied().collect();
-        completed.and(all.into_iter().try_for_each(|directory| self.release(directory)))
+        let held: Vec<Ino> = self.held.keys().copied().collect();
+        let released = all(held, |directory| self.release(directory));
+        completed.and(released).and(self.end_releases())
     }
 
     /// Returns one path that the backing does not show as it is, if there is one.
@@ -648,6 +652,7 @@ impl Volume {
             })?,
         };
         self.held.insert(directory, held);
+        self.unreleased.remove(&directory);
         self.end_half_renamed(directory)?;
         Ok(held)
     }
@@ -686,30 +691,51 @@ impl Volume {
         inside.into_iter().try_for_each(|ino| self.settle_file(ino))?;
         self.held.remove(&directory);
         self.stores.cluster.forget(directory);
-        self.stores.cluster.run(vec![held.release()])
+        self.unreleased.insert(directory, held);
+        self.end_release(directory)
+    }
+
+    /// Reports to the cluster that a directory was given up. That is tried again later if it fails.
+    fn end_release(&mut self, directory: Ino) -> Result<()> {
+        let Some(held) = self.unreleased.get(&directory) else { return Ok(()) };
+        self.stores.cluster.run(vec![held.release()])?;
+        self.unreleased.remove(&directory);
+        Ok(())
+    }
+
+    fn end_releases(&mut self) -> Result<()> {
+        let directories: Vec<Ino> = self.unreleased.keys().copied().collect();
+        all(directories, |directory| self.end_release(directory))
     }
 
     /// Completes renames that failed half-way: other mounts wait for their directories.
     fn complete_half_renamed(&mut self) -> Result<()> {
         let directories: Vec<Ino> = self.half_renamed.keys().copied().collect();
-        directories.into_iter().try_for_each(|directory| self.hold(directory).map(drop))
+        all(directories, |directory| self.hold(directory).map(drop))
     }
 
     fn give_up_wanted(&mut self) -> Result<()> {
         let keys: Vec<Key> = self.held.keys().map(|&directory| Key::Directory(directory)).collect();
         let values = self.stores.cluster.many(&keys)?;
+        let mut outcome = Ok(());
         for (key, value) in keys.iter().zip(values) {
             let (Key::Directory(directory), Some(value)) = (key, value) else { continue };
-            let lease = Directory::decode(&value).map_err(|error| Error::of_value(&error, key))?;
+            let lease = match Directory::decode(&value) {
+                Ok(lease) => lease,
+                Err(error) => {
+                    outcome = outcome.and(Err(Error::of_value(&error, key)));
+                    continue;
+                }
+            };
             if lease.holder != Some(self.stores.mount) {
                 // It seemed dead, and another mount took it.
                 self.held.remove(directory);
                 self.stores.cluster.forget(*directory);
             } else if lease.wanted.is_some() {
-                self.release(*directory)?;
+                outcome = outcome.and(self.release(*directory));
             }
         }
-        Ok(())
+        outcome
     }
 
     /// Finds a name; one that is only on the backing gets an inode.
@@ -1009,6 +1035,15 @@ fn imported(found: &Found, parent: Ino, name: &[u8], chunk_bits: u8) -> Inode {
 /// Returns the size of a chunk, as its binary logarithm, with which a file of so many bytes may be imported: this one at least. None: it is too large.
 fn bits_for(size: u64, least: u8) -> Option<u8> {
     (least..=LARGEST_CHUNK).find(|&bits| size <= u64::from(MAX_CHUNKS) << bits)
+}
+
+/// Does an operation on each directory, also if it fails on one. Returns the first error.
+fn all(directories: Vec<Ino>, mut operation: impl FnMut(Ino) -> Result<()>) -> Result<()> {
+    let mut outcome = Ok(());
+    for directory in directories {
+        outcome = outcome.and(operation(directory));
+    }
+    outcome
 }
 
 /// Returns whether the backing has a directory. Before, another one may have its place there, which was removed and has names still.

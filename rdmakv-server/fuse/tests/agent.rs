@@ -747,9 +747,11 @@ fn an_agent_outlives_a_limit_on_file_sizes() {
     let mut command = Command::new("sh");
     command.args(["-c", &script, "sh", "agent", "--backing"]).arg(cluster.backing()).env("RDMAKV_ETCD", cluster.urls());
     let mut agent = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut said = BufReader::new(agent.stderr.take().unwrap()).lines();
-    let told = said.by_ref().map(Result::unwrap).find(|line| line.contains("/large: "));
-    assert!(told.as_ref().is_some_and(|line| line.contains("too large")), "{told:?}");
+    let said = BufReader::new(agent.stderr.take().unwrap()).lines();
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || said.map_while(Result::ok).try_for_each(|line| tell.send(line)));
+    let line = std::iter::from_fn(|| told.recv_timeout(common::PATIENCE).ok()).find(|line| line.contains("/large: "));
+    assert!(line.as_ref().is_some_and(|line| line.contains("too large")), "{line:?}");
     soon("that the other file is shown", || on_backing(&cluster, "small").is_some());
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", agent.id())).unwrap();
     let open = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();

@@ -85,13 +85,19 @@ pub fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Makes the best of the limits that the process inherits. Where that fails, they are as they were.
+/// Descriptors that a process may have, if its limit allows. Programs that close all of them in a loop still end soon.
+const DESCRIPTORS: u64 = 1 << 20;
+
+/// Changes the limits that the process inherits. Where that fails, they are as they were.
 fn use_limits() {
     // A write beyond the limit on file sizes ends a process. With a handler, whose flag nothing looks at, it fails with `EFBIG`.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     // A mount has a descriptor for each file whose chunks go to the directory.
-    let maximum = getrlimit(Resource::Nofile).maximum;
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let wanted = maximum.map_or(DESCRIPTORS, |maximum| maximum.min(DESCRIPTORS));
+    if current.is_some_and(|current| current < wanted) {
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum });
+    }
 }
 
 fn run(flags: &Flags) -> Result<(), Failure> {
