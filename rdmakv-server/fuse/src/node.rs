@@ -459,7 +459,11 @@ impl Node {
             let removed = std::mem::take(&mut writing.removed).into_iter();
             let unused = removed.filter(|&index| writing.map.get(index).is_none());
             let unused: Vec<_> = unused.map(|index| (index, writing.generation)).collect();
-            stores.cluster.drop_chunks(self.ino, unused);
+            if !unused.is_empty() {
+                stores.cluster.drop_chunks(self.ino, unused);
+                // Another mount that read the inode before would read the chunks' earlier bytes.
+                stores.cluster.finish_deletions();
+            }
         }
         if begins {
             stores.cluster.drop_chunks(self.ino, Map::new(&earlier.map).chunks());
