@@ -214,7 +214,8 @@ impl Cluster {
         self.client.test(ticket).unwrap_or(true)
     }
 
-    /// Begins to delete chunks that nothing reads. A chunk that stays takes memory, and does no other harm.
+    /// Begins to delete chunks. One that stays takes memory. If its bytes moved to the data file, a mount that read the inode before may find
+    /// the earlier ones.
     pub(crate) fn drop_chunks(&mut self, ino: Ino, chunks: impl IntoIterator<Item = (u32, Generation)>) {
         self.drop_keys(chunks.into_iter().map(|(index, generation)| Key::Chunk(ino, generation, index)));
     }
