@@ -1,12 +1,15 @@
 //! The mount as a process.
 
+use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use rdmakv_client::Cluster;
+use rustix::fs::{FileType, fstat};
 
 use super::Failure;
 use crate::library::{Files, Fsync, Settings};
@@ -88,8 +91,28 @@ pub(super) fn run(cluster: &Cluster, flags: &Flags) -> Result<(), Failure> {
     mount::serve(&files, &flags.at, how, || {
         // Where standard output is closed, it serves all the same.
         let _ = writeln!(std::io::stdout(), "{MOUNTED} {}", flags.at.display());
+        if is_background {
+            give_up_pipes();
+        }
     })?;
     Ok(())
+}
+
+/// Gives up standard output and error that are pipes or sockets. `$(...)`, ssh and Slurm read them to the end, so they would wait for the mount's
+/// end. Messages go to files and terminals only.
+fn give_up_pipes() {
+    let is_pipe = |of: BorrowedFd<'_>| {
+        let kind = fstat(of).map(|stat| FileType::from_raw_mode(stat.st_mode));
+        matches!(kind, Ok(FileType::Fifo | FileType::Socket))
+    };
+    let Ok(nothing) = OpenOptions::new().write(true).open("/dev/null") else { return };
+    // Where that fails, they stay.
+    if is_pipe(std::io::stdout().as_fd()) {
+        let _ = rustix::stdio::dup2_stdout(&nothing);
+    }
+    if is_pipe(std::io::stderr().as_fd()) {
+        let _ = rustix::stdio::dup2_stderr(&nothing);
+    }
 }
 
 /// Starts this command once more, in the background, and waits until it has mounted.
