@@ -52,6 +52,13 @@ fn closed_descriptors_take_nothing_from_the_program() {
 }
 
 #[test]
+fn unmapping_does_not_wait_for_a_forked_child() {
+    // The program closes its descriptors, the monitor's too. The child would keep the monitor's alive.
+    let [without, with] = [false, true].map(|on| run(on, "nasty", &["beside"], &[]).well());
+    assert_eq!(with.said, without.said);
+}
+
+#[test]
 fn many_registrations_and_ending_threads_are_served() {
     for what in ["many", "ending"] {
         let [without, with] = [false, true].map(|on| run(on, "nasty", &[what], &[]).well());

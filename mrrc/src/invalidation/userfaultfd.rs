@@ -87,7 +87,7 @@
 //!
 //! # Fork, stop and failure
 //!
-//! A forked child has a copy of the descriptor that leads to the *parent's* memory: there every answer is a refusal
+//! A copy of the descriptor in a forked child leads to the *parent's* memory. There every answer is a refusal
 //! and nothing is touched. As such a copy also keeps the userfaultfd alive, a stop does not rely on closing: it
 //! unregisters every mapping first. If the thread fails, the cache learns that everything is gone, and messages go on
 //! being read. So no thread of the program ever waits for good.
@@ -95,13 +95,15 @@
 //! A program may close the descriptor, as servers do that close all their files. The next message fails the thread then:
 //! nothing is cached any longer. Before each read the thread compares the file with the one it opened, so it takes nothing from
 //! another file of that number. An unmapping by another thread can return just before the thread has seen the close.
-//! While a forked child without `exec` has a copy of the descriptor, the kernel goes on to send messages, and no thread can read them.
-//! An unmapping of watched memory then waits until the child ends.
+//! A forked child closes its copy of the descriptor at once (`copies`). With a copy the kernel goes on to send messages.
+//! No thread can read them, and an unmapping of watched memory waits. Children of a raw `clone` keep theirs: no hook runs there.
+//! Those of `vfork` and `posix_spawn` keep theirs up to `exec`.
 //!
 //! This is the kernel's protocol, of which the checkers of concurrency have no model: the locks are `std`'s.
 
 mod calls;
 mod changes;
+mod copies;
 mod reader;
 mod subscribers;
 mod table;

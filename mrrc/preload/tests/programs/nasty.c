@@ -2,13 +2,14 @@
  * is to be the same with and without. Where it forks or discards it checks what a device carries.
  *
  *   nasty unmap | twice | fork | pds | unload | errors | rereg | threads | leak | shapes | storm |
- *         little | cancel | room | queues | many | ending | descriptors */
+ *         little | cancel | room | queues | many | ending | descriptors | beside */
 #define _GNU_SOURCE
 #include "carry.h"
 #include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -580,6 +581,29 @@ static void descriptors(void) {
     NEED(!munmap(memory, SIZE));
 }
 
+/* A program that closes descriptors while a child lives, and then unmaps. The child ends by itself if the unmapping waits for it. */
+static void beside(void) {
+    void *memory = map_at(NULL, SIZE);
+    for (int i = 0; i < 4; i++)
+        dereg_some(pd, memory);
+    pid_t pid = fork();
+    NEED(pid >= 0);
+    if (!pid) {
+        alarm(60);
+        for (;;)
+            pause();
+    }
+    NEED(!close_range(3, ~0u, 0));
+    NEED(!munmap(memory, SIZE));
+    NEED(!kill(pid, SIGTERM));
+    int status;
+    NEED(waitpid(pid, &status, 0) == pid);
+    printf("child ended by: %d\n", WTERMSIG(status));
+    /* No destructor closes a descriptor again, which debug builds take for an error. */
+    fflush(stdout);
+    _exit(0);
+}
+
 /* A device that is closed with everything still open. */
 static void leak(void) {
     struct ibv_context *second = open_first();
@@ -631,7 +655,7 @@ int main(int count, char **arguments) {
         void (*run)(void);
     } all[] = {{"unmap", unmap}, {"twice", twice},     {"dangling", dangling}, {"fork", forks}, {"pds", pds},
                {"errors", errors}, {"rereg", changed}, {"threads", threads},   {"leak", leak},  {"shapes", shapes}, {"storm", storm}, {"little", little}, {"cancel", cancel}, {"room", room}, {"queues", queues},
-               {"many", many},     {"ending", ending}, {"descriptors", descriptors}};
+               {"many", many},     {"ending", ending}, {"descriptors", descriptors}, {"beside", beside}};
     char *only = strstr(arguments[1], "-only");
     if (only) {
         *only = 0;

@@ -3,9 +3,10 @@
 #![expect(unsafe_code, reason = "system calls")]
 
 use super::changes;
+use super::copies::{Identity, Listed, identity};
 use crate::range::{PAGE, PageRange};
 use std::io;
-use std::mem::{ManuallyDrop, MaybeUninit};
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Mutex;
 use std::time::Duration;
@@ -111,14 +112,21 @@ struct Number {
     fd: ManuallyDrop<OwnedFd>,
     /// Device and inode.
     identity: Mutex<Identity>,
+    /// Set if forked children close their copies.
+    listed: Option<Listed>,
 }
-
-type Identity = (libc::dev_t, libc::ino_t);
 
 impl Number {
     fn new(fd: OwnedFd) -> io::Result<Self> {
         let identity = Mutex::new(identity(fd.as_raw_fd())?);
-        Ok(Self { fd: ManuallyDrop::new(fd), identity })
+        Ok(Self { fd: ManuallyDrop::new(fd), identity, listed: None })
+    }
+
+    /// Returns one of which forked children close their copies.
+    fn listed(fd: OwnedFd) -> io::Result<Self> {
+        let identity = identity(fd.as_raw_fd())?;
+        let listed = Some(Listed::new(fd.as_raw_fd(), identity));
+        Ok(Self { fd: ManuallyDrop::new(fd), identity: Mutex::new(identity), listed })
     }
 
     fn fd(&self) -> RawFd {
@@ -127,7 +135,8 @@ impl Number {
 
     /// Whether it still leads to the file that it was made for. The lock is held for an instant; a child may find it held for ever.
     fn is_own(&self) -> bool {
-        self.identity.try_lock().is_ok_and(|own| identity(self.fd()).is_ok_and(|now| now == *own))
+        self.listed.as_ref().is_none_or(Listed::is_here)
+            && self.identity.try_lock().is_ok_and(|own| identity(self.fd()).is_ok_and(|now| now == *own))
     }
 }
 
@@ -138,17 +147,6 @@ impl Drop for Number {
             unsafe { ManuallyDrop::drop(&mut self.fd) }
         }
     }
-}
-
-fn identity(fd: RawFd) -> io::Result<Identity> {
-    let mut file = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: `fstat` writes one `stat`, for which there is room.
-    if unsafe { libc::fstat(fd, file.as_mut_ptr()) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: `fstat` returned 0, so it has filled the structure.
-    let file = unsafe { file.assume_init() };
-    Ok((file.st_dev, file.st_ino))
 }
 
 /// The userfaultfd.
@@ -171,7 +169,7 @@ impl Descriptor {
             Some(libc::EINVAL) => open(flags),
             _ => Err(error),
         });
-        let opened = opened.and_then(Number::new);
+        let opened = opened.and_then(Number::listed);
         let this = Self(opened.map_err(|source| Refusal { operation: Operation::Open, source })?);
         let mut api = Api { api: API, features, ioctls: 0 };
         let refusal = |source| Refusal { operation: Operation::Handshake, source };
