@@ -103,12 +103,12 @@ impl Look {
         fits
     }
 
-    /// Returns whether all have told.
+    /// Returns whether all have answered.
     pub(super) fn is_done(&self) -> bool {
         self.told.len() >= self.k
     }
 
-    /// Returns the places, once all have told.
+    /// Returns the places, once all have answered.
     pub(super) fn located(&self) -> Option<Located> {
         let &(_, (version, piece), _) = self.told.iter().find(|(server, ..)| *server == self.primary)?;
         let index = |&(server, (_, piece), _): &(ServerId, (Version, Piece), CallTag)| match piece.form {

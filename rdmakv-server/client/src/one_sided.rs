@@ -20,7 +20,7 @@ pub(super) enum OneSided {
 }
 
 impl OneSided {
-    /// Returns when members that did not tell are not waited for any longer; None if nothing is asked.
+    /// Returns how long members are waited for that did not answer yet; None if none is asked.
     pub(super) fn looks_until(&self) -> Option<u64> {
         if let Self::Looking(_, until) = self { Some(*until) } else { None }
     }

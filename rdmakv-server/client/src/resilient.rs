@@ -702,7 +702,7 @@ impl Resilient {
         Some((OneSided::Looking(look, self.now() + HEDGE), last?))
     }
 
-    /// Takes a member's answer to the question where its fragment is. The fragments are read once all have told. If one has none to tell, or
+    /// Takes a member's answer to the question where its fragment is. The fragments are read once all have answered. If one has none, or
     /// another version, the value is asked for by calls.
     fn take_place(&mut self, name: Name, from: ServerId, answer: Result<Answer, Error>, hands: &mut Hands<'_>) {
         let Some(running) = self.running.get_mut(&name) else { return };

@@ -404,9 +404,9 @@ impl Backing {
     }
 }
 
-/// Makes the file that tells the cluster, if there is none: whole or not at all.
+/// Makes the file with the cluster's number, if there is none. It is linked once it is whole.
 fn make_id(folder: &Path, text: &str) -> io::Result<()> {
-    // Of no other process, on another machine either.
+    // No other process uses this name, on another machine either.
     let nanos = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
     let (id, new) = (folder.join("id"), folder.join(format!("id.{:x}.{nanos:x}", std::process::id())));
     let mut file = File::options().write(true).create_new(true).open(&new)?;
