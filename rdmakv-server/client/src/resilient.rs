@@ -3,10 +3,11 @@
 //! A call is an operation of its own at one server, and part of another. Operations of this client on one key follow each other, so that
 //! each finds the effect of those begun before it.
 
-use super::ServerAddress;
 use super::answer::{Answer, Stored};
 use super::buffer::{Buffer, Data, Part};
 use super::caller::{Caller, Came, Outgoing};
+use super::calls::{Calls, Ended, Message, Parent, Sent};
+use super::cluster::Cluster;
 use super::command::Arguments;
 use super::common::Common;
 use super::erasure::{CODE_FROM, Fragments};
@@ -18,68 +19,29 @@ use super::membership::{Layout, Membership};
 use super::one_sided::{FragmentRead, LOOK_FROM, OneSided};
 use super::ops::{Name, On};
 use super::options::Options;
+use super::places::{Hands, Places};
 use super::replication::{Arrived, Body, CARRIED, End, Found, Ids, Now, Operation, Own, Parcel, Work, refused};
 use super::revision::{ATTEMPTS, Change, Next, Revision};
 use super::server::Server;
 use super::tags::CallTag;
+use super::turns::Turns;
 use super::value::{Bytes, Source, Value};
 use hashbrown::HashMap;
-use rdmakv_cluster::config::{Incarnation, Policy, ServerId};
+use rdmakv_cluster::config::{Policy, ServerId};
 use rdmakv_cluster::messages::{Answer as Told, Call, Condition, Refusal, Verdict, Version};
 use rdmakv_cluster::wire::{Arguments as Computation, Attributes, ReplyFrame, RequestFrame};
 use rdmakv_proto::clock;
 use rdmakv_proto::horizon::Horizon;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fmt;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a client that is dropped waits for the answers to its last notes. Without them the servers keep the values of before.
 pub(super) const LAST_NOTES: Duration = Duration::from_millis(100);
-/// Nanoseconds for which a note waits for another call to its server while the client works, and how many notes wait.
-const NOTE_WAITS: u64 = 5_000_000;
-const NOTES: usize = 64;
-/// Bytes of most calls.
-const CALL: usize = 192;
 /// Bytes from which data is copied to where several servers can read it, if it is not there.
 const SHARED_FROM: usize = 64 << 10;
 /// The longest sleep while a later epoch may come.
 const MOMENT: Duration = Duration::from_millis(20);
-
-/// A cluster: servers that etcd has the configuration of.
-///
-/// ```no_run
-/// use rdmakv_client::{Client, Cluster, Options};
-///
-/// let mut client = Client::of_cluster(&Cluster::new("http://10.0.0.1:2379,http://10.0.0.2:2379"), Options::default())?;
-/// assert!(client.set("user:1", "Ada", ())?.is_stored());
-/// # Ok::<(), rdmakv_client::Error>(())
-/// ```
-#[derive(Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Cluster {
-    /// The addresses of etcd: `http://[USER:PASSWORD@]HOST[:PORT]`, with commas between them.
-    pub etcd: String,
-    /// The cluster's name in etcd: `main`.
-    pub name: String,
-    /// How long an operation on a key with copies may take: 30 s, and no longer. Other servers take a lost one's place in about 3 s. The first
-    /// read of etcd takes no longer, either, and at most 5 s.
-    pub give_up_after: Duration,
-}
-
-impl Cluster {
-    /// Returns the cluster `main` at these addresses of etcd.
-    pub fn new(etcd: impl Into<String>) -> Self {
-        Self { etcd: etcd.into(), name: "main".to_owned(), give_up_after: Duration::from_secs(30) }
-    }
-}
-
-impl fmt::Debug for Cluster {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The addresses may have a password.
-        f.debug_struct("Cluster").field("name", &self.name).finish_non_exhaustive()
-    }
-}
 
 /// The operations of a client on keys that have copies.
 pub(super) struct Resilient {
@@ -87,23 +49,15 @@ pub(super) struct Resilient {
     options: Options,
     membership: Membership,
     layout: Arc<Layout>,
-    /// The place of each server among the client's.
-    places: BTreeMap<ServerId, Place>,
-    /// Places whose servers have left.
-    vacant: Vec<usize>,
+    places: Places,
     ids: Ids,
     running: HashMap<Name, Running>,
-    /// The operations on a key, in their order, if one of them changes it.
-    queues: HashMap<Vec<u8>, VecDeque<Name>>,
-    calls: HashMap<Name, Sent>,
+    turns: Turns,
+    calls: Calls,
     /// The places of fragments in this epoch.
     fragment_tags: FragmentTags,
     /// The operations whose fragments are being read one-sidedly.
     readers: Vec<Name>,
-    /// All calls have the same time.
-    by_age: VecDeque<(Instant, Name)>,
-    /// Notes that leave with the next calls to their servers. Agents end what a client without calls leaves.
-    notes: VecDeque<Note>,
     /// When operations have something to do though nothing comes.
     wakes: BTreeSet<(u64, Name)>,
     /// Whether the answer to a call over a fabric is waited for awake.
@@ -113,13 +67,6 @@ pub(super) struct Resilient {
     /// By the clock that runs on while the machine sleeps, as the servers' does: they forget the writes of silent clients.
     started: u64,
     process: u32,
-}
-
-/// A server's place, and the run and the addresses that it is for.
-struct Place {
-    at: usize,
-    run: Incarnation,
-    addresses: String,
 }
 
 struct Running {
@@ -154,55 +101,6 @@ impl Running {
     }
 }
 
-/// The sender of a call.
-#[derive(Clone, Copy)]
-enum Parent {
-    Operation(Name),
-    /// A read, which asks the primary as for a plain key first.
-    Reader(Name),
-    /// A read, which asks where the fragments are first.
-    Looker(Name),
-    /// A [`Caller`], which has its own numbers for calls.
-    Caller(u64),
-}
-
-/// A call that was sent.
-struct Sent {
-    parent: Parent,
-    to: ServerId,
-    round: Option<u32>,
-    /// Its reply is to come with a tag of the fragment.
-    wishes: bool,
-}
-
-/// A call as it is sent.
-struct Message {
-    call: Vec<u8>,
-    piece: Part,
-}
-
-impl Message {
-    fn new(frame: &RequestFrame, piece: Part) -> Self {
-        let mut call = Vec::with_capacity(CALL);
-        frame.encode(&mut call);
-        Self { call, piece }
-    }
-}
-
-/// A note that waits.
-struct Note {
-    due: u64,
-    key: Vec<u8>,
-    message: Message,
-    sent: Sent,
-}
-
-/// The parts of a client that its operations need.
-pub(super) struct Hands<'a> {
-    pub(super) servers: &'a mut Vec<Server>,
-    pub(super) common: &'a mut Common,
-}
-
 impl Resilient {
     /// Reads the configuration of the cluster, and makes its servers.
     pub(super) fn new(cluster: &Cluster, options: &Options, hands: &mut Hands<'_>) -> Result<Self, Error> {
@@ -213,16 +111,13 @@ impl Resilient {
             options: options.clone(),
             membership,
             layout: Arc::clone(&layout),
-            places: BTreeMap::new(),
-            vacant: Vec::new(),
+            places: Places::default(),
             ids: Ids::new(random()?),
             running: HashMap::new(),
-            queues: HashMap::new(),
-            calls: HashMap::new(),
+            turns: Turns::default(),
+            calls: Calls::default(),
             fragment_tags: FragmentTags::new(options.tags),
             readers: Vec::new(),
-            by_age: VecDeque::new(),
-            notes: VecDeque::new(),
             wakes: BTreeSet::new(),
             horizon: Horizon::default(),
             returned: Vec::new(),
@@ -240,7 +135,7 @@ impl Resilient {
 
     /// Returns the place of the first server of a key.
     pub(super) fn primary(&self, key: &[u8]) -> Option<usize> {
-        self.layout.primary(key).and_then(|server| self.places.get(&server)).map(|place| place.at)
+        self.layout.primary(key).and_then(|server| self.places.of(server))
     }
 
     /// Returns an operation that has not ended.
@@ -250,16 +145,18 @@ impl Resilient {
 
     /// Returns whether calls are under way, as those are that tell backups of published writes. A child of a fork has none of its own.
     pub(super) fn has_calls(&self) -> bool {
-        (!self.calls.is_empty() || !self.notes.is_empty()) && self.process == std::process::id()
+        !self.calls.is_empty() && self.process == std::process::id()
     }
 
     /// Returns when there is something to do though nothing comes.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let call = self.by_age.front().map(|&(deadline, _)| deadline);
-        let due =
-            self.wakes.first().map(|&(at, _)| at).into_iter().chain(self.notes.front().map(|note| note.due)).min();
-        let due = due.map(|at| Instant::now() + Duration::from_nanos(at.saturating_sub(self.now())));
-        call.into_iter().chain(due).min()
+        let due = self.due().map(|at| Instant::now() + Duration::from_nanos(at.saturating_sub(self.now())));
+        self.calls.deadline().into_iter().chain(due).min()
+    }
+
+    /// Returns when an operation or a note has something to do though nothing comes.
+    fn due(&self) -> Option<u64> {
+        self.wakes.first().map(|&(at, _)| at).into_iter().chain(self.calls.note_due()).min()
     }
 
     /// Begins an operation that was opened.
@@ -283,7 +180,7 @@ impl Resilient {
         let revision = matches!(op.operation, Asked::Touch | Asked::Gat)
             .then(|| Revision::new(Change::End(terms.expire.unix_seconds())));
         let is_write = work != Work::Read || revision.is_some();
-        let is_queued = is_write || self.queues.contains_key(&key);
+        let is_queued = is_write || self.turns.has(&key);
         let (mut reads, mut call) = (None, None);
         if is_write {
             self.fragment_tags.forget(&key);
@@ -302,16 +199,13 @@ impl Resilient {
             (reads, call) = self.look(name, &key, hands).unzip();
         }
         let data = shared(name, hands.common);
-        let patience = u64::try_from(self.cluster.give_up_after.as_nanos()).unwrap_or(u64::MAX);
-        let operation = Operation::new(&key, work, own, self.now(), patience);
+        let operation = Operation::new(&key, work, own, self.now(), self.cluster.patience());
         if !is_queued && reads.is_none() {
             call = self.get_plainly(name, &key, hands);
         }
         let mut is_waiting = call.is_some() || reads.is_some();
         if is_queued {
-            let queue = self.queues.entry(key.clone()).or_default();
-            is_waiting = !queue.is_empty();
-            queue.push_back(name);
+            is_waiting = self.turns.enter(&key, name);
         }
         let source = Source::Socket;
         let running = Running {
@@ -336,24 +230,11 @@ impl Resilient {
     /// Does what can be done now.
     pub(super) fn progress(&mut self, hands: &mut Hands<'_>) {
         self.follow(hands);
-        let now = Instant::now();
-        while let Some(&(deadline, call)) = self.by_age.front() {
-            let server = hands.common.ops.unanswered(call).map(|op| op.server);
-            match server {
-                Some(_) if deadline > now => break,
-                Some(server) => hands.servers[server].expire(hands.common, call),
-                None => {}
-            }
-            self.by_age.pop_front();
-        }
+        self.calls.expire(Instant::now(), hands);
         self.end_reads(hands);
         self.take_replies(hands);
         let due = self.now();
-        while self.notes.front().is_some_and(|note| note.due <= due)
-            && let Some(note) = self.notes.pop_front()
-        {
-            self.issue_note(note, hands);
-        }
+        self.calls.send_notes(due, &self.places, hands);
         let due: Vec<Name> = self.wakes.iter().take_while(|&&(at, _)| at <= due).map(|&(_, name)| name).collect();
         if !due.is_empty() {
             due.into_iter().for_each(|name| self.go_on(name, hands));
@@ -364,9 +245,7 @@ impl Resilient {
     /// Sleeps until something may have happened to an operation, or so long.
     pub(super) fn wait(&mut self, name: Option<Name>, longest: Duration, hands: &mut Hands<'_>) {
         let now = self.now();
-        let next =
-            self.wakes.first().map(|&(at, _)| at).into_iter().chain(self.notes.front().map(|note| note.due)).min();
-        let longest = next.map_or(longest, |at| longest.min(Duration::from_nanos(at.saturating_sub(now))));
+        let longest = self.due().map_or(longest, |at| longest.min(Duration::from_nanos(at.saturating_sub(now))));
         let ops = &hands.common.ops;
         let is_open = |call: &Name| ops.get(*call).is_some() && !ops.is_done(*call);
         let own = name.and_then(|name| self.running.get(&name)?.call).filter(is_open);
@@ -375,8 +254,7 @@ impl Resilient {
         if let Some(server) = reads.filter(|_| own.is_none()) {
             return hands.servers[server].wait(hands.common, On::Fabric, longest.min(MOMENT));
         }
-        let any = || self.by_age.iter().map(|&(_, call)| call).find(is_open);
-        match own.or_else(any).and_then(|call| ops.get(call)).map(|op| (op.server, op.on)) {
+        match own.or_else(|| self.calls.oldest(ops)).and_then(|call| ops.get(call)).map(|op| (op.server, op.on)) {
             Some((server, On::Fabric)) if name.is_some_and(|name| self.is_short(name)) => {
                 self.wait_awake(server, longest.min(MOMENT), hands);
             }
@@ -417,42 +295,9 @@ impl Resilient {
         }
     }
 
-    /// Makes a place for each server of an epoch. Others have left.
+    /// Goes on in this epoch.
     fn adopt(&mut self, layout: Arc<Layout>, hands: &mut Hands<'_>) {
-        let places = std::mem::take(&mut self.places);
-        let servers = layout.config().servers();
-        for (id, place) in places {
-            let is_same = |server: &&rdmakv_cluster::config::Server| {
-                server.id == id && server.incarnation == place.run && server.addresses.join(",") == place.addresses
-            };
-            if servers.iter().any(|server| is_same(&server)) {
-                self.places.insert(id, place);
-            } else {
-                hands.servers[place.at].leave(hands.common);
-                hands.servers[place.at] = Server::new(&ServerAddress::nowhere(), &self.options);
-                self.vacant.push(place.at);
-            }
-        }
-        for server in servers {
-            if self.places.contains_key(&server.id) {
-                continue;
-            }
-            let addresses = server.addresses.join(",");
-            // Addresses that this release does not know lead nowhere, as if the server were down.
-            let address = addresses.parse().unwrap_or_else(|_| ServerAddress::nowhere());
-            let made = Server::new(&address, &self.options);
-            let at = match self.vacant.pop() {
-                Some(at) => {
-                    hands.servers[at] = made;
-                    at
-                }
-                None => {
-                    hands.servers.push(made);
-                    hands.servers.len() - 1
-                }
-            };
-            self.places.insert(server.id, Place { at, run: server.incarnation, addresses });
-        }
+        self.places.adopt(layout.config(), &self.options, hands);
         self.layout = layout;
         self.fragment_tags.clear();
         for running in self.running.values_mut() {
@@ -463,7 +308,7 @@ impl Resilient {
             }
         }
         // Servers refuse those of an earlier epoch, and agents repair its keys.
-        self.notes.clear();
+        self.calls.drop_notes();
     }
 
     /// In a child of a fork: writes that were begun stay with the parent, which goes on with them. Reads begin anew.
@@ -476,14 +321,12 @@ impl Resilient {
         self.calls.clear();
         self.fragment_tags.clear();
         self.readers.clear();
-        self.by_age.clear();
-        self.notes.clear();
-        self.queues.clear();
+        self.turns.clear();
         self.wakes.clear();
         for (name, running) in std::mem::take(&mut self.running) {
             if common.ops.get(name).is_some_and(|op| op.operation.is_read()) {
-                let patience = u64::try_from(self.cluster.give_up_after.as_nanos()).unwrap_or(u64::MAX);
-                let operation = Operation::new(&running.key, Work::Read, Own::default(), self.now(), patience);
+                let (now, patience) = (self.now(), self.cluster.patience());
+                let operation = Operation::new(&running.key, Work::Read, Own::default(), now, patience);
                 let (wakes_at, call) = (Some(0), None);
                 self.wakes.insert((0, name));
                 let (reads, tags) = (None, Vec::new());
@@ -498,23 +341,17 @@ impl Resilient {
 
     fn take_replies(&mut self, hands: &mut Hands<'_>) {
         loop {
-            let ended = hands.common.ops.ended_parts();
+            let ended = self.calls.take_ended(hands.common);
             if ended.is_empty() {
                 return;
             }
-            for call in ended {
-                let is_message = hands.common.ops.get(call).is_some_and(|op| op.on == On::Fabric);
-                let source = if is_message { Source::Message } else { Source::Socket };
-                let tag = hands.common.ops.get(call).and_then(|op| op.tag);
-                let result = hands.common.ops.take(call);
-                if let (Some(sent), Some((answer, _))) = (self.calls.remove(&call), result) {
-                    if let Parent::Operation(parent) | Parent::Looker(parent) = sent.parent
-                        && sent.wishes
-                    {
-                        self.running.get_mut(&parent).into_iter().for_each(|running| running.take_tag(sent.to, tag));
-                    }
-                    self.take_reply(&sent, (answer, source), hands);
+            for Ended { sent, answer, source, tag } in ended {
+                if let Parent::Operation(parent) | Parent::Looker(parent) = sent.parent
+                    && sent.wishes
+                {
+                    self.running.get_mut(&parent).into_iter().for_each(|running| running.take_tag(sent.to, tag));
                 }
+                self.take_reply(&sent, (answer, source), hands);
             }
         }
     }
@@ -624,7 +461,7 @@ impl Resilient {
         let slot = Arc::new(hands.common.fabrics.slots()?.take(located.size(key)?)?);
         let mut outcomes = Vec::new();
         for (number, fragment) in located.fragments().iter().enumerate() {
-            let at = self.places.get(&fragment.server)?.at;
+            let at = self.places.of(fragment.server)?;
             match hands.servers[at].read_part(&fragment.tag, &slot, &located.place(number, key)) {
                 Begun::Done => {}
                 Begun::UnderWay(outcome) => outcomes.push((at, outcome)),
@@ -686,7 +523,7 @@ impl Resilient {
         let Policy::Code { data, .. } = self.layout.policy(key) else { return None };
         let target = self.layout.target(key);
         let members = target.members.get(..usize::from(data))?;
-        let places: Vec<usize> = members.iter().map(|id| Some(self.places.get(id)?.at)).collect::<Option<_>>()?;
+        let places: Vec<usize> = members.iter().map(|&id| self.places.of(id)).collect::<Option<_>>()?;
         let (&primary, &first) = (members.first()?, places.first()?);
         let is_large = hands.servers[first].size(key).is_some_and(|bytes| bytes >= LOOK_FROM);
         let may = hands.common.one_sided && hands.common.fabrics.slots().is_some();
@@ -697,7 +534,7 @@ impl Resilient {
         for ((to, request), at) in target.each(members, &Call::Locate).into_iter().zip(places) {
             let message = Message::new(&RequestFrame::new(request), Part::default());
             let sent = Sent { parent: Parent::Looker(name), to, round: None, wishes: true };
-            last = Some(self.issue(key, message, at, sent, hands));
+            last = Some(self.calls.send(key, message, at, sent, hands));
         }
         Some((OneSided::Looking(look, self.now() + HEDGE), last?))
     }
@@ -789,21 +626,10 @@ impl Resilient {
         if !running.is_queued {
             return;
         }
-        let Some(queue) = self.queues.get_mut(&running.key) else { return };
-        if queue.front() == Some(&name) {
-            queue.pop_front();
-        } else {
-            // It waited for long, and ended before its turn.
-            queue.retain(|&other| other != name);
-        }
-        match queue.front().copied() {
-            None => drop(self.queues.remove(&running.key)),
-            Some(next) => {
-                let is_next = self.running.get_mut(&next).is_some_and(|next| std::mem::take(&mut next.is_waiting));
-                if is_next {
-                    self.go_on(next, hands);
-                }
-            }
+        if let Some(next) = self.turns.leave(&running.key, name)
+            && self.running.get_mut(&next).is_some_and(|next| std::mem::take(&mut next.is_waiting))
+        {
+            self.go_on(next, hands);
         }
     }
 
@@ -839,7 +665,7 @@ impl Resilient {
     fn send(&mut self, parent: Name, parcels: Vec<Parcel>, hands: &mut Hands<'_>) {
         let mut parcels = VecDeque::from(parcels);
         while let Some(Parcel { to, frame, body, round }) = parcels.pop_front() {
-            let Some(place) = self.places.get(&to) else {
+            let Some(at) = self.places.of(to) else {
                 // It is in no epoch that this client knows any more.
                 let mut now = Now { time: self.now(), layout: &self.layout, ids: &mut self.ids };
                 let running = self.running.get_mut(&parent);
@@ -865,72 +691,26 @@ impl Resilient {
             let wishes = is_read && matches!(self.layout.policy(&key), Policy::Code { .. });
             let sent = Sent { parent: Parent::Operation(parent), to, round, wishes };
             if matches!(frame.request.call, Call::Note { .. }) {
-                self.notes.push_back(Note { due: self.now() + NOTE_WAITS, key, message, sent });
-                if self.notes.len() > NOTES {
-                    let first = self.notes.pop_front();
-                    first.into_iter().for_each(|note| self.issue_note(note, hands));
-                }
+                self.calls.note(key, message, sent, self.now(), &self.places, hands);
                 continue;
             }
-            let call = self.issue(&key, message, place.at, sent, hands);
+            let call = self.calls.send(&key, message, at, sent, hands);
             self.running.get_mut(&parent).into_iter().for_each(|running| running.call = Some(call));
         }
-    }
-
-    fn issue(&mut self, key: &[u8], message: Message, at: usize, sent: Sent, hands: &mut Hands<'_>) -> Name {
-        let to = sent.to;
-        let (with_it, others) = std::mem::take(&mut self.notes).into_iter().partition(|note| note.sent.to == to);
-        self.notes = others;
-        let with_it: VecDeque<Note> = with_it;
-        for note in with_it {
-            let call = self.insert(&note.key, note.message, at, note.sent, hands);
-            hands.servers[at].enqueue(hands.common, call);
-        }
-        let call = self.insert(key, message, at, sent, hands);
-        hands.servers[at].issue(hands.common, call);
-        call
-    }
-
-    fn insert(&mut self, key: &[u8], message: Message, at: usize, sent: Sent, hands: &mut Hands<'_>) -> Name {
-        let Message { call, piece } = message;
-        let arguments = Arguments { number: call.len() as u64, ..Arguments::default() };
-        let name = self.insert_part((Asked::Call, key), (arguments, Data::Vec(call)), at, sent, hands);
-        if let Some(op) = hands.common.ops.get_mut(name) {
-            op.piece = piece;
-        }
-        name
-    }
-
-    fn insert_part(
-        &mut self,
-        what: (Asked, &[u8]),
-        (arguments, data): (Arguments, Data),
-        at: usize,
-        sent: Sent,
-        hands: &mut Hands<'_>,
-    ) -> Name {
-        let deadline = Instant::now() + hands.common.timeout;
-        let call = hands.common.ops.insert_part(what, arguments, data, at, deadline);
-        hands.common.ops.get_mut(call).into_iter().for_each(|op| op.wishes = sent.wishes);
-        self.calls.insert(call, sent);
-        self.by_age.push_back((deadline, call));
-        call
     }
 
     /// Asks the primary for the whole value, as for one of a plain key, if it has a fabric in use. Not if the value is known to be in
     /// fragments.
     fn get_plainly(&mut self, name: Name, key: &[u8], hands: &mut Hands<'_>) -> Option<Name> {
-        let to = self.layout.primary(key).filter(|_| !self.queues.contains_key(key))?;
-        let at = self.places.get(&to)?.at;
+        let to = self.layout.primary(key).filter(|_| !self.turns.has(key))?;
+        let at = self.places.of(to)?;
         hands.servers[at].fabric_in_use()?;
         let is_code = matches!(self.layout.policy(key), Policy::Code { .. });
         if is_code && hands.servers[at].size(key).is_some_and(|bytes| bytes >= CODE_FROM) {
             return None;
         }
         let sent = Sent { parent: Parent::Reader(name), to, round: None, wishes: false };
-        let get = self.insert_part((Asked::Get, key), (Arguments::default(), Data::None), at, sent, hands);
-        hands.servers[at].issue(hands.common, get);
-        Some(get)
+        Some(self.calls.send_get(key, at, sent, hands))
     }
 
     /// Returns the server out of whose memory the value of a key may be read now: nothing that was begun before changes it. Tables of
@@ -938,7 +718,7 @@ impl Resilient {
     #[inline]
     pub(super) fn to_read(&self, key: &[u8]) -> Option<(usize, bool)> {
         let policy = self.layout.policy(key);
-        let is_settled = policy == Policy::None || !self.queues.contains_key(key);
+        let is_settled = policy == Policy::None || !self.turns.has(key);
         let at = self.primary(key).filter(|_| is_settled)?;
         Some((at, policy == Policy::None))
     }
@@ -960,15 +740,7 @@ impl Resilient {
 
     /// Sends all notes that wait.
     pub(super) fn send_notes(&mut self, hands: &mut Hands<'_>) {
-        while let Some(note) = self.notes.pop_front() {
-            self.issue_note(note, hands);
-        }
-    }
-
-    fn issue_note(&mut self, note: Note, hands: &mut Hands<'_>) {
-        if let Some(at) = self.places.get(&note.sent.to).map(|place| place.at) {
-            self.issue(&note.key, note.message, at, note.sent, hands);
-        }
+        self.calls.send_notes(u64::MAX, &self.places, hands);
     }
 
     /// Gives a caller the replies to its calls, and sends those that it makes. Returns whether there were any.
@@ -982,13 +754,13 @@ impl Resilient {
         outgoing.extend(caller.progress(&layout, now));
         let is_busy = is_busy || !outgoing.is_empty();
         for Outgoing { number, to, key, frame, body } in outgoing {
-            let Some(place) = self.places.get(&to) else {
+            let Some(at) = self.places.of(to) else {
                 self.returned.push((number, None));
                 continue;
             };
             let message = Message::new(&frame, body);
             let sent = Sent { parent: Parent::Caller(number), to, round: None, wishes: false };
-            self.issue(&key, message, place.at, sent, hands);
+            self.calls.send(&key, message, at, sent, hands);
         }
         is_busy
     }
