@@ -1,7 +1,7 @@
 //! The part of this server in a cluster: its membership, and what it keeps of resilient keys.
 //!
 //! A driver (`net/membership.rs`) does the input and output of the membership. Calls come from sessions. Each shard of the stores has one
-//! [`Member`] with the replicas of its keys. Values are pieces in the store's chunks, which no plain command finds.
+//! member with the [replicas](Replicas) of its keys. Values are pieces in the store's chunks, which no plain command finds.
 //!
 //! Locks: that of a shard here, then that of the membership, then that of the shard's store. A call holds the first until its reply is
 //! written, so a key adopts an epoch between two calls.
@@ -13,31 +13,23 @@ use super::Shards;
 use super::adoption::{self, Adoption, Step};
 use super::carry::{Order, Orders};
 use super::files::{self, Admission, FileChunks};
+use super::replicas::{PAGE, Replicas, entries, sum};
 use super::room::Room;
 use crate::metrics::{ClusterCounts, ClusterGauges, FileCounts, add, count};
-use crate::store::{self, Handle, Pieces, Refused, Reserve, Reserved, Store};
-use crc_fast::{CrcAlgorithm, checksum};
-use indexmap::IndexMap;
+use crate::store::{Handle, Reserve, Reserved, Store};
 use rdmakv_cluster::codec::piece_length;
 use rdmakv_cluster::config::{Config, Epoch, Incarnation, Policy};
-use rdmakv_cluster::member::{CallId, Chunks, Member, Replica, Role};
+use rdmakv_cluster::member::{Replica, Role};
 use rdmakv_cluster::membership::{Action, Identity, Membership, Mismatch, Part};
 use rdmakv_cluster::messages::{
-    Answer, Call, Change, Chunk, Condition, Form, Frozen, Piece, Place, Refusal, Reply, Report, Request, Select,
-    Stored, Verdict, Version, WriteId,
+    Answer, Call, Change, Chunk, Form, Frozen, Piece, Place, Refusal, Reply, Report, Request, Select, Stored, Verdict,
 };
-use rdmakv_cluster::wire::{About, Arguments, Attributes, Entry, ReplyFrame, RequestFrame, WireError, carries_piece};
+use rdmakv_cluster::wire::{Arguments, Attributes, ReplyFrame, RequestFrame, WireError, carries_piece};
 use rdmakv_cluster::writer::CARRIED;
 use rdmakv_proto::clock;
 
 /// Bytes beside the memory for items, for pieces of writes that were ordered and not staged.
 const RESERVE: usize = 4 << 20;
-
-/// Bytes of a page of keys after which no other key is added.
-const PAGE: usize = 48 << 10;
-
-/// Keys that are looked at for a page under one lock: those whose part is computed, and those at which a look is enough.
-const LISTED: (usize, usize) = (250, 10_000);
 
 /// The part of this server in a cluster.
 #[derive(Debug)]
@@ -49,82 +41,18 @@ pub struct Cluster {
     adopted: Mutex<Option<Arc<Config>>>,
     /// The way of the keys into it, while some are not there.
     adoption: Mutex<Option<Adoption>>,
-    shards: Box<[Mutex<Shard>]>,
+    shards: Box<[Mutex<Replicas>]>,
     /// The last report of this server's agent, and its epoch.
     report: Mutex<(Epoch, Report)>,
     /// Values that it found lost in the last epoch in which some were, and that epoch.
     lost: Mutex<(u64, u32)>,
     counts: ClusterCounts,
-    /// Seconds that clocks of servers may be apart.
-    clock_skew: u64,
     /// For pieces of ordered writes where the store has no room.
     reserve: Arc<Reserve>,
     files: FileChunks,
     /// Chunks that this server is to write to the backing directory, if it has one.
     orders: Orders,
     has_backing: bool,
-}
-
-/// The replicas of one shard.
-#[derive(Debug, Default)]
-struct Shard {
-    /// None before the cluster is known.
-    member: Option<Member>,
-    /// A key that is removed leaves its place to the last one. So keys go down only, and an agent that reads them downward misses none.
-    keys: IndexMap<Box<[u8]>, Replica>,
-    pieces: Pieces,
-    unsettled: Unsettled,
-}
-
-impl Shard {
-    /// Takes the keys from one place up to another into an epoch.
-    ///
-    /// The last one is the first: a key that is dropped leaves its place to one that was taken.
-    fn adopt(
-        &mut self,
-        (shards, at): (&Shards, usize),
-        (from, to): (usize, usize),
-        (adoption, clock_skew): (&Adoption, u64),
-    ) {
-        let Self { member: Some(member), keys, pieces, unsettled: tally } = self else { return };
-        let now = clock::now();
-        for place in (from..to).rev() {
-            let Some((key, replica)) = keys.get_index_mut(place) else { continue };
-            let (before, standing, gaps) = adoption.of_key(key);
-            let (arguments, is_over, is_frozen) = (None, false, false);
-            let mut chunks = Lent { pieces, shards, at, key, now, arguments, is_over, is_frozen, clock_skew };
-            // No order waits, so there are no replies.
-            let _ = member.adopt(replica, before, &standing, gaps, &mut chunks);
-            tally.change((false, false), unsettled(replica));
-            if replica.current().is_none() && replica.is_idle() {
-                keys.swap_remove_index(place);
-            }
-        }
-    }
-
-    /// Returns whether it has no key, and knows no fate.
-    fn has_nothing(&self) -> bool {
-        self.keys.is_empty() && self.member.as_ref().is_none_or(|member| member.fates().is_empty())
-    }
-}
-
-/// Keys whose last write is not known to be published.
-#[derive(Clone, Copy, Debug, Default)]
-struct Unsettled {
-    pending: u64,
-    ambiguous: u64,
-}
-
-impl Unsettled {
-    fn change(&mut self, before: (bool, bool), after: (bool, bool)) {
-        self.pending = self.pending + u64::from(after.0) - u64::from(before.0);
-        self.ambiguous = self.ambiguous + u64::from(after.1) - u64::from(before.1);
-    }
-}
-
-/// Returns whether a write is pending, and whether it is ambiguous.
-fn unsettled(replica: &Replica) -> (bool, bool) {
-    (replica.next().is_some(), replica.is_ambiguous())
 }
 
 /// Why a call has no reply: the line that answers it.
@@ -160,12 +88,11 @@ impl Cluster {
     pub fn new(identity: Identity, run: Incarnation, shards: usize) -> Self {
         let clock_skew = Duration::from_nanos(identity.clock_skew).as_secs_f64().ceil() as u64;
         Self {
-            clock_skew,
             membership: Mutex::new(Membership::new(identity, run)),
             policies: RwLock::default(),
             adopted: Mutex::default(),
             adoption: Mutex::default(),
-            shards: (0..shards).map(|_| Mutex::default()).collect(),
+            shards: (0..shards).map(|_| Mutex::new(Replicas::new(clock_skew))).collect(),
             report: Mutex::default(),
             lost: Mutex::default(),
             counts: ClusterCounts::default(),
@@ -239,7 +166,7 @@ impl Cluster {
         }
     }
 
-    fn shard(&self, shard: usize) -> MutexGuard<'_, Shard> {
+    fn shard(&self, shard: usize) -> MutexGuard<'_, Replicas> {
         self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -302,7 +229,7 @@ impl Cluster {
             room.abandon(shards, at);
             return self.decline(&request, reply);
         }
-        shard.member.iter_mut().for_each(|member| member.set_connection(connection));
+        shard.set_connection(connection);
         let of_repair = matches!(request.call, Call::Repair { .. });
         let is_tombstone = request.call.piece().is_some_and(|piece| piece.form == Form::Tombstone);
         let piece = match room {
@@ -336,7 +263,7 @@ impl Cluster {
         // A piece stays where it is the next or the current one, or is staged.
         if let Some(piece) = piece {
             let named = |stored: Option<&Stored>| stored.is_some_and(|stored| stored.piece.chunk == Chunk(piece));
-            let replica = shard.keys.get(key);
+            let replica = shard.get(key);
             let is_kept = stays.answer == Answer::Staged
                 || replica.is_some_and(|replica| named(replica.current()) || named(replica.next()));
             if !is_kept {
@@ -403,16 +330,16 @@ impl Cluster {
         let mut is_busy = false;
         for (_, key) in files::chunks_of(frozen) {
             let mut shard = self.shard(shards.of(key.as_bytes()));
-            let Shard { keys, pieces, .. } = &mut *shard;
-            let Some(replica) = keys.get(key.as_bytes()) else { continue };
+            let Some(replica) = shard.get(key.as_bytes()) else { continue };
             if replica.next().is_some() {
                 is_busy = true;
                 if page.len() < PAGE {
-                    let role = self.membership().standing(key.as_bytes(), clock::boot()).map(|standing| standing.role);
-                    entries(key.as_bytes(), replica, Select::Unsettled, (role == Some(Role::Primary), false), page);
+                    let is_primary = self.is_primary(key.as_bytes());
+                    entries(key.as_bytes(), replica, Select::Unsettled, (is_primary, false), page);
                 }
             }
-            replica.current().into_iter().for_each(|current| pieces.make_final(current.piece.chunk.0));
+            let current = replica.current().map(|current| current.piece.chunk.0);
+            current.into_iter().for_each(|current| shard.pieces.make_final(current));
         }
         if is_busy { Answer::Busy } else { Answer::Taken }
     }
@@ -422,10 +349,10 @@ impl Cluster {
         self.files.persisted(frozen);
         for (_, key) in files::chunks_of(frozen) {
             let mut shard = self.shard(shards.of(key.as_bytes()));
-            let Shard { keys, pieces, .. } = &mut *shard;
-            if let Some(current) = keys.get(key.as_bytes()).and_then(Replica::current) {
-                pieces.make_final(current.piece.chunk.0);
-                pieces.make_clean(current.piece.chunk.0);
+            if let Some(current) = shard.get(key.as_bytes()).and_then(Replica::current) {
+                let number = current.piece.chunk.0;
+                shard.pieces.make_final(number);
+                shard.pieces.make_clean(number);
             }
         }
         Answer::Taken
@@ -435,7 +362,7 @@ impl Cluster {
     pub(crate) fn copy_final(&self, shards: &Shards, key: &[u8], out: &mut Vec<u8>) -> bool {
         let shard = self.shard(shards.of(key));
         // While a write is under way, the value before it may be marked already.
-        let replica = shard.keys.get(key).filter(|replica| replica.next().is_none());
+        let replica = shard.get(key).filter(|replica| replica.next().is_none());
         let Ok(Some(current)) = self.answer(replica, key).and_then(whole) else { return false };
         let piece = shard.pieces.get(current.piece.chunk.0).filter(|_| shard.pieces.is_final(current.piece.chunk.0));
         out.clear();
@@ -447,7 +374,7 @@ impl Cluster {
         &self,
         shards: &Shards,
         at: usize,
-        shard: &mut Shard,
+        shard: &mut Replicas,
         (key, now): (&[u8], u64),
         (bytes, is_repair): (u64, bool),
     ) -> bool {
@@ -463,6 +390,10 @@ impl Cluster {
         admits
     }
 
+    fn is_primary(&self, key: &[u8]) -> bool {
+        self.membership().standing(key, clock::boot()).is_some_and(|standing| standing.role == Role::Primary)
+    }
+
     /// Evicts clean chunks of files for a piece that finds no memory. Returns whether one went.
     pub(super) fn make_room(&self, shards: &Shards, key: &[u8], now: u64) -> bool {
         let at = shards.of(key);
@@ -472,38 +403,15 @@ impl Cluster {
     /// Evicts the oldest clean chunks of files until so many bytes of memory are free. Returns false if there are too few.
     ///
     /// Each server does this by itself. A client that finds none at the primary, or too few fragments, reads the backing directory.
-    fn evict_clean(
-        &self,
-        (shards, at): (&Shards, usize),
-        shard: &mut Shard,
-        (key, now): (&[u8], u64),
-        bytes: u64,
-    ) -> bool {
+    fn evict_clean(&self, of: (&Shards, usize), shard: &mut Replicas, (key, now): (&[u8], u64), bytes: u64) -> bool {
         // While keys are taken into an epoch, none goes.
         if self.membership().standing(key, clock::boot()).is_none() {
             return false;
         }
         let config = self.policies.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let Shard { keys, pieces, .. } = shard;
-        let before = pieces.file_bytes().1;
-        while before - pieces.file_bytes().1 < bytes {
-            let Some((number, key)) = pieces.oldest_clean() else { return false };
-            let key: Box<[u8]> = key.into();
-            if !config.as_ref().is_some_and(|config| config.evicts_clean(&key)) {
-                return false;
-            }
-            let is_it =
-                |replica: &&mut Replica| replica.current().is_some_and(|current| current.piece.chunk == Chunk(number));
-            let evicted = keys.get_mut(&key).filter(is_it).and_then(Replica::evict);
-            let Some(piece) = evicted else {
-                pieces.keep_clean(number);
-                continue;
-            };
-            pieces.free(&mut shards.at(at), piece.chunk.0, now);
-            keys.swap_remove(&key);
-            add(&self.files.counts().evicted, 1);
-        }
-        true
+        let (evicted, is_enough) = shard.evict_clean(of, config.as_deref(), now, bytes);
+        add(&self.files.counts().evicted, evicted);
+        is_enough
     }
 
     /// Appends the entries of a page of keys. Looks at a bounded number of them.
@@ -511,25 +419,8 @@ impl Cluster {
         let Some(at) = usize::try_from(from.shard).ok().filter(|&at| at < self.shards.len()) else {
             return Answer::Keys { next: None, left: 0 };
         };
-        let mut below;
-        {
-            let shard = self.shard(at);
-            below = usize::try_from(from.below).unwrap_or(usize::MAX).min(shard.keys.len());
-            let (mut computed, end) = (0, below.saturating_sub(LISTED.1));
-            while below > end && computed < LISTED.0 && page.len() < PAGE {
-                below -= 1;
-                let Some((key, replica)) = shard.keys.get_index(below) else { break };
-                let is_over = is_over(replica.current(), &shard.pieces, now);
-                let is_settled = replica.is_idle() && replica.current().is_some_and(Stored::is_value);
-                if is_settled && !is_over && select == Select::Unsettled {
-                    continue;
-                }
-                computed += 1;
-                let role = self.membership().standing(key, clock::boot()).map(|standing| standing.role);
-                entries(key, replica, select, (role == Some(Role::Primary), is_over), page);
-            }
-        }
-        let later = (at + 1..self.shards.len()).map(|at| self.shard(at).keys.len());
+        let below = self.shard(at).page((select, from.below), now, |key| self.is_primary(key), page);
+        let later = (at + 1..self.shards.len()).map(|at| self.shard(at).length());
         let left = (below + later.sum::<usize>()) as u64;
         let next = match below {
             0 if at + 1 < self.shards.len() => Some(Place { shard: from.shard + 1, ..Place::FIRST }),
@@ -553,65 +444,18 @@ impl Cluster {
     /// Has the member of a shard take a call, and returns its reply.
     fn take(
         &self,
-        shard: &mut Shard,
-        (shards, at): (&Shards, usize),
+        shard: &mut Replicas,
+        of: (&Shards, usize),
         (key, now): (&[u8], u64),
-        mut request: Request,
+        request: Request,
         arguments: Option<(Arguments, Option<u64>)>,
     ) -> Reply {
-        let (id, boot) = (request.call.id(), clock::boot());
-        let standing = self.membership().standing(key, boot);
-        let Shard { member, keys, pieces, unsettled: tally } = shard;
-        let (Some(standing), Some(member)) = (standing, member) else {
-            return Reply { epoch: Epoch(0), id, answer: Answer::NotServing };
-        };
-        let mut absent = Replica::default();
-        let is_known = keys.contains_key(key);
-        let replica = keys.get_mut(key).unwrap_or(&mut absent);
-        let before = unsettled(replica);
-        let is_over = is_over(replica.current(), pieces, now);
-        if let Call::Order { condition, .. } = &mut request.call
-            && is_over
-        {
-            // An expired value counts as absent, but its chunk is still there. So a condition that needs a value becomes one that fails.
-            *condition = match *condition {
-                Condition::Always | Condition::Absent => Condition::Always,
-                Condition::Present | Condition::Version(_) => Condition::Absent,
-            };
-        }
-        if let Call::Forget { version } = request.call
-            && is_over
-            && replica.current().is_some_and(|current| current.version == version)
-        {
-            replica.end_value();
-        }
-        let is_read = matches!(request.call, Call::Read);
-        let call_id = CallId(0);
-        let clock_skew = self.clock_skew;
+        let standing = self.membership().standing(key, clock::boot());
         let is_frozen = matches!(request.call, Call::Stage { .. } | Call::Order { .. } | Call::Publish { .. })
             && self.files.is_frozen(key);
-        let mut chunks = Lent { pieces, shards, at, key, now, arguments, is_over, is_frozen, clock_skew };
-        let mut replies = member.take(replica, &standing, (call_id, request), boot, &mut chunks);
-        if replies.is_empty() {
-            // An order never waits here, or it would block its connection: its client completes the write before it.
-            replies = member.dismiss(replica, &standing, &mut chunks);
-        }
-        if member.needs_epoch(standing.epoch) {
+        let (reply, needs_epoch) = shard.take(of, (key, now), (standing, is_frozen), request, arguments);
+        if needs_epoch && let Some(standing) = standing {
             self.membership().needs_epoch(standing.epoch);
-        }
-        let mut reply = replies
-            .into_iter()
-            .find(|(of, _)| *of == call_id)
-            .map_or(Reply { epoch: standing.epoch, id, answer: Answer::Busy }, |(_, reply)| reply);
-        if is_read && is_over && matches!(reply.answer, Answer::Value(_)) {
-            reply.answer = Answer::Value(None);
-        }
-        tally.change(before, unsettled(replica));
-        let is_empty = replica.current().is_none() && replica.is_idle();
-        match (is_known, is_empty) {
-            (false, false) => _ = keys.insert(key.into(), absent),
-            (true, true) => _ = keys.swap_remove(key),
-            _ => {}
         }
         reply
     }
@@ -636,7 +480,7 @@ impl Cluster {
         found: impl FnOnce(Option<Value<'_>>) -> T,
     ) -> Result<T, NoReply> {
         let shard = self.shard(shards.of(key));
-        let Some(current) = whole(self.answer(shard.keys.get(key), key)?)? else { return Ok(found(None)) };
+        let Some(current) = whole(self.answer(shard.get(key), key)?)? else { return Ok(found(None)) };
         let piece = shard.pieces.get(current.piece.chunk.0).filter(|&(.., expiry)| expiry == 0 || expiry > now);
         Ok(found(piece.map(|(bytes, flags, _)| Value { bytes, flags, version: current.version.0 })))
     }
@@ -652,13 +496,11 @@ impl Cluster {
     ) -> Result<T, NoReply> {
         let at = shards.of(key);
         let mut shard = self.shard(at);
-        let Shard { keys, pieces, .. } = &mut *shard;
-        let current = whole(self.answer(keys.get(key), key)?)?;
-        let is_over = is_over(current, pieces, now);
+        let current = whole(self.answer(shard.get(key), key)?)?.filter(|current| !shard.is_over(Some(current), now));
+        let current = current.map(|current| (current.piece.chunk.0, (current.version.0, current.piece.sum)));
         let mut store = shards.at(at);
-        let Some(current) = current.filter(|_| !is_over) else { return Ok(found(&mut store, None)) };
-        let about = (current.version.0, current.piece.sum);
-        match pieces.show(&mut store, current.piece.chunk.0, about) {
+        let Some((number, about)) = current else { return Ok(found(&mut store, None)) };
+        match shard.pieces.show(&mut store, number, about) {
             None => Err("SERVER_ERROR value without a chunk: use rdmakv"),
             shown => Ok(found(&mut store, shown)),
         }
@@ -675,15 +517,15 @@ impl Cluster {
     ) -> Result<T, NoReply> {
         let at = shards.of(key);
         let mut shard = self.shard(at);
-        let Shard { keys, pieces, .. } = &mut *shard;
-        let replica = keys.get(key);
+        let replica = shard.get(key);
         let role = self.membership().standing(key, clock::boot()).map(|standing| standing.role);
         let is_held = role == Some(Role::Backup);
         let stored = if is_held { replica.and_then(Replica::newest_fragment) } else { self.answer(replica, key)? };
-        let is_over = is_over(stored, pieces, now);
+        let stored = stored.filter(|stored| !shard.is_over(Some(stored), now));
+        let stored = stored.map(|stored| (stored.piece.chunk.0, (stored.version.0, stored.piece.sum)));
         let mut store = shards.at(at);
-        let Some(stored) = stored.filter(|_| !is_over) else { return Ok(found(&mut store, None)) };
-        let (number, about) = (stored.piece.chunk.0, (stored.version.0, stored.piece.sum));
+        let Some((number, about)) = stored else { return Ok(found(&mut store, None)) };
+        let pieces = &mut shard.pieces;
         let lent =
             if is_held { pieces.hold(&mut store, number, about) } else { pieces.show(&mut store, number, about) };
         Ok(found(&mut store, lent))
@@ -737,17 +579,13 @@ impl Cluster {
         match *adoption.step() {
             Step::Shard(at) => {
                 let mut shard = self.shard(at);
-                let Shard { member, pieces, unsettled, .. } = &mut *shard;
-                // Another server may be the primary now. Where this one still is, clients ask once more.
-                pieces.cover(&mut shards.at(at));
-                member.get_or_insert_with(|| Member::new(adoption.config().uuid()));
-                *unsettled = Unsettled::default();
-                adoption.took(shard.keys.len(), shard.has_nothing(), self.shards.len());
+                shard.begin_epoch((shards, at), adoption.config());
+                adoption.took(shard.length(), shard.has_nothing(), self.shards.len());
             }
             Step::Keys(at, below) => {
                 let mut shard = self.shard(at);
                 let left = below.saturating_sub(adoption::KEYS);
-                shard.adopt((shards, at), (left, below), (adoption, self.clock_skew));
+                shard.adopt((shards, at), (left, below), adoption);
                 adoption.took(left, shard.has_nothing(), self.shards.len());
             }
             Step::Items(..) => adoption.drop_moved(shards),
@@ -776,9 +614,7 @@ impl Cluster {
     /// Drops all values of resilient keys, and what is known of their writes.
     fn empty(&self, shards: &Shards) {
         for at in 0..self.shards.len() {
-            let mut shard = self.shard(at);
-            shard.pieces.clear(&mut shards.at(at), clock::now());
-            (shard.member, shard.keys, shard.unsettled) = (None, IndexMap::new(), Unsettled::default());
+            self.shard(at).clear((shards, at));
         }
         self.files.clear();
         // The next configuration is the first of another run. Until then keys are resilient or plain as they were.
@@ -815,48 +651,13 @@ impl Cluster {
         }
         for at in 0..self.shards.len() {
             let shard = self.shard(at);
-            gauges.keys += shard.keys.len() as u64;
-            gauges.pending += shard.unsettled.pending;
-            gauges.ambiguous += shard.unsettled.ambiguous;
-            gauges.staged_bytes += shard.member.as_ref().map_or(0, Member::staged_bytes);
-            let (pieces, bytes) = shard.pieces.size();
-            gauges.pieces = (gauges.pieces.0 + pieces as u64, gauges.pieces.1 + bytes);
+            shard.count(&mut gauges);
             let (dirty, clean) = shard.pieces.file_bytes();
             let most = self.files.limits(shards.at(at).memory_for_items()).dirty;
             let files = gauges.files;
             gauges.files = (files.0 + dirty, files.1 + clean, files.2 + most);
         }
         gauges
-    }
-}
-
-/// Appends what an agent asked for of one key.
-///
-/// A value that has expired is as good as a tombstone.
-fn entries(key: &[u8], replica: &Replica, select: Select, (is_primary, is_over): (bool, bool), page: &mut Vec<u8>) {
-    let mut put = |about: About, id: WriteId, version: Version, length: u64| {
-        Entry { key: key.to_vec(), about, id, version, length }.encode(page);
-    };
-    let of = |stored: &Stored| (stored.id, stored.version, stored.piece.length);
-    let (current, next) = (replica.current(), replica.next());
-    match select {
-        Select::Primary => {
-            if let Some(stored) = current.or(next).filter(|_| is_primary) {
-                let (id, version, length) = of(stored);
-                put(About::Value, id, version, length);
-            }
-        }
-        Select::Unsettled => {
-            if let Some((id, version, length)) = next.map(of) {
-                put(if is_primary { About::Next } else { About::Sealed }, id, version, length);
-            }
-            let is_absent = |current: &&Stored| is_primary && (is_over || !current.is_value());
-            if let Some((id, version, _)) = current.filter(is_absent).map(of) {
-                put(About::Tombstone, id, version, 0);
-            }
-            // Others of this key are told when these are gone.
-            replica.staged().take(16).for_each(|id| put(About::Staged, id, Version::ABSENT, 0));
-        }
     }
 }
 
@@ -876,11 +677,6 @@ fn check(frame: &RequestFrame, piece: Option<&[u8]>) -> Result<(), NoReply> {
         Form::Tombstone => bytes.is_empty(),
     };
     if is_good { Ok(()) } else { Err("CLIENT_ERROR bytes that are not the piece") }
-}
-
-/// Returns the CRC32C of a value.
-fn sum(bytes: &[u8]) -> u32 {
-    checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
 fn put_chunk(call: &mut Call, chunk: Chunk) {
@@ -908,83 +704,4 @@ fn pieces(answer: &Answer, is_read: bool) -> (Option<&Piece>, Option<&Piece>) {
 /// Returns the value of a key, unless this server has a fragment of it only.
 fn whole(current: Option<&Stored>) -> Result<Option<&Stored>, NoReply> {
     if current.is_some_and(|current| current.piece.form != Form::Copy) { Err(RESILIENT) } else { Ok(current) }
-}
-
-/// Returns whether a value has expired.
-fn is_over(current: Option<&Stored>, pieces: &Pieces, now: u64) -> bool {
-    let piece = current.filter(|current| current.is_value()).and_then(|current| pieces.get(current.piece.chunk.0));
-    piece.is_some_and(|(.., expiry)| expiry != 0 && expiry <= now)
-}
-
-/// The chunks of a shard, lent to its member for one call.
-struct Lent<'a> {
-    pieces: &'a mut Pieces,
-    shards: &'a Shards,
-    at: usize,
-    key: &'a [u8],
-    /// Unix seconds.
-    now: u64,
-    /// Those of a computation, and the piece with the bytes to add.
-    arguments: Option<(Arguments, Option<u64>)>,
-    /// The value has expired.
-    is_over: bool,
-    /// The key is a chunk of a generation that is frozen.
-    is_frozen: bool,
-    /// Seconds that clocks of servers may be apart.
-    clock_skew: u64,
-}
-
-impl Chunks for Lent<'_> {
-    fn is_final(&self, value: Option<&Stored>) -> bool {
-        let is_marked = |value: &Stored| value.is_value() && self.pieces.is_final(value.piece.chunk.0);
-        self.is_frozen || value.is_some_and(is_marked)
-    }
-
-    fn compute(&mut self, value: Option<&Stored>, _: u64) -> Result<Piece, Refusal> {
-        let (arguments, added) = self.arguments.ok_or(Refusal::Invalid)?;
-        let value = value.filter(|_| !self.is_over);
-        if value.is_some_and(|value| value.piece.form != Form::Copy) {
-            return Err(Refusal::Invalid);
-        }
-        let before = value.and_then(|value| self.pieces.get(value.piece.chunk.0));
-        let attributes = before.map_or((0, 0), |(_, flags, expiry)| (flags, expiry));
-        let old = before.map(|(bytes, ..)| bytes);
-        let number = || old.map(|bytes| store::number(bytes).ok_or(Refusal::Invalid)).transpose();
-        let mut digits = itoa::Buffer::new();
-        let added = added.and_then(|added| self.pieces.get(added)).map(|(bytes, ..)| bytes).unwrap_or_default();
-        let parts: [&[u8]; 2] = match arguments {
-            Arguments::Increment { by, initial } | Arguments::Decrement { by, initial } => {
-                let is_up = matches!(arguments, Arguments::Increment { .. });
-                let result = match number()? {
-                    Some(number) if is_up => number.wrapping_add(by),
-                    Some(number) => number.saturating_sub(by),
-                    None => initial.ok_or(Refusal::NotStored)?,
-                };
-                [digits.format(result).as_bytes(), b""]
-            }
-            Arguments::Append => [old.ok_or(Refusal::NotStored)?, added],
-            Arguments::Prepend => [added, old.ok_or(Refusal::NotStored)?],
-        };
-        // The pieces that it is made of must not be borrowed while it is kept.
-        let bytes = parts.concat();
-        let mut store = self.shards.at(self.at);
-        let made = self.pieces.add(&mut store, self.key, [&bytes, b""], attributes, self.now);
-        let chunk = Chunk(made.map_err(|refused| match refused {
-            Refused::NoMemory => Refusal::NoMemory,
-            Refused::TooLarge => Refusal::TooLarge,
-        })?);
-        Ok(Piece { chunk, form: Form::Copy, length: bytes.len() as u64, sum: sum(&bytes) })
-    }
-
-    fn publish(&mut self, _: Piece) {
-        // It is shown when a client asks for it. The one before was freed, so tags lead to nothing.
-    }
-
-    fn end_early(&mut self, piece: Piece) {
-        self.pieces.end_early(piece.chunk.0, self.clock_skew);
-    }
-
-    fn free(&mut self, piece: Piece) {
-        self.pieces.free(&mut self.shards.at(self.at), piece.chunk.0, self.now);
-    }
 }

@@ -22,6 +22,7 @@ mod meta;
 mod out;
 mod peer;
 mod prefixes;
+mod replicas;
 mod replicate;
 mod replies;
 mod room;
