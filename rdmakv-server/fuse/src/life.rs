@@ -35,7 +35,7 @@ const AGENT: MountId = MountId(u64::MAX);
 /// # Errors
 ///
 /// The cluster does not serve.
-#[cfg(feature = "mount")]
+#[cfg(feature = "cli")]
 pub(crate) fn has_agent(cluster: &mut Cluster) -> Result<bool> {
     Ok(cluster.many(&[Key::Mount(AGENT)])?.pop().flatten().is_some())
 }
@@ -147,7 +147,10 @@ impl Turn {
             if let Some(begun) = Life::begin(&mut keeper, AGENT, OF_AGENT)? {
                 break begun;
             }
-            tell.take().into_iter().for_each(|tell| tell());
+            // The key of a turn that was given up stays for a second.
+            if tell.is_some() && has_agent(&mut keeper)? {
+                tell.take().into_iter().for_each(|tell| tell());
+            }
             std::thread::sleep(AGAIN);
         };
         let life = Arc::new(life);

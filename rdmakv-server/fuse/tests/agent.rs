@@ -760,6 +760,66 @@ fn an_agent_outlives_a_limit_on_file_sizes() {
     agent.wait().unwrap();
 }
 
+/// An agent's process, and what it prints.
+struct Told(Child, std::sync::mpsc::Receiver<String>);
+
+impl Told {
+    fn start(cluster: &Cluster) -> Self {
+        let backing = cluster.backing().display().to_string();
+        let mut agent = command(cluster, &["agent", "--backing", &backing]).stderr(Stdio::piped()).spawn().unwrap();
+        let said = BufReader::new(agent.stderr.take().unwrap()).lines();
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || said.map_while(Result::ok).try_for_each(|line| tell.send(line)));
+        Self(agent, told)
+    }
+
+    /// Waits for a line. Operations on the cluster end after 30 s without an answer.
+    fn says(&self, what: &str) {
+        let mut seen = Vec::new();
+        while let Ok(line) = self.1.recv_timeout(2 * common::PATIENCE) {
+            if line.contains(what) {
+                return;
+            }
+            seen.push(line);
+        }
+        panic!("the agent does not say {what:?}, but {seen:?}");
+    }
+
+    fn end(mut self, signal: rustix::process::Signal) {
+        let process = rustix::process::Pid::from_child(&self.0);
+        rustix::process::kill_process(process, signal).unwrap();
+        soon("that the agent ends", || self.0.try_wait().unwrap().is_some());
+    }
+}
+
+/// One agent works, and one waits for its turn.
+#[test]
+fn agents_outlive_an_outage_of_etcd() {
+    let Some(mut cluster) = Cluster::start(2) else { return };
+    drop(mount(&cluster));
+    let first = Told::start(&cluster);
+    first.says("carries files");
+    let second = Told::start(&cluster);
+    second.says("waits until");
+    cluster.set_etcd(false);
+    let away = "the cluster is away";
+    first.says(away);
+    second.says(away);
+    second.end(rustix::process::Signal::TERM);
+    // An agent that begins now is told at once.
+    let mut late = command(&cluster, &["agent", "--backing", "/"]);
+    let output = late.output().unwrap();
+    let why = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(1) && why.contains("etcd"), "{why}");
+    cluster.set_etcd(true);
+    first.says("the cluster is back: carries files");
+    let files = mount(&cluster);
+    write(&files, "a", b"after it");
+    files.settle(common::PATIENCE).unwrap();
+    assert_eq!(on_backing(&cluster, "a").unwrap(), b"after it");
+    first.end(rustix::process::Signal::TERM);
+}
+
 #[test]
 fn a_second_agent_follows_the_first() {
     let Some(cluster) = Cluster::start(2) else { return };

@@ -1,6 +1,7 @@
 //! The agent as a process.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ use crate::{Agent, Round, Swept};
 /// The pause after a round, at least. It is as long as the round if that took longer.
 const REST: Duration = Duration::from_millis(200);
 
-/// The pause after a round in which names failed and none was shown, and after one without an answer.
+/// The pause after a round in which names failed and none was shown, after one without an answer, and between attempts to work again.
 const AGAIN: Duration = Duration::from_secs(5);
 
 /// How often what dead mounts left behind is looked for, and for how long its data files did not change.
@@ -27,7 +28,8 @@ const TOLD: usize = 1000;
 
 const EXAMPLES: &str = "\
 One agent works for a whole cluster, on any machine that has the directory. One that starts later waits until the first one has
-ended, for 12 s after it was killed. It may be killed at any time.
+ended, for 12 s after it was killed. It may be killed at any time. While the cluster is away, an agent that has worked or waited tries
+again, and ends by a signal only.
 
 Examples:
   rdmakv-fuse agent --etcd http://10.0.0.1:2379 --backing /lustre/run7
@@ -45,14 +47,34 @@ pub(super) struct Flags {
     keep: Option<u64>,
 }
 
-/// Works until the process is ended, or another agent may work.
+/// Works until the process is ended, or another agent began without waiting for its turn. An outage of the cluster is waited for, but not at
+/// the start.
 pub(super) fn run(cluster: &Cluster, flags: &Flags) -> Result<(), Failure> {
-    let turn = Turn::take(cluster, Options::default(), || say("waits until the agent that works has ended"))?;
+    let mut outages = Outages::default();
+    loop {
+        let waits = |outages: &mut Outages| outages.works("waits until the agent that works has ended");
+        let error = match Turn::take(cluster, Options::default(), || say(&waits(&mut outages))) {
+            Err(error) => outages.take(error)?,
+            Ok(turn) => {
+                let Err(error) = work(cluster, flags, &turn, &mut outages);
+                // Another agent has the turn, and began before this one saw that.
+                let may_wait = error.errno() != Errno::STALE || turn.check().is_err();
+                // Reported before the turn is given up: that waits for the cluster.
+                if may_wait { outages.take(error)? } else { return Err(error.into()) }
+            }
+        };
+        error.into_iter().for_each(|line| say(&line));
+        std::thread::sleep(AGAIN);
+    }
+}
+
+/// Works until another agent may work, or the agent cannot begin.
+fn work(cluster: &Cluster, flags: &Flags, turn: &Turn, outages: &mut Outages) -> crate::Result<Infallible> {
     let mut agent = Agent::begin(cluster, &flags.backing, Options::default())?;
     if let Some(keep) = flags.keep {
         agent.keep(keep << 20)?;
     }
-    say(&format!("carries files to {}", flags.backing.display()));
+    say(&outages.works(&format!("carries files to {}", flags.backing.display())));
     let mut told = BTreeMap::new();
     let mut swept = Instant::now();
     loop {
@@ -63,7 +85,9 @@ pub(super) fn run(cluster: &Cluster, flags: &Flags) -> Result<(), Failure> {
             sweep(&mut agent);
         }
         let rest = match agent.round() {
-            Err(error) if error.errno() == Errno::STALE => return Err(error.into()),
+            Err(error) if error.errno() == Errno::STALE => return Err(error),
+            // Others may have the turn by now, and this one begins again.
+            Err(error) if turn.check().is_err() => return Err(error),
             Err(error) => {
                 tell(&mut told, b"/", &error.to_string());
                 AGAIN
@@ -75,6 +99,42 @@ pub(super) fn run(cluster: &Cluster, flags: &Flags) -> Result<(), Failure> {
             }
         };
         std::thread::sleep(rest);
+    }
+}
+
+/// The times in which an agent could not work, so that each is reported once.
+#[derive(Debug, Default)]
+struct Outages {
+    /// The agent has worked, or waited for its turn. An error before that ends it.
+    has_begun: bool,
+    /// The errno of the last report, while the agent cannot work.
+    reported: Option<Errno>,
+}
+
+impl Outages {
+    /// Takes an error. Returns the line that reports it, unless it was reported.
+    ///
+    /// # Errors
+    ///
+    /// It is that of the start.
+    fn take(&mut self, error: crate::Error) -> Result<Option<String>, Failure> {
+        if !self.has_begun {
+            return Err(error.into());
+        }
+        let errno = error.errno();
+        if self.reported.replace(errno) == Some(errno) {
+            return Ok(None);
+        }
+        // Errors of the cluster have this errno.
+        let state = if errno == Errno::IO { "the cluster is away" } else { "the agent cannot work" };
+        Ok(Some(format!("{state}: {error}: it is tried again every {} s", AGAIN.as_secs())))
+    }
+
+    /// Notes that the agent works, or waits for its turn. Returns the line that reports it.
+    fn works(&mut self, what: &str) -> String {
+        self.has_begun = true;
+        let is_back = self.reported.take().is_some();
+        if is_back { format!("the cluster is back: {what}") } else { what.to_owned() }
     }
 }
 
@@ -121,6 +181,29 @@ mod tests {
         let goes_on = Round { shown: 1, failed: failed(), ..Round::default() };
         assert_eq!(rest_after(&goes_on, Duration::ZERO), REST);
         assert_eq!(rest_after(&Round::default(), 2 * REST), 2 * REST);
+    }
+
+    #[test]
+    fn only_an_error_of_the_start_ends_the_agent() {
+        let away = || crate::Error::new(Errno::IO, "read etcd: no answer");
+        let mut outages = Outages::default();
+        assert!(matches!(outages.take(away()), Err(Failure::No(why)) if why == "read etcd: no answer"));
+        assert_eq!(outages.works("waits"), "waits");
+        assert!(outages.take(away()).is_ok());
+    }
+
+    #[test]
+    fn an_outage_is_reported_once() {
+        let mut outages = Outages::default();
+        outages.works("waits");
+        let mut take = |errno, why| outages.take(crate::Error::new(errno, why)).ok().flatten();
+        let line = take(Errno::IO, "touch m/1: late").unwrap();
+        assert_eq!(line, "the cluster is away: touch m/1: late: it is tried again every 5 s");
+        assert_eq!(take(Errno::IO, "read etcd: no answer"), None);
+        // The cluster is back, and the directory is not there.
+        assert!(take(Errno::NOENT, "open /a").unwrap().starts_with("the agent cannot work: open /a"));
+        assert_eq!(outages.works("carries"), "the cluster is back: carries");
+        assert_eq!(outages.works("waits"), "waits");
     }
 
     #[test]

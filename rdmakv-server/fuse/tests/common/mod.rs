@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 use etcd_server::Members;
 use rdmakv_client::{Agent, Cluster as Address, Options};
 use rdmakv_cluster::config::{Config, Policy, Rule, State};
+use rdmakv_cluster::etcd::Operation;
+use rdmakv_cluster::etcd::gateway::Write;
 use rdmakv_fuse::{Files, Settings};
 
 /// How long anything is waited for: far longer than a busy machine takes.
@@ -198,6 +200,17 @@ impl Cluster {
 
     pub(crate) fn urls(&self) -> String {
         self.etcd.urls()
+    }
+
+    /// Ends etcd, or starts it again with what it had.
+    pub(crate) fn set_etcd(&mut self, runs: bool) {
+        let member = &mut self.etcd.list[0];
+        if runs { member.start() } else { member.kill() }
+    }
+
+    /// Deletes a key in etcd.
+    pub(crate) fn forget(&self, key: &str) {
+        self.etcd.client().transaction(Operation::Fact, None, &[Write::Delete(key)]).unwrap();
     }
 
     pub(crate) fn address(&self) -> Address {
