@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use crate::error::{Error, Result};
 use crate::inode::{Edit, InodeEdit};
 use crate::names::{Acquire, Acquired, Held, Sequence, Step};
-use crate::store::{Answer, Progress, Request};
+use crate::store::{Answer, Change, Progress, Request, Update};
 
 /// How long an empty value stands for a deleted key, until it ends.
 const DELETED: Expire = Expire::In(Duration::from_secs(60));
@@ -76,6 +76,22 @@ impl Cluster {
         loop {
             let answer = self.ask(&request)?;
             match sequence.take(&answer) {
+                Progress::Ask(next) => request = next,
+                Progress::Ended(Ok(())) => return Ok(()),
+                Progress::Ended(Err(refusal)) => return Err(Error::of_refusal(refusal, key_of(&request))),
+            }
+        }
+    }
+
+    /// Makes a change of one key.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::run`].
+    pub(crate) fn update(&mut self, change: impl Change) -> Result<()> {
+        let (mut update, mut request) = Update::begin(change);
+        loop {
+            match update.take(&self.ask(&request)?) {
                 Progress::Ask(next) => request = next,
                 Progress::Ended(Ok(())) => return Ok(()),
                 Progress::Ended(Err(refusal)) => return Err(Error::of_refusal(refusal, key_of(&request))),

@@ -107,6 +107,8 @@ pub mod store;
 #[cfg(feature = "library")]
 mod sweep;
 #[cfg(feature = "library")]
+mod unnamed;
+#[cfg(feature = "library")]
 mod volume;
 #[cfg(feature = "mount")]
 mod waiting;

@@ -1,22 +1,19 @@
 //! Memory and room on the backing that dead mounts left, and that nothing would free.
 //!
 //! A mount that dies before its first sync leaves chunks of a generation that never began, and perhaps a data file of its own. No name
-//! tells of them, so the agent looks for them from time to time.
+//! tells of them, so the agent looks for them from time to time. So it does for files that lost their names while dead mounts had them open.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use rdmakv_client::Frozen;
-use rdmakv_proto::files::{Entry, Generation, Ino, Inode, Key, Kind, MAX_CHUNKS, MountId, Standing, State};
+use rdmakv_proto::files::{Entry, Generation, Ino, Inode, Key, Kind, MountId, Standing, State};
 
 use crate::backing::{Backing, DataFile};
 use crate::cluster::Cluster;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::inode::Edit;
-use crate::walk::entries;
-
-/// Keys that are asked for at once.
-const KEYS: usize = 256;
+use crate::unnamed::{self, parts_of};
+use crate::walk::{KEYS, entries, inodes};
 
 /// Files whose chunks are known to be freed, at most.
 const FREED: usize = 1 << 16;
@@ -29,6 +26,8 @@ pub struct Swept {
     pub writers: u64,
     /// Files whose servers were told that chunks of generations that never began may go.
     pub freed: u64,
+    /// Files that lost their names while dead mounts had them open.
+    pub unnamed: u64,
     /// Data files that were removed from the backing directory.
     pub data_files: u64,
 }
@@ -67,6 +66,7 @@ impl Sweeper {
                 swept.data_files += 1;
             }
         }
+        swept.unnamed = unnamed::sweep(cluster, backing)?;
         Ok(swept)
     }
 
@@ -85,7 +85,7 @@ impl Sweeper {
         }
         for (ino, inode) in inodes {
             if let Some(unused) = unused(&inode).filter(|unused| self.freed.get(&ino) != Some(unused)) {
-                cluster.persisted(&all_of(ino, unused, inode.chunk_bits))?;
+                parts_of(ino, unused, inode.chunk_bits).try_for_each(|part| cluster.persisted(&part))?;
                 if self.freed.len() >= FREED {
                     self.freed.clear();
                 }
@@ -112,22 +112,6 @@ fn is_left(file: &DataFile, inode: Option<&Inode>) -> bool {
     let is_to_be_taken = inode.is_spilled && inode.generation == file.generation;
     // Publications remove those that agents wrote.
     file.is_writers && !is_written && !is_to_be_taken
-}
-
-/// Returns a generation with all chunks that it may have.
-fn all_of(ino: Ino, generation: Generation, chunk_bits: u8) -> Frozen {
-    let size = u64::from(MAX_CHUNKS) << chunk_bits;
-    Frozen { ino: ino.0, generation: generation.0, size, chunk_bits, runs: vec![(0, MAX_CHUNKS)] }
-}
-
-fn inodes(cluster: &mut Cluster, inos: &[Ino]) -> Result<BTreeMap<Ino, Inode>> {
-    let keys: Vec<Key> = inos.iter().map(|&ino| Key::Inode(ino)).collect();
-    let mut found = BTreeMap::new();
-    for ((&ino, key), value) in inos.iter().zip(&keys).zip(cluster.many(&keys)?) {
-        let Some(value) = value else { continue };
-        found.insert(ino, Inode::decode(&value).map_err(|error| Error::of_value(&error, key))?);
-    }
-    Ok(found)
 }
 
 #[cfg(test)]

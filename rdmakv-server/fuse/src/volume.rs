@@ -3,7 +3,7 @@
 //! Each operation begins with what may have to wait: the lease of its directory. An error that [may pass](Error::may_pass) left nothing
 //! half done that the operation would not do again, so a caller repeats it for a while.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rdmakv_proto::files::{
@@ -22,6 +22,7 @@ use crate::names::{Held, Lookup, look_up};
 use crate::node::{FLUSH_AFTER, Node, Read, Stores};
 use crate::persist::{AGAIN, FAILURE, Standing as Waiting, Wait, standing};
 use crate::store::Refusal;
+use crate::unnamed::{Note, UNNAMED};
 use crate::walk::{Undrained, entries, undrained, unsettled};
 
 /// How often other mounts' wishes for directories are looked at.
@@ -88,6 +89,8 @@ pub(crate) struct Volume {
     /// Directories that were given up. The cluster does not know that yet.
     unreleased: BTreeMap<Ino, Held>,
     nodes: BTreeMap<Ino, Node>,
+    /// Open files that are noted as those without a name.
+    noted: BTreeSet<Ino>,
     handles: HashMap<u64, Handle>,
     next_handle: u64,
     paths: HashMap<Ino, Names>,
@@ -109,6 +112,7 @@ impl Volume {
             half_renamed: BTreeMap::new(),
             unreleased: BTreeMap::new(),
             nodes: BTreeMap::new(),
+            noted: BTreeSet::new(),
             handles: HashMap::new(),
             next_handle: 1,
             paths: HashMap::new(),
@@ -872,6 +876,9 @@ impl Volume {
         if let Some(node) = self.nodes.get_mut(&ino) {
             node.reopen();
         }
+        // If this mount dies, an agent removes the file.
+        self.stores.cluster.update(Note::Make(ino))?;
+        self.noted.insert(ino);
         Ok(true)
     }
 
@@ -929,6 +936,10 @@ impl Volume {
         node.settle(&mut self.stores)?;
         self.end_dead_writer(ino, &inode)?;
         self.stores.cluster.edit(ino, Edit::Remove)?;
+        if self.noted.remove(&ino) {
+            // One that stays goes with the agent's next sweep.
+            let _ = self.stores.cluster.update(Note::Remove(ino));
+        }
         self.stores.cluster.drop_chunks(ino, stored);
         self.stores.backing.drop_data(ino, 0..inode.reserved.0.saturating_add(1))
     }
@@ -1069,7 +1080,7 @@ pub(crate) fn time(at: SystemTime) -> Time {
     }
 }
 
-/// Returns a random number that is neither 0 nor the root's.
+/// Returns a random number that is neither 0 nor one with a meaning.
 pub(crate) fn random() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     loop {
@@ -1080,7 +1091,7 @@ pub(crate) fn random() -> u64 {
             Ok(8) => u64::from_ne_bytes(bytes),
             _ => std::collections::hash_map::RandomState::new().build_hasher().finish(),
         };
-        if number > Ino::ROOT.0 {
+        if number > UNNAMED.0 {
             return number;
         }
     }

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::finish::AGENT;
 
 /// Keys that are asked for at once.
-const KEYS: usize = 256;
+pub(crate) const KEYS: usize = 256;
 
 /// A directory on the way from the root: its inode and its name.
 pub(crate) type Way = Vec<(Ino, Vec<u8>)>;
@@ -167,6 +167,21 @@ pub(crate) fn entries(cluster: &mut Cluster, directory: Ino) -> Result<Vec<Entry
         entries.extend(bucket.entries().iter().cloned());
     }
     Ok(entries)
+}
+
+/// Returns those of some inodes that there are.
+///
+/// # Errors
+///
+/// The cluster does not serve, or a value cannot be read.
+pub(crate) fn inodes(cluster: &mut Cluster, inos: &[Ino]) -> Result<BTreeMap<Ino, Inode>> {
+    let keys: Vec<Key> = inos.iter().map(|&ino| Key::Inode(ino)).collect();
+    let mut found = BTreeMap::new();
+    for ((&ino, key), value) in inos.iter().zip(&keys).zip(cluster.many(&keys)?) {
+        let Some(value) = value else { continue };
+        found.insert(ino, Inode::decode(&value).map_err(|error| Error::of_value(&error, key))?);
+    }
+    Ok(found)
 }
 
 #[cfg(test)]

@@ -575,6 +575,87 @@ fn a_dead_mounts_file_is_shown_as_it_was_synced() {
     assert!(inode.is_torn && inode.writer.is_none() && inode.state == State::Persisted);
 }
 
+/// A mount for the process that is to be one: addresses of etcd, and the backing.
+const HOLD: &str = "RDMAKV_TEST_HOLDS";
+
+/// Becomes a mount whose files lost their names while they are open, and waits to be killed.
+#[test]
+#[ignore = "the process of a mount"]
+fn hold() {
+    let Ok(arguments) = std::env::var(HOLD) else { return };
+    let (urls, backing) = arguments.split_once('\n').unwrap();
+    let settings = Settings { chunk: Some(64 << 10), ..Settings::default() };
+    let files = Files::mount(&Address::new(urls), backing.as_ref(), settings).unwrap();
+    let open = |path: &str| {
+        let mut file = files.open(path, How::new().write().create()).unwrap();
+        file.write_at(0, &[7; 300_000]).unwrap();
+        (file, files.look_up(path).unwrap().0.0)
+    };
+    let ((mut synced, first), (_other, second), (replaced, third)) = (open("synced"), open("other"), open("replaced"));
+    synced.sync().unwrap();
+    synced.write_at(300_000, &[8; 300_000]).unwrap();
+    files.unlink("synced").unwrap();
+    files.unlink("other").unwrap();
+    write(&files, "new", b"new");
+    files.rename("new", "replaced").unwrap();
+    // One that is closed is gone with its name.
+    let (closed, fourth) = open("closed");
+    files.unlink("closed").unwrap();
+    closed.close().unwrap();
+    println!("\nheld {first} {second} {third} {fourth}");
+    std::thread::sleep(Duration::from_secs(3600));
+    drop(replaced);
+}
+
+/// Returns the dirty bytes that all servers have.
+fn dirty_bytes(cluster: &Cluster) -> u64 {
+    let of = |port: &u16| {
+        let stream = std::net::TcpStream::connect(("127.0.0.1", *port)).unwrap();
+        std::io::Write::write_all(&mut &stream, b"stats cluster\r\n").unwrap();
+        let mut lines = BufReader::new(&stream).lines().map(Result::unwrap);
+        let count = lines.find_map(|line| line.strip_prefix("STAT files_dirty_bytes ").map(str::to_owned));
+        count.expect("the count").parse::<u64>().unwrap()
+    };
+    cluster.ports.iter().map(of).sum()
+}
+
+#[test]
+fn files_without_a_name_go_with_their_dead_mount() {
+    let Some(cluster) = Cluster::repaired(2, Policy::Copies(2), 70) else { return };
+    let (files, mut agent) = (mount(&cluster), begin(&cluster));
+    let mut dead = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "hold", "--nocapture", "--include-ignored"])
+        .env(HOLD, [cluster.urls(), cluster.backing().display().to_string()].join("\n"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(dead.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let held = lines.find_map(|line| line.strip_prefix("held ").map(str::to_owned)).expect("the files");
+    let keys: Vec<String> =
+        held.split(' ').map(|ino| Key::Inode(rdmakv_proto::files::Ino(ino.parse().unwrap())).to_string()).collect();
+    settle(&mut agent, &files);
+    let mut client = Client::of_cluster(&cluster.address(), Options::default()).unwrap();
+    // An empty value stands for a key that was deleted.
+    let mut inode = |key: &String| client.get(key).unwrap().and_then(|value| Inode::decode(&value).ok());
+    // It lives, so all of it stays.
+    assert_eq!(agent.sweep(Duration::ZERO).unwrap().unnamed, 0);
+    assert!(keys[..3].iter().all(|key| inode(key).is_some_and(|inode| inode.is_unlinked)) && inode(&keys[3]).is_none());
+    let writer = inode(&keys[0]).unwrap().writer.unwrap();
+    dead.kill().unwrap();
+    dead.wait().unwrap();
+    // Its key ends, as 30 s later.
+    assert!(client.delete(Key::Mount(writer).to_string()).unwrap());
+    assert!(dirty_bytes(&cluster) > 600_000);
+    assert_eq!(agent.sweep(Duration::ZERO).unwrap().unnamed, 3);
+    // Agents of servers end the writes that were under way.
+    soon("that no chunk is dirty", || dirty_bytes(&cluster) == 0);
+    let mut inode = |key: &String| client.get(key).unwrap().and_then(|value| Inode::decode(&value).ok());
+    assert!(keys.iter().all(|key| inode(key).is_none()));
+    assert_eq!(agent.sweep(Duration::ZERO).unwrap(), Default::default());
+    assert_eq!(on_backing(&cluster, "replaced").unwrap(), b"new");
+}
+
 /// Bytes that tell of themselves whether they are whole.
 fn marked(generation: u8) -> Vec<u8> {
     vec![generation; 70_000 * usize::from(generation)]

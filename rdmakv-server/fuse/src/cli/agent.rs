@@ -141,8 +141,8 @@ impl Outages {
 fn sweep(agent: &mut Agent) {
     match agent.sweep(SWEEP) {
         Ok(swept) if swept == Swept::default() => {}
-        Ok(Swept { writers, freed, data_files, .. }) => say(&format!(
-            "swept what dead mounts left: {writers} files open, chunks of {freed} files, {data_files} data files"
+        Ok(Swept { writers, freed, unnamed, data_files, .. }) => say(&format!(
+            "swept what dead mounts left: {writers} files open, {unnamed} without a name, chunks of {freed} files, {data_files} data files"
         )),
         Err(error) => say(&format!("sweep: {error}")),
     }
