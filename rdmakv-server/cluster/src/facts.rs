@@ -10,7 +10,8 @@
 //! | `repaired/ID` | incarnation, epoch | this run's keys are where the epoch wants them |
 //!
 //! Incarnations are 16 hexadecimal digits, epochs decimal, with a space between them. A fact is about a run: it says nothing about a later
-//! run of the same server. Keys and values of other forms are ignored.
+//! run of the same server. Keys and values of other forms are ignored. `rdmakv-fuse` has one of its own there: `directory/UUID`, by the
+//! cluster's number, is the number of the directory that its files are carried to.
 
 use std::collections::BTreeMap;
 use std::fmt;

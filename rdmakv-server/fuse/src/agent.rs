@@ -87,8 +87,9 @@ impl Agent {
     pub fn begin(cluster: &Address, backing: &Path, options: Options) -> Result<Self> {
         let config = read_config(cluster)?;
         check_policies(&config)?;
-        let mut cluster = Cluster::open(cluster, options)?;
-        let backing = open_backing(&mut cluster, backing, &config)?;
+        let address = cluster;
+        let mut cluster = Cluster::open(address, options)?;
+        let backing = open_backing(&mut cluster, address, backing, &config)?;
         let folder = Folder::take(&backing)?;
         Ok(Self {
             cluster,

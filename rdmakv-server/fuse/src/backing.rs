@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! .rdmakv/id             the cluster that this directory belongs to: 32 hexadecimal digits
+//! .rdmakv/directory      the directory's own number, which etcd has as that of the cluster's directory: as many
 //! .rdmakv/data/INO.GEN   a generation's bytes, while the inode is in memory; hexadecimal
 //! .rdmakv/data/INO.GEN.w chunks of a generation that its writer could not store in memory
 //! .rdmakv/new/           staging folders of agents
@@ -26,6 +27,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use crate::directory::{draw, parse, text};
 use crate::error::{Error, Result};
 use crate::persist::Space;
 
@@ -75,6 +77,52 @@ impl DataFile {
     }
 }
 
+/// The cluster that a backing directory is to belong to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Owner<'a> {
+    /// Its number.
+    pub(crate) cluster: u128,
+    /// Servers have files, so they have a directory.
+    pub(crate) has_files: bool,
+    /// The number of its directory; None if it has had none, or was used by an earlier release only.
+    pub(crate) directory: Option<u128>,
+    /// The key in etcd that has the number.
+    pub(crate) key: &'a str,
+}
+
+impl Owner<'_> {
+    /// Checks that a directory is the cluster's, or may become it. It has this `.rdmakv/id` and `.rdmakv/directory`.
+    fn check(&self, path: &Path, id: Option<&str>, number: Option<u128>) -> Result<()> {
+        let (path, cluster) = (path.display(), text(self.cluster));
+        if let Some(other) = id.map(str::trim).filter(|&id| id != cluster) {
+            let other = other.escape_debug();
+            let why = format!(
+                "open {path}: it belongs to cluster {other}, not to {cluster}: use the cluster's own directory"
+            );
+            return Err(Error::new(Errno::EXIST, why));
+        }
+        match self.directory {
+            Some(own) if number != Some(own) => {
+                // It may be a mount point without its file system, or a directory of the same path on this machine only.
+                let (errno, number) = match number {
+                    None => (Errno::NOENT, "it has no .rdmakv/directory".to_owned()),
+                    Some(number) => (Errno::EXIST, format!("it is directory {}", text(number))),
+                };
+                let (own, key) = (text(own), self.key);
+                let why = format!(
+                    "open {path}: {number}, and cluster {cluster} has directory {own}: mount its file system, or name it; to give it up for another one, end all mounts and agents and run `etcdctl del {key}`"
+                );
+                Err(Error::new(errno, why))
+            }
+            None if id.is_none() && self.has_files => {
+                let why = "it has no .rdmakv/id, and the cluster's files have another directory: mount its file system, or name it";
+                Err(Error::new(Errno::NOENT, format!("open {path}: {why}")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// A backing directory.
 #[derive(Debug)]
 pub(crate) struct Backing {
@@ -86,12 +134,13 @@ pub(crate) struct Backing {
 const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 
 impl Backing {
-    /// Opens a directory for the cluster with this number. If the cluster has no files yet, it becomes the cluster's own.
+    /// Opens the directory of a cluster. If the cluster has had none, this one becomes the cluster's own. `claim` notes its number then, unless
+    /// another was first. It returns the one that is noted.
     ///
     /// # Errors
     ///
     /// It cannot be opened or written, or it is not the directory of the cluster's files.
-    pub(crate) fn open(path: &Path, cluster: u128, is_first: bool) -> Result<Self> {
+    pub(crate) fn open(path: &Path, owner: &Owner<'_>, claim: impl FnOnce(u128) -> Result<u128>) -> Result<Self> {
         let failed = |operation: &str| {
             let path = path.display().to_string();
             let operation = operation.to_owned();
@@ -102,35 +151,27 @@ impl Backing {
         };
         // A directory that is absent may be that of a file system that is not mounted here.
         std::fs::metadata(path).map_err(failed("open"))?;
-        let folder = path.join(".rdmakv");
-        let (id, text) = (folder.join("id"), format!("{cluster:032x}"));
-        let read = || match std::fs::read_to_string(&id) {
+        let (folder, id) = (path.join(".rdmakv"), text(owner.cluster));
+        let read = |name: &str| match std::fs::read_to_string(folder.join(name)) {
             Ok(found) => Ok(Some(found)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(failed("read")(error)),
         };
-        let mut found = read()?;
-        if found.is_none() && !is_first {
-            // It may be a mount point without its file system, or a directory of the same path on this machine only.
-            let why = "it has no .rdmakv/id, and the cluster's files have another directory: mount its file system, or name it";
-            return Err(Error::new(Errno::NOENT, format!("open {}: {why}", path.display())));
-        }
+        let (found, number) = (read("id")?, read("directory")?);
+        let number = number.map(|number| parse(&number).unwrap_or(0));
+        owner.check(path, found.as_deref(), number)?;
         for name in ["data", "new"] {
             std::fs::create_dir_all(folder.join(name)).map_err(failed("make folder in"))?;
         }
-        if found.is_none() {
-            make_id(&folder, &text).map_err(failed("write to"))?;
-            found = read()?;
+        if owner.directory.is_none() {
+            // Made before it is noted: a process that is killed in between goes on with it later.
+            make_once(&folder, "directory", &text(draw())).map_err(failed("write to"))?;
+            let number = read("directory")?.as_deref().and_then(parse).unwrap_or(0);
+            let noted = claim(number)?;
+            Owner { directory: Some(noted), ..*owner }.check(path, found.as_deref(), Some(number))?;
         }
-        let found = found.unwrap_or_default();
-        if found.trim() != text {
-            let why = format!(
-                "open {}: it belongs to cluster {}, not to {text}: use the cluster's own directory",
-                path.display(),
-                found.trim().escape_debug()
-            );
-            return Err(Error::new(Errno::EXIST, why));
-        }
+        make_once(&folder, "id", &id).map_err(failed("write to"))?;
+        owner.check(path, read("id")?.as_deref(), owner.directory)?;
         let open = |path: &Path| {
             let opened = openat(CWD, path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
             opened.map_err(|errno| Error::of_backing(errno, "open", path.display()))
@@ -404,11 +445,14 @@ impl Backing {
     }
 }
 
-/// Makes the file with the cluster's number, if there is none. It is linked once it is whole.
-fn make_id(folder: &Path, text: &str) -> io::Result<()> {
+/// Makes a file with a number, if there is none. It is linked once it is whole.
+fn make_once(folder: &Path, name: &str, text: &str) -> io::Result<()> {
     // No other process uses this name, on another machine either.
     let nanos = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
-    let (id, new) = (folder.join("id"), folder.join(format!("id.{:x}.{nanos:x}", std::process::id())));
+    let (id, new) = (folder.join(name), folder.join(format!("{name}.{:x}.{nanos:x}", std::process::id())));
+    if id.exists() {
+        return Ok(());
+    }
     let mut file = File::options().write(true).create_new(true).open(&new)?;
     let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
     let linked = written.and_then(|()| match std::fs::hard_link(&new, &id) {
@@ -477,6 +521,47 @@ mod tests {
         for name in ["1f", "1F.a", "01f.a", "1f.a.x", "1f.", ".w", "+1.a"] {
             assert_eq!(DataFile::of(name.as_bytes()), None, "{name}");
         }
+    }
+
+    fn owner(has_files: bool, directory: Option<u128>) -> Owner<'static> {
+        Owner { cluster: 7, has_files, directory, key: "/rdmakv/main/directory/7" }
+    }
+
+    #[test]
+    fn only_the_first_directory_is_the_clusters() {
+        let [first, other] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let mut noted = None;
+        drop(Backing::open(first.path(), &owner(false, None), |number| Ok(*noted.insert(number))).unwrap());
+        let own = noted.unwrap();
+        // Servers were restarted, and have no files.
+        let again = |path: &Path| Backing::open(path, &owner(false, Some(own)), |_| panic!("one is noted")).map(drop);
+        again(first.path()).unwrap();
+        let why = again(other.path()).unwrap_err();
+        assert_eq!((why.errno(), std::fs::read_dir(other.path()).unwrap().count()), (Errno::NOENT, 0));
+        for part in [&other.path().display().to_string(), &text(own), "etcdctl del /rdmakv/main/directory/7"] {
+            assert!(why.to_string().contains(part), "{why}");
+        }
+        // It is attempted at the same time with two, and one is noted.
+        let why = Backing::open(other.path(), &owner(false, None), |_| Ok(own)).unwrap_err();
+        assert!(why.errno() == Errno::EXIST && why.to_string().contains(&text(own)), "{why}");
+        assert!(!other.path().join(".rdmakv/id").exists());
+        // The first one is given up.
+        drop(Backing::open(other.path(), &owner(false, None), Ok).unwrap());
+    }
+
+    #[test]
+    fn a_directory_of_an_earlier_release_gets_a_number() {
+        let directory = tempfile::tempdir().unwrap();
+        let open =
+            |noted| Backing::open(directory.path(), &owner(true, noted), Ok).map(drop).map_err(|why| why.errno());
+        assert_eq!(open(None), Err(Errno::NOENT));
+        std::fs::create_dir(directory.path().join(".rdmakv")).unwrap();
+        std::fs::write(directory.path().join(".rdmakv/id"), text(7) + "\n").unwrap();
+        assert_eq!(open(None), Ok(()));
+        let number = parse(&std::fs::read_to_string(directory.path().join(".rdmakv/directory")).unwrap());
+        assert_eq!((open(number), open(Some(1))), (Ok(()), Err(Errno::EXIST)));
+        std::fs::write(directory.path().join(".rdmakv/id"), text(8)).unwrap();
+        assert_eq!(open(number), Err(Errno::EXIST));
     }
 
     #[test]

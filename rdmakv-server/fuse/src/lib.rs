@@ -68,6 +68,8 @@ mod cluster;
 #[cfg(test)]
 mod dice;
 #[cfg(feature = "library")]
+mod directory;
+#[cfg(feature = "library")]
 mod drain;
 #[cfg(feature = "library")]
 mod error;

@@ -26,8 +26,9 @@ use rdmakv_cluster::etcd::{Endpoint, Etcd, Store};
 use rdmakv_proto::files::{Ino, Inode, Key, Kind, MountId};
 use rustix::io::Errno;
 
-use crate::backing::Backing;
+use crate::backing::{Backing, Owner};
 use crate::cluster::Cluster;
+use crate::directory::Noted;
 use crate::error::{Error, Result};
 use crate::life::{Life, spawn};
 use crate::node::{Read, Stores};
@@ -176,7 +177,7 @@ impl Files {
         let chunk = settings.chunk.unwrap_or_else(|| chunk_for(config.policy(b"c/1")));
         let mount = MountId(random());
         let mut keeper = Cluster::open(cluster, settings.client.clone())?;
-        let backing = open_backing(&mut keeper, backing, &config)?;
+        let backing = open_backing(&mut keeper, cluster, backing, &config)?;
         let Some((life, version)) = Life::begin(&mut keeper, mount, LIFE)? else {
             return Err(Error::new(Errno::EXIST, format!("make {}: it is taken: mount again", Key::Mount(mount))));
         };
@@ -656,10 +657,13 @@ pub(crate) fn read_config(cluster: &Address) -> Result<Config> {
 ///
 /// # Errors
 ///
-/// The cluster does not serve, or it is not its directory.
-pub(crate) fn open_backing(cluster: &mut Cluster, path: &Path, config: &Config) -> Result<Backing> {
-    let is_first = cluster.inode(Ino::ROOT)?.is_none();
-    let backing = Backing::open(path, config.uuid(), is_first)?;
+/// The cluster or etcd does not serve, or it is not the cluster's directory.
+pub(crate) fn open_backing(cluster: &mut Cluster, address: &Address, path: &Path, config: &Config) -> Result<Backing> {
+    let mut noted = Noted::of(address, config.uuid(), ANSWER)?;
+    let has_files = cluster.inode(Ino::ROOT)?.is_some();
+    let (number, key) = (noted.read()?, noted.key().to_owned());
+    let owner = Owner { cluster: config.uuid(), has_files, directory: number, key: &key };
+    let backing = Backing::open(path, &owner, |number| noted.claim(number))?;
     make_root(cluster, &backing)?;
     Ok(backing)
 }

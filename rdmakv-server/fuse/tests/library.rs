@@ -277,6 +277,31 @@ fn another_directory_is_refused_once_there_are_files() {
     assert_eq!(read(&Files::mount(&cluster.address(), other.path(), settings).unwrap(), "a"), b"bytes");
 }
 
+/// Servers that all were restarted have no files, and no root directory.
+#[test]
+fn another_directory_is_refused_after_a_restart() {
+    let Some(cluster) = Cluster::start(2) else { return };
+    write(&cluster.mount(), "a", b"bytes");
+    let restart = || {
+        let mut client = Client::of_cluster(&cluster.address(), Options::default()).unwrap();
+        assert!(client.delete(Key::Inode(Ino::ROOT).to_string()).unwrap());
+    };
+    restart();
+    let other = tempfile::tempdir().unwrap();
+    let begin = |path: &std::path::Path| Agent::begin(&cluster.address(), path, Options::default());
+    let why = begin(other.path()).unwrap_err();
+    assert!(why.errno() == Errno::NOENT && why.to_string().contains("mount its file system"), "{why}");
+    assert_eq!(std::fs::read_dir(other.path()).unwrap().count(), 0, "nothing is made there");
+    drop(begin(cluster.backing()).unwrap());
+    // It is given up on purpose.
+    restart();
+    let why = why.to_string();
+    let key = why.split_once("etcdctl del ").unwrap().1.trim_end_matches('`');
+    cluster.forget(key);
+    drop(begin(other.path()).unwrap());
+    assert_eq!(begin(cluster.backing()).unwrap_err().errno(), Errno::EXIST);
+}
+
 #[test]
 fn closed_bytes_survive_a_killed_server() {
     let Some(mut cluster) = Cluster::start(3) else { return };
