@@ -95,8 +95,8 @@ impl Served {
         mut operation: impl FnMut(&mut Volume) -> Result<T> + Send + 'static,
         answer: impl FnOnce(Result<T>) + Send + 'static,
     ) {
-        let mut waits = self.files.waits();
-        match self.files.attempt(&mut waits, &mut operation) {
+        let waits = self.files.waits();
+        match self.files.attempt(&waits, &mut operation) {
             Some(outcome) => answer(outcome),
             None => self.wait(waits, operation, answer),
         }
@@ -105,13 +105,13 @@ impl Served {
     /// Answers an operation that has to wait, once it is done.
     fn wait<T>(
         &self,
-        mut waits: Waits,
+        waits: Waits,
         mut operation: impl FnMut(&mut Volume) -> Result<T> + Send + 'static,
         answer: impl FnOnce(Result<T>) + Send + 'static,
     ) {
         let (files, mut answer) = (self.files.clone(), Some(answer));
         self.waiting.add(Box::new(move || {
-            let Some(outcome) = files.attempt(&mut waits, &mut operation) else { return false };
+            let Some(outcome) = files.attempt(&waits, &mut operation) else { return false };
             if let Some(answer) = answer.take() {
                 answer(outcome);
             }
@@ -382,8 +382,8 @@ impl Filesystem for Served {
             Ok(_) => reply.written(length),
             Err(error) => reply.error(errno(&error)),
         };
-        let mut waits = self.files.waits();
-        match self.files.attempt(&mut waits, |volume| volume.write(handle.0, &mut place, data)) {
+        let waits = self.files.waits();
+        match self.files.attempt(&waits, |volume| volume.write(handle.0, &mut place, data)) {
             Some(outcome) => answer(outcome),
             None => {
                 let data = data.to_vec();

@@ -51,6 +51,9 @@ const BUSY: Duration = Duration::from_secs(5);
 /// How often a write that waits looks at most whether files are being drained.
 const DRAINS: Duration = Duration::from_secs(5);
 
+/// Periods of looks after which a look is too old to show progress by the next one.
+const RECENT: u32 = 12;
+
 /// The first pause of the end of a mount between two looks at the files that are being drained. It doubles up to [`DRAINS`], as each look
 /// reads all directories.
 #[cfg(feature = "mount")]
@@ -115,6 +118,7 @@ struct Shared {
     life: Arc<Life>,
     /// How long a write waits while no file is drained.
     full: Duration,
+    progress: Mutex<Progress>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -188,7 +192,8 @@ impl Files {
         let bits = chunk.trailing_zeros() as u8;
         let volume = Volume::new(stores, bits, (settings.settle, settings.fsync == Fsync::Backing));
         let (volume, threads) = (Mutex::new(volume), Mutex::new(Vec::new()));
-        let shared = Arc::new(Shared { volume, life: Arc::clone(&life), full, threads });
+        let progress = Mutex::default();
+        let shared = Arc::new(Shared { volume, life: Arc::clone(&life), full, progress, threads });
         let (weak, other) = (Arc::downgrade(&shared), Arc::clone(&life));
         // Storing may wait for lost servers. The mount's key is touched meanwhile.
         let tick = move || while other.waits(TICK) && weak.upgrade().is_some_and(|shared| shared.tick()) {};
@@ -360,12 +365,12 @@ impl Files {
     #[cfg(feature = "mount")]
     pub(crate) fn drain(&self, mut ends: impl FnMut(Duration) -> bool) -> Result<(usize, bool)> {
         let mut left = self.0.run(Volume::undrained)?;
-        let mut waits = Waits::begin(self.0.full);
-        waits.seen = left.clone();
+        let (waits, mut progress) = (Waits::begin(self.0.full), Progress::default());
         let mut pause = LOOK;
         while !left.is_empty() {
             let has_agent = self.0.run(Volume::has_agent)?;
-            if !has_agent || waits.are_over(false, || Ok(left.clone())) || ends(pause) {
+            let drained = progress.look(waits.looks_every(), Instant::now(), || Ok(left.clone()));
+            if !has_agent || waits.are_over(false, drained) || ends(pause) {
                 return Ok((left.len(), has_agent));
             }
             pause = (pause * 2).min(DRAINS);
@@ -392,7 +397,7 @@ impl Files {
     #[cfg(feature = "mount")]
     pub(crate) fn attempt<T>(
         &self,
-        waits: &mut Waits,
+        waits: &Waits,
         operation: impl FnOnce(&mut Volume) -> Result<T>,
     ) -> Option<Result<T>> {
         self.0.attempt(waits, operation)
@@ -434,48 +439,70 @@ impl Files {
 }
 
 /// An operation that waits, for a directory or for room.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Waits {
     begun: Instant,
     /// How long it waits while no file is drained.
     full: Duration,
-    /// When one was drained last, as far as is known.
-    drained: Instant,
-    looked: Instant,
-    seen: Undrained,
 }
 
 impl Waits {
     fn begin(full: Duration) -> Self {
-        let now = Instant::now();
-        Self { begun: now, full, drained: now, looked: now, seen: Undrained::new() }
+        Self { begun: Instant::now(), full }
     }
 
-    /// Returns whether it waited for too long. Where there is no room, that is after a time in which `look` shows no progress of the agent.
-    fn are_over(&mut self, is_busy: bool, look: impl FnOnce() -> Result<Undrained>) -> bool {
+    /// Returns how often it has to know whether files are being drained.
+    fn looks_every(&self) -> Duration {
+        DRAINS.min(self.full / 4)
+    }
+
+    /// Returns whether it waited for too long. Where there is no room, that is after a time in which no file was drained, as far as is known.
+    fn are_over(&self, is_busy: bool, drained: Option<Instant>) -> bool {
         if is_busy {
             return self.begun.elapsed() >= BUSY;
         }
-        if self.looked.elapsed() >= DRAINS.min(self.full / 4) {
+        drained.map_or(self.begun, |drained| drained.max(self.begun)).elapsed() >= self.full
+    }
+}
+
+/// How far the agent came, as all operations that wait for room see it. A look reads all directories, so they share each.
+#[derive(Debug, Default)]
+struct Progress {
+    looked: Option<Instant>,
+    seen: Undrained,
+    /// When a look last showed that a file was drained.
+    drained: Option<Instant>,
+}
+
+impl Progress {
+    /// Looks, if the last look is so old. Returns when a look last showed that a file was drained.
+    fn look(&mut self, every: Duration, now: Instant, look: impl FnOnce() -> Result<Undrained>) -> Option<Instant> {
+        let age = self.looked.map(|looked| now.saturating_duration_since(looked));
+        if age.is_none_or(|age| age >= every) {
+            let begun = Instant::now();
             // Without an answer there is no progress.
-            let now = look().unwrap_or_else(|_| self.seen.clone());
-            self.looked = Instant::now();
-            if has_drained(&self.seen, &now) {
-                self.drained = self.looked;
+            let left = look().ok();
+            let looked = now + begun.elapsed();
+            self.looked = Some(looked);
+            if let Some(left) = left {
+                // While nothing waits there are no looks, and files that were drained then are no progress now.
+                if age.is_some_and(|age| age < RECENT * every) && has_drained(&self.seen, &left) {
+                    self.drained = Some(looked);
+                }
+                self.seen = left;
             }
-            self.seen = now;
         }
-        self.drained.elapsed() >= self.full
+        self.drained
     }
 }
 
 impl Shared {
     /// Runs an operation, again while what hinders it may pass.
     fn run<T>(&self, mut operation: impl FnMut(&mut Volume) -> Result<T>) -> Result<T> {
-        let mut waits = Waits::begin(self.full);
+        let waits = Waits::begin(self.full);
         let mut pause = PAUSE.0;
         loop {
-            if let Some(outcome) = self.attempt(&mut waits, &mut operation) {
+            if let Some(outcome) = self.attempt(&waits, &mut operation) {
                 return outcome;
             }
             std::thread::sleep(pause);
@@ -484,7 +511,7 @@ impl Shared {
     }
 
     /// Tries an operation once. Returns None if what hinders it may pass, and it has waited for less than it may.
-    fn attempt<T>(&self, waits: &mut Waits, operation: impl FnOnce(&mut Volume) -> Result<T>) -> Option<Result<T>> {
+    fn attempt<T>(&self, waits: &Waits, operation: impl FnOnce(&mut Volume) -> Result<T>) -> Option<Result<T>> {
         if let Err(error) = self.life.check(MOUNT_AGAIN) {
             return Some(Err(error));
         }
@@ -492,9 +519,18 @@ impl Shared {
         match outcome.as_ref().err().filter(|error| error.may_pass()) {
             // The disk has all that it needs, and takes its time.
             Some(error) if error.errno() == Errno::AGAIN => None,
-            Some(error) if !waits.are_over(error.errno() == Errno::BUSY, || lock(&self.volume).undrained()) => None,
+            Some(error) if !waits.are_over(error.errno() == Errno::BUSY, self.drained(waits, error)) => None,
             _ => Some(outcome),
         }
+    }
+
+    /// Returns when a file was drained last, as far as an operation has to know that waits because of an error.
+    fn drained(&self, waits: &Waits, error: &Error) -> Option<Instant> {
+        let every = waits.looks_every();
+        if error.errno() == Errno::BUSY || waits.begun.elapsed() < every {
+            return None;
+        }
+        lock(&self.progress).look(every, Instant::now(), || lock(&self.volume).undrained())
     }
 
     /// Does what is due. Returns whether the mount goes on.
@@ -653,7 +689,7 @@ pub(crate) fn read_config(cluster: &Address) -> Result<Config> {
     view.config().cloned().ok_or_else(none)
 }
 
-/// Opens the backing directory of a cluster. Without files the cluster gets this one, and the root directory.
+/// Opens the backing directory of a cluster. One that had none before gets this one, and the root directory.
 ///
 /// # Errors
 ///
@@ -686,6 +722,31 @@ pub(crate) fn check_policies(config: &Config) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rdmakv_proto::files::Generation;
+
+    #[test]
+    fn operations_that_wait_share_each_look() {
+        let (begin, every) = (Instant::now(), Duration::from_secs(5));
+        let left = |files: &[u64]| files.iter().map(|&ino| ((Ino(ino), Generation(1)), None)).collect::<Undrained>();
+        let (mut progress, mut looks) = (Progress::default(), 0);
+        // Ten operations at each of these times.
+        let mut at = |seconds: u64, files: &[u64]| {
+            let now = begin + Duration::from_secs(seconds);
+            let look = |looks: &mut i32| {
+                *looks += 1;
+                Ok(left(files))
+            };
+            let seen = [(); 10].map(|()| progress.look(every, now, || look(&mut looks)));
+            assert!(seen.iter().all(|other| *other == seen[0]));
+            (looks, seen[0].map(|drained| (drained - begin).as_secs()))
+        };
+        assert_eq!(at(0, &[5, 6]), (1, None));
+        assert_eq!(at(4, &[6]), (1, None));
+        assert_eq!(at(6, &[6]), (2, Some(6)));
+        assert_eq!(at(12, &[6]), (3, Some(6)));
+        // Nothing waited for a while.
+        assert_eq!(at(100, &[7]), (4, Some(6)));
+    }
 
     #[test]
     fn chunks_suit_their_policy() {
