@@ -96,7 +96,6 @@ struct Chunk {
     bytes: Arc<Vec<u8>>,
     dirty_since: Option<Instant>,
     used: u64,
-    puts: u32,
     /// Since when its server refuses it: others may take theirs.
     refused: Option<Instant>,
 }
@@ -599,7 +598,6 @@ impl Node {
             bytes: Arc::default(),
             dirty_since: None,
             used: 0,
-            puts: 0,
             refused: None,
         });
         chunk.used = used;
@@ -729,7 +727,6 @@ impl Node {
         let ticket = stores.cluster.put(&Key::Chunk(self.ino, generation, index), &chunk.bytes[..length])?;
         let taken = chunk.state.take_dirty();
         chunk.dirty_since = None;
-        chunk.puts += 1;
         self.puts.push_back(Put { index, ticket, taken });
         if let Some(writing) = &mut self.writing {
             writing.map.set(Run { first: index, count: 1, generation });
@@ -757,7 +754,6 @@ impl Node {
             let Err(error) = outcome else {
                 stores.room.stored();
                 if let Some(chunk) = chunk {
-                    chunk.puts = chunk.puts.saturating_sub(1);
                     chunk.refused = None;
                 }
                 continue;
@@ -772,7 +768,6 @@ impl Node {
                     writing.map.remove(put.index);
                 }
             } else if let Some(chunk) = chunk {
-                chunk.puts = chunk.puts.saturating_sub(1);
                 chunk.state.restore(&put.taken);
                 chunk.dirty_since.get_or_insert_with(Instant::now);
             }
@@ -800,14 +795,12 @@ impl Node {
     fn make_room(&mut self, stores: &mut Stores, index: u32) -> Result<()> {
         let most = (stores.buffered >> self.inode.chunk_bits).max(READ_AHEAD.into()) as usize;
         while !self.chunks.contains_key(&index) && self.chunks.len() >= most {
-            let oldest = |node: &Self, may_go: fn(&Chunk) -> bool| {
-                let chunks = node.chunks.iter().filter(|(_, chunk)| may_go(chunk));
-                chunks.min_by_key(|(_, chunk)| chunk.used).map(|(&index, _)| index)
-            };
-            let is_clean = |chunk: &Chunk| chunk.puts == 0 && chunk.state.flush() == Flush::Clean;
-            if let Some(oldest) = oldest(self, is_clean) {
+            // A put that fails has its chunk stored again. Copies are read again.
+            let under_way: Vec<u32> =
+                self.puts.iter().filter(|put| !put.taken.is_empty()).map(|put| put.index).collect();
+            if let Some(oldest) = oldest(&self.chunks, |index, chunk| chunk.may_go(index, &under_way)) {
                 self.chunks.remove(&oldest);
-            } else if let Some(dirty) = oldest(self, |chunk| chunk.state.flush() != Flush::Clean) {
+            } else if let Some(dirty) = oldest(&self.chunks, |_, chunk| chunk.state.flush() != Flush::Clean) {
                 self.send(stores, dirty)?;
                 self.finish_puts(stores, WINDOW / 2)?;
             } else {
@@ -925,7 +918,18 @@ impl Writing {
     }
 }
 
+/// Returns the chunk that was used longest ago, of those that may be it.
+fn oldest(chunks: &BTreeMap<u32, Chunk>, may_be: impl Fn(u32, &Chunk) -> bool) -> Option<u32> {
+    let chunks = chunks.iter().filter(|&(&index, chunk)| may_be(index, chunk));
+    chunks.min_by_key(|(_, chunk)| chunk.used).map(|(&index, _)| index)
+}
+
 impl Chunk {
+    /// Returns whether its buffer may go, while these chunks are under way.
+    fn may_go(&self, index: u32, under_way: &[u32]) -> bool {
+        self.state.flush() == Flush::Clean && !under_way.contains(&index)
+    }
+
     fn fill(&mut self, start: u64, bytes: &[u8]) {
         let (start, into) = (start as usize, Arc::make_mut(&mut self.bytes));
         if into.len() < start {
@@ -1020,16 +1024,22 @@ mod tests {
         assert!(in_root(false) && !in_root(true));
     }
 
+    fn chunk(used: u64) -> Chunk {
+        let (state, bytes) = (Buffered::new(0, 16), Arc::default());
+        Chunk { state, bytes, dirty_since: None, used, refused: None }
+    }
+
+    #[test]
+    fn a_chunk_under_way_stays_in_its_buffer() {
+        let mut chunks = BTreeMap::from([(3, chunk(1)), (4, chunk(2)), (5, chunk(3))]);
+        chunks.get_mut(&4).unwrap().state.write(0..16);
+        let next = |under_way: &[u32]| oldest(&chunks, |index, chunk| chunk.may_go(index, under_way));
+        assert_eq!((next(&[]), next(&[7]), next(&[3]), next(&[5, 3])), (Some(3), Some(3), Some(5), None));
+    }
+
     #[test]
     fn a_chunk_is_filled_over_its_end_and_beyond() {
-        let mut chunk = Chunk {
-            state: Buffered::new(0, 16),
-            bytes: Arc::default(),
-            dirty_since: None,
-            used: 0,
-            puts: 0,
-            refused: None,
-        };
+        let mut chunk = chunk(0);
         for (start, bytes, whole) in
             [(2, &b"ab"[..], &b"\0\0ab"[..]), (3, b"cde", b"\0\0acde"), (0, b"xy", b"xyacde"), (6, b"", b"xyacde")]
         {
