@@ -149,6 +149,7 @@ mod list;
 mod mapped;
 mod memory;
 mod miss;
+mod own_file;
 mod own_thread;
 mod pool;
 #[cfg(target_os = "linux")]

@@ -3,14 +3,14 @@
 //! The kernel's page of zeroes, which a read puts under untouched memory, is not. Nor is a page that is shared with a child process until one of
 //! the two writes it. To pin such a page takes memory for a copy.
 
+use crate::own_file::OwnFile;
 use crate::range::{PAGE, PageRange};
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
 /// The kernel's table of this process's pages.
 #[derive(Debug)]
-pub(crate) struct PageMap(File);
+pub(crate) struct PageMap(OwnFile);
 
 /// Pages looked at in one system call, on each side of a range.
 const MOST: u64 = 128;
@@ -28,7 +28,7 @@ impl PageMap {
         if u64::try_from(page) != Ok(PAGE) {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        Ok(Self(File::open("/proc/self/pagemap")?))
+        OwnFile::open("/proc/self/pagemap").map(Self)
     }
 
     /// Returns the range with the process's own pages next to it that are in memory now, within the bounds. One system call where these are
@@ -55,10 +55,10 @@ impl PageMap {
         PageRange::between(range.start() - before, range.end() + after)
     }
 
-    /// Returns the entries of these pages; none where they cannot be read all.
+    /// Returns the entries of these pages; none where they cannot be read all, or the program has closed the file.
     fn read<'a>(&self, start: u64, end: u64, entries: &'a mut [u8]) -> &'a [u8] {
         let wanted = &mut entries[..(end - start) as usize * ENTRY];
-        match self.0.read_exact_at(wanted, start * ENTRY as u64) {
+        match self.0.get().and_then(|table| table.read_exact_at(wanted, start * ENTRY as u64)) {
             Ok(()) => wanted,
             Err(_) => &[],
         }

@@ -9,6 +9,7 @@
 
 use super::Unwatched;
 use super::seals::FileId;
+use crate::own_file::OwnFile;
 use crate::range::{PAGE, PageRange};
 use std::fs::File;
 use std::io::{self, Read};
@@ -94,7 +95,7 @@ impl Kind {
 /// The mappings of this process.
 #[derive(Debug)]
 pub(crate) struct Mappings {
-    maps: File,
+    maps: OwnFile,
     /// Whether the kernel answers for one address.
     query: AtomicBool,
 }
@@ -111,7 +112,7 @@ impl Mappings {
     /// # Errors
     /// Fails if `/proc` is not mounted.
     pub(crate) fn open() -> io::Result<Self> {
-        Ok(Self { maps: File::open(MAPS)?, query: AtomicBool::new(true) })
+        Ok(Self { maps: OwnFile::open(MAPS)?, query: AtomicBool::new(true) })
     }
 
     /// Returns whether the kernel answers for one address, as far as is known: otherwise the text is read.
@@ -217,10 +218,11 @@ const ACCESS: u64 = 1 | 2;
 const SHARED: u64 = 8;
 
 #[expect(unsafe_code, reason = "an ioctl")]
-fn ioctl_query(maps: &File, query: &mut Query) -> io::Result<()> {
+fn ioctl_query(maps: &OwnFile, query: &mut Query) -> io::Result<()> {
+    let number = maps.get()?.as_raw_fd();
     // SAFETY: the ioctl reads and writes one `Query`, which is borrowed for the call, and writes at most
     // `name_size` bytes at `name`, which the only caller points to a buffer of that length.
-    match unsafe { libc::ioctl(maps.as_raw_fd(), QUERY, std::ptr::from_mut(query)) } {
+    match unsafe { libc::ioctl(number, QUERY, std::ptr::from_mut(query)) } {
         0.. => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }

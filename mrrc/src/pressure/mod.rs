@@ -12,9 +12,9 @@ mod trigger;
 
 pub(crate) use shrinker::WHOLE;
 
+use crate::own_file::OwnFile;
 use crate::own_thread;
 use shrinker::{Sample, Shrinker};
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -61,8 +61,8 @@ impl std::fmt::Debug for Caches {
 /// The files with the counters.
 #[derive(Debug)]
 struct Counters {
-    stalls: Option<File>,
-    events: Option<File>,
+    stalls: Option<OwnFile>,
+    events: Option<OwnFile>,
     /// The kernel's trigger, if it lets this process have one.
     trigger: Option<Trigger>,
 }
@@ -91,7 +91,7 @@ impl Pressure {
     /// # Errors
     /// There is no counter of stalls.
     pub(crate) fn over(group: Option<&Path>, system: &Path) -> io::Result<Arc<Self>> {
-        let of_group = |name: &str| group.and_then(|group| File::open(group.join(name)).ok());
+        let of_group = |name: &str| group.and_then(|group| OwnFile::open(group.join(name)).ok());
         let events = of_group("memory.events");
         let of_group_pressure = of_group("memory.pressure");
         let source = match (&of_group_pressure, group) {
@@ -100,7 +100,7 @@ impl Pressure {
         };
         let stalls = match of_group_pressure {
             Some(stalls) => Some(stalls),
-            None => File::open(system)
+            None => OwnFile::open(system)
                 .map_or_else(|error| if events.is_some() { Ok(None) } else { Err(error) }, |file| Ok(Some(file)))?,
         };
         let trigger = Trigger::set(&source, shrinker::STALL, shrinker::WINDOW).ok();
@@ -197,9 +197,9 @@ impl Counters {
 }
 
 /// Reads a file of the kernel, which answers anew each time.
-fn text(file: &File) -> Option<String> {
+fn text(file: &OwnFile) -> Option<String> {
     let mut bytes = [0; MOST];
-    let length = file.read_at(&mut bytes, 0).ok()?;
+    let length = file.get().ok()?.read_at(&mut bytes, 0).ok()?;
     Some(String::from_utf8_lossy(&bytes[..length]).into_owned())
 }
 
@@ -229,6 +229,7 @@ mod tests {
     use crate::invalidation::Explicit;
     use crate::testing::NoopRegistrar;
     use crate::{Access, Cache, Lease};
+    use std::fs::File;
 
     #[test]
     fn counters_are_read_as_the_kernel_writes_them() {

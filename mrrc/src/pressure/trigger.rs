@@ -3,6 +3,7 @@
 //! `Documentation/accounting/psi.rst`: what is written to a file as `/proc/pressure/memory` makes the open file a trigger, which `poll` waits for.
 //! Before Linux 6.5 that takes CAP_SYS_RESOURCE. The events of a control group are waited for in the same way, by any process.
 
+use crate::own_file::OwnFile;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
@@ -12,7 +13,7 @@ use std::time::Duration;
 /// A trigger, as long as the file is open.
 #[derive(Debug)]
 pub(super) struct Trigger {
-    file: File,
+    file: OwnFile,
     /// Set when the kernel has ended it, as with its control group.
     is_over: AtomicBool,
 }
@@ -35,7 +36,7 @@ impl Trigger {
         let mut file = File::options().read(true).write(true).open(source)?;
         // In one piece, and with the byte that ends it.
         file.write_all(format!("some {} {}\0", stall.as_micros(), window.as_micros()).as_bytes())?;
-        Ok(Self { file, is_over: AtomicBool::new(false) })
+        Ok(Self { file: OwnFile::new(file)?, is_over: AtomicBool::new(false) })
     }
 
     /// Returns whether the kernel still has it.
@@ -45,12 +46,17 @@ impl Trigger {
 
     /// Waits until it fires or the events of a group change, at most so long.
     #[cfg(target_os = "linux")]
-    pub(super) fn wait(&self, events: Option<&File>, longest: Duration) -> Woken {
+    pub(super) fn wait(&self, events: Option<&OwnFile>, longest: Duration) -> Woken {
         use std::os::fd::AsRawFd;
         let entry = |file: &File| libc::pollfd { fd: file.as_raw_fd(), events: libc::POLLPRI, revents: 0 };
+        let Ok(file) = self.file.get() else {
+            // The program has closed it.
+            self.is_over.store(true, Ordering::Relaxed);
+            return Woken { has_fired: false, is_early: true };
+        };
         // An entry with a negative number is passed over.
         let none = libc::pollfd { fd: -1, events: 0, revents: 0 };
-        let mut entries = [entry(&self.file), events.map_or(none, entry)];
+        let mut entries = [entry(file), events.and_then(|events| events.get().ok()).map_or(none, entry)];
         let milliseconds = libc::c_int::try_from(longest.as_millis()).unwrap_or(libc::c_int::MAX);
         #[expect(unsafe_code, reason = "a system call")]
         // SAFETY: `poll` writes the results of as many entries as it is told, and these live until it returns. The files are open.
@@ -64,7 +70,7 @@ impl Trigger {
 
     /// Waits so long: this system has no triggers.
     #[cfg(not(target_os = "linux"))]
-    pub(super) fn wait(&self, _: Option<&File>, longest: Duration) -> Woken {
+    pub(super) fn wait(&self, _: Option<&OwnFile>, longest: Duration) -> Woken {
         std::thread::sleep(longest);
         Woken { has_fired: false, is_early: false }
     }
@@ -92,7 +98,7 @@ mod tests {
     fn trigger_that_ended_is_over() {
         let (reader, writer) = io::pipe().unwrap();
         let writer = File::from(OwnedFd::from(writer));
-        let trigger = Trigger { file: writer, is_over: AtomicBool::new(false) };
+        let trigger = Trigger { file: OwnFile::new(writer).unwrap(), is_over: AtomicBool::new(false) };
         drop(reader);
         assert_eq!(trigger.wait(None, Duration::from_secs(60)), Woken { has_fired: false, is_early: true });
         assert!(!trigger.is_whole());

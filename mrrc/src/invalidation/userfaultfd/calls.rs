@@ -3,7 +3,8 @@
 #![expect(unsafe_code, reason = "system calls")]
 
 use super::changes;
-use super::copies::{Identity, Listed, identity};
+use super::copies::Listed;
+use crate::own_file::{Identity, identity, mark};
 use crate::range::{PAGE, PageRange};
 use std::io;
 use std::mem::ManuallyDrop;
@@ -110,7 +111,6 @@ impl Message {
 #[derive(Debug)]
 struct Number {
     fd: ManuallyDrop<OwnedFd>,
-    /// Device and inode.
     identity: Mutex<Identity>,
     /// Set if forked children close their copies.
     listed: Option<Listed>,
@@ -118,12 +118,14 @@ struct Number {
 
 impl Number {
     fn new(fd: OwnedFd) -> io::Result<Self> {
+        mark(fd.as_raw_fd());
         let identity = Mutex::new(identity(fd.as_raw_fd())?);
         Ok(Self { fd: ManuallyDrop::new(fd), identity, listed: None })
     }
 
     /// Returns one of which forked children close their copies.
     fn listed(fd: OwnedFd) -> io::Result<Self> {
+        mark(fd.as_raw_fd());
         let identity = identity(fd.as_raw_fd())?;
         let listed = Some(Listed::new(fd.as_raw_fd(), identity));
         Ok(Self { fd: ManuallyDrop::new(fd), identity: Mutex::new(identity), listed })

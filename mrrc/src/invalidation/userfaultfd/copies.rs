@@ -8,14 +8,10 @@
 
 #![expect(unsafe_code, reason = "system calls")]
 
-use std::io;
-use std::mem::MaybeUninit;
+use crate::own_file::{Identity, identity};
 use std::os::fd::RawFd;
 use std::sync::Once;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
-
-/// Device and inode of a file.
-pub(super) type Identity = (libc::dev_t, libc::ino_t);
 
 /// An entry that is not in use.
 const FREE: RawFd = -1;
@@ -31,6 +27,7 @@ struct Entry {
     fd: AtomicI32,
     device: AtomicU64,
     inode: AtomicU64,
+    flags: AtomicI32,
     /// Set before the entry is in the list.
     next: AtomicPtr<Entry>,
 }
@@ -45,8 +42,9 @@ impl Listed {
         let claim =
             |entry: &&Entry| entry.fd.compare_exchange(FREE, CLAIMED, Ordering::Acquire, Ordering::Relaxed).is_ok();
         let entry = entries().find(claim).unwrap_or_else(add_entry);
-        entry.device.store(identity.0, Ordering::Relaxed);
-        entry.inode.store(identity.1, Ordering::Relaxed);
+        entry.device.store(identity.device, Ordering::Relaxed);
+        entry.inode.store(identity.inode, Ordering::Relaxed);
+        entry.flags.store(identity.flags, Ordering::Relaxed);
         entry.fd.store(fd, Ordering::Release);
         Self(entry)
     }
@@ -75,6 +73,7 @@ fn add_entry() -> &'static Entry {
         fd: AtomicI32::new(CLAIMED),
         device: AtomicU64::new(0),
         inode: AtomicU64::new(0),
+        flags: AtomicI32::new(0),
         next: AtomicPtr::default(),
     }));
     let mut first = FIRST.load(Ordering::Relaxed);
@@ -105,24 +104,17 @@ extern "C" fn close_copies() {
             continue;
         }
         entry.fd.store(PARENTS, Ordering::Relaxed);
-        let own = (entry.device.load(Ordering::Relaxed), entry.inode.load(Ordering::Relaxed));
+        let own = Identity {
+            device: entry.device.load(Ordering::Relaxed),
+            inode: entry.inode.load(Ordering::Relaxed),
+            flags: entry.flags.load(Ordering::Relaxed),
+        };
         // Before Linux 5.12 all anonymous files had one inode, so the kind of the file is compared, too.
         if identity(fd).is_ok_and(|now| now == own) && is_userfaultfd(fd) {
             // SAFETY: the number leads to the child's copy of the userfaultfd. The monitor makes no call through it in a child.
             unsafe { libc::close(fd) };
         }
     }
-}
-
-pub(super) fn identity(fd: RawFd) -> io::Result<Identity> {
-    let mut file = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: `fstat` writes one `stat`, for which there is room.
-    if unsafe { libc::fstat(fd, file.as_mut_ptr()) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: `fstat` returned 0, so it has filled the structure.
-    let file = unsafe { file.assume_init() };
-    Ok((file.st_dev, file.st_ino))
 }
 
 /// Returns whether the number leads to a userfaultfd. False without `/proc`. Allocates nothing.
