@@ -233,7 +233,7 @@ impl Domain {
         };
         let Some(grants) = grants else { return Ok((mr, Backing::Leased(lease))) };
         let (address, length, rights) = (request.address as u64, request.length as u64, request.peers_rights());
-        let grant = grants.grant(&Bytes { region, address, length, rights }, lease).ok_or(Passed::Windows)?;
+        let grant = grants.grant(&Bytes { region, address, length, rights }, lease).ok_or(Passed::Unbound)?;
         mr.rkey = grant.key();
         Ok((mr, Backing::Granted(grant)))
     }
@@ -242,7 +242,7 @@ impl Domain {
     fn grants_for(&self, real: &'static Real, request: &Request) -> Result<&Arc<Grants>, Passed> {
         let grants = self.grants(real).ok_or(Passed::Windows)?;
         let is_atomic = request.peers_rights() & flag::REMOTE_ATOMIC != 0;
-        if is_atomic && !grants.has_atomics() { Err(Passed::Windows) } else { Ok(grants) }
+        if is_atomic && !grants.has_atomics() { Err(Passed::Atomics) } else { Ok(grants) }
     }
 
     /// Returns the windows of the domain. The first call tries the device, unless another domain did.

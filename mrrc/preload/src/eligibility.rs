@@ -42,8 +42,12 @@ pub(crate) enum Passed {
     Off,
     /// Rights for peers, which are cached only on demand.
     Remote,
-    /// Rights for peers, for which there is no window.
+    /// Rights for peers, and windows of the device do not hold.
     Windows,
+    /// Rights to atomic operations, and windows of the device do not hold for these.
+    Atomics,
+    /// Rights for peers, for which no window could be bound.
+    Unbound,
     /// A flag that says something else of the registration than rights.
     Flags,
     /// Named by other addresses than its own.
@@ -63,10 +67,12 @@ pub(crate) enum Passed {
 }
 
 impl Passed {
-    pub(crate) const ALL: [Self; 13] = [
+    pub(crate) const ALL: [Self; 15] = [
         Self::Off,
         Self::Remote,
         Self::Windows,
+        Self::Atomics,
+        Self::Unbound,
         Self::Flags,
         Self::Iova,
         Self::Range,
@@ -85,6 +91,8 @@ impl Passed {
             Self::Off => "off",
             Self::Remote => "remote",
             Self::Windows => "windows",
+            Self::Atomics => "atomics",
+            Self::Unbound => "unbound",
             Self::Flags => "flags",
             Self::Iova => "iova",
             Self::Range => "range",
@@ -102,7 +110,11 @@ impl Passed {
         match self {
             Self::Off => "nothing is cached in this process",
             Self::Remote => "with rights for peers (MRRC_PRELOAD=trusted caches them)",
-            Self::Windows => "with rights for peers, because the device had no memory window that holds for them",
+            Self::Windows => "with rights for peers, because the device's memory windows do not hold",
+            Self::Atomics => {
+                "with rights to atomic operations, because the device's memory windows do not hold for these"
+            }
+            Self::Unbound => "with rights for peers, because no memory window could be bound for them",
             Self::Flags => "with flags that are not cached",
             Self::Iova => "by other addresses than their own",
             Self::Range => "of no bytes",

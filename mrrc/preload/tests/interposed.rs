@@ -131,6 +131,24 @@ fn summary_counts_what_windows_served() {
 }
 
 #[test]
+fn summary_says_why_no_window_served() {
+    for (name, value, why) in [
+        ("FAKE_WINDOWS", "none", "with rights for peers, because the device's memory windows do not hold"),
+        ("FAKE_BIND_REFUSED", "1", "with rights for peers, because no memory window could be bound for them"),
+    ] {
+        let ran = run(true, "rights", &["300", "100"], &windows_and(&[(name, value), ("MRRC_PRELOAD_SUMMARY", "1")]));
+        let passed =
+            ran.complained.lines().find_map(|line| line.strip_suffix(why)).unwrap_or_else(|| panic!("{ran:?}"));
+        let times = passed.strip_suffix(" registrations passed on ").and_then(|said| said.rsplit(' ').next());
+        assert!(times.is_some_and(|times| times.parse::<u32>().unwrap() > 300), "{ran:?}");
+    }
+    // That device has no atomic operations.
+    let ran = run(true, "nasty", &["shapes"], &windows_and(&[("MRRC_PRELOAD_SUMMARY", "1")]));
+    let why = "with rights to atomic operations, because the device's memory windows do not hold for these";
+    assert!(ran.complained.lines().any(|line| line.ends_with(why)), "{ran:?}");
+}
+
+#[test]
 fn windows_that_do_not_hold_are_named_and_unused() {
     let without = run(false, "rights", &["300", "100"], &WINDOWS).well_but_for_times();
     for (name, value, part) in [
