@@ -330,10 +330,10 @@ impl<P: Policy> Core<P> {
         self.planner.observe(range);
     }
 
-    /// Learns that memory changed, where it widens: what was registered there is of no use. [`Core::invalidate`] does so by itself.
+    /// Learns that memory changed, where it widens: what is registered there is of no use. [`Core::invalidate`] does so by itself.
     #[inline]
     pub fn observe_change(&mut self, range: PageRange) {
-        self.planner.forget(range);
+        self.planner.forget(self.contents.view(), range);
     }
 
     /// Learns that the registration of this widened gap failed, and would again: its surroundings stay exact for a while, longer each time.
@@ -444,7 +444,7 @@ impl<P: Policy> Core<P> {
 
     /// As [`Core::invalidate`], with holders that the core does not know.
     pub fn invalidate_among(&mut self, range: PageRange, holders: &mut impl Holders) -> &Leavers {
-        self.planner.forget(range);
+        self.planner.forget(self.contents.view(), range);
         self.collect_leavers(|contents| contents.invalidate(range, holders))
     }
 

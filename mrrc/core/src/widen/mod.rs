@@ -235,10 +235,10 @@ impl Widener {
     }
 
     /// Learns that memory changed: what was registered there is of no use. Of a long range only the ends are played: all
-    /// widths lose what is between.
-    pub(crate) fn forget(&mut self, range: PageRange) {
-        if let Some(growth) = &mut self.growth {
-            growth.forget(range);
+    /// widths lose what is between. `lost` spans the regions that leave.
+    pub(crate) fn forget(&mut self, range: PageRange, lost: Option<PageRange>) {
+        if let Some((growth, lost)) = self.growth.as_mut().zip(lost) {
+            growth.forget(lost);
         }
         let (start, last) = (range.start(), range.end() - 1);
         for (shadow, width) in self.shadows.iter_mut().zip(WIDTHS) {
@@ -462,7 +462,7 @@ mod tests {
         for _ in 0..40 {
             widener.observe(here);
             widener.observe(neighbour);
-            widener.forget(neighbour);
+            widener.forget(neighbour, None);
         }
         assert_eq!(widener.widen(here, PageRange::EVERYTHING), here);
     }
@@ -543,7 +543,7 @@ mod tests {
         assert!(is_wide(&widener));
         for nth in 0..most {
             widener.observe(range(page(nth), 1));
-            widener.forget(range(here + nth % 4 * WIDEST, WIDEST));
+            widener.forget(range(here + nth % 4 * WIDEST, WIDEST), None);
         }
         assert!(!is_wide(&widener) && widener.rank == 0, "{}", widener.rank);
     }
@@ -565,12 +565,12 @@ mod tests {
         for nth in 0..40 {
             assert_eq!(widener.width_of(kept), if nth == 0 { 64 } else { 1 });
             widener.observe(kept);
-            widener.forget(goes);
+            widener.forget(goes, None);
         }
         // Whole blocks take nothing along.
         let next = (here >> 9) + 1..;
         let there = next.clone().find(|&context| !widener.is_played(mix(context))).unwrap() << 9;
-        widener.forget(range(there + 64, 128));
+        widener.forget(range(there + 64, 128), None);
         assert_eq!(widener.width_of(range(there, 1)), 64);
     }
 

@@ -170,11 +170,16 @@ impl Planner {
         }
     }
 
-    /// Learns that memory changed.
+    /// Learns that memory changed. Regions that look-ups still find there leave.
     #[inline]
-    pub(super) fn forget(&mut self, range: PageRange) {
+    pub(super) fn forget(&mut self, view: View<'_>, range: PageRange) {
         if let Some(widener) = &mut self.widener {
-            widener.forget(range);
+            let mut lost: Option<PageRange> = None;
+            view.lookup.for_each_overlap(range, view.regions, |id| {
+                let region = view.regions.get(id).range();
+                lost = Some(lost.map_or(region, |lost| lost.hull(region)));
+            });
+            widener.forget(range, lost);
         }
     }
 
