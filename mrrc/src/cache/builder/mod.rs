@@ -242,7 +242,8 @@ impl<R: Registrar> Builder<R> {
     /// A request for a bad address is tried twice where there is room: with its surroundings, and alone. Regions are evicted for it only where
     /// the registrar finds nothing wrong with all of these.
     ///
-    /// Pages that are shared with a child process until one of the two writes them are left out, as are those never written. It is an error
+    /// Pages that are shared with a child process until one of the two writes them are left out, as are those never written. Holes of one or
+    /// two such pages are taken, at most one page for 32 others. It is an error
     /// with a policy that cannot widen, unless the environment chose one of the two: then requests stay exact.
     ///
     /// Pages that no request asked for are pinned then, and counted against the capacity. In a program that calls
