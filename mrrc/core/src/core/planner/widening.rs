@@ -219,6 +219,29 @@ mod tests {
     }
 
     #[test]
+    fn changes_between_regions_waste_nothing() {
+        let mut core = Core::new(&Config { widen: Some(true), ..Config::new(1 << 16) }).unwrap();
+        core.use_one_key();
+        let miss = |core: &mut Core, page, mapping| {
+            let gaps = registered(core, &Request { mapping, ..Request::new(range(page, page + 4)) });
+            let ids: Vec<_> = core.outcome().parts().iter().filter_map(Part::region).collect();
+            core.publish(&ids, &mut NoHolders);
+            gaps.iter().map(|gap| gap.pages()).sum::<u64>()
+        };
+        // Two mappings close to each other, and what lies between them.
+        let (first, second) = (range(1000, 3000), range(4000, 9000));
+        let pages = [(1100, first), (2000, first), (1500, first), (2500, first), (4400, second), (5000, second)]
+            .map(|(page, mapping)| miss(&mut core, page, mapping));
+        assert!(pages[0] == 4 && pages.iter().sum::<u64>() > 100, "{pages:?}");
+        core.invalidate(range(3000, 4000));
+        core.invalidate(range(3900, 4000));
+        let wide = miss(&mut core, 6000, second);
+        assert!(wide > 100, "{wide} after {pages:?}");
+        core.invalidate(range(0, 10_000));
+        assert_eq!(miss(&mut core, 6000, second), 4, "the area begins anew");
+    }
+
+    #[test]
     fn exact_requests_take_the_short_way_and_teach() {
         let mut core = taught();
         core.limit_hard();
