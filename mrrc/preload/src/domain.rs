@@ -23,7 +23,7 @@ use mrrc::{AcquireError, BuildError, Cache};
 use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 pub(crate) struct Domain {
@@ -37,8 +37,8 @@ pub(crate) struct Domain {
     closed: Arc<AtomicBool>,
     /// Whether the program registers for a while only: [`FRESH`] and the rest, in that order.
     stage: AtomicU8,
-    /// The classes requested before the last one.
-    wanted: Mutex<Vec<Class>>,
+    /// What was requested until there are caches.
+    early: Mutex<Early>,
     caches: RwLock<Vec<(Class, Made)>>,
 }
 
@@ -48,8 +48,48 @@ const FRESH: u8 = 0;
 const ENDED: u8 = 1;
 /// And something was registered after that.
 const AGAIN: u8 = 2;
-/// And deregistered, too: that is a program which registers for each operation. There are caches.
+/// And deregistered, too, or several buffers are on their way: that is a program which registers for each operation. There are caches.
 const READY: u8 = 3;
+
+/// Registrations of one length at a time by which a program has several buffers on their way.
+const SEVERAL: usize = 2;
+/// Lengths that are told apart.
+const LENGTHS: usize = 16;
+
+/// The registrations that come before there are caches.
+#[derive(Default)]
+struct Early {
+    classes: Vec<Class>,
+    /// Lengths, with the registrations that the program has of each.
+    lengths: Vec<(usize, usize)>,
+    /// The length of the registration that ended last.
+    ended: usize,
+}
+
+impl Early {
+    /// Notes a request. Returns whether the program has several registrations as long as the one that ended last, which this one is as
+    /// well.
+    fn begin(&mut self, class: Class, length: usize) -> bool {
+        if !self.classes.contains(&class) {
+            self.classes.push(class);
+        }
+        let mut before = 0;
+        if let Some((_, count)) = self.lengths.iter_mut().find(|(of, _)| *of == length) {
+            before = *count;
+            *count += 1;
+        } else if self.lengths.len() < LENGTHS {
+            self.lengths.push((length, 1));
+        }
+        length == self.ended && before >= SEVERAL
+    }
+
+    fn end(&mut self, length: usize) {
+        self.ended = length;
+        if let Some((_, count)) = self.lengths.iter_mut().find(|(of, _)| *of == length) {
+            *count = count.saturating_sub(1);
+        }
+    }
+}
 
 /// The counts of caches, for metrics.
 #[derive(Clone, Copy, Default, Debug)]
@@ -172,8 +212,8 @@ impl Domain {
         // SAFETY: `new` requires that libibverbs has just made the domain, so its context can be read.
         let context = unsafe { (*pd.as_ptr()).context } as usize;
         let (closed, stage) = (Arc::default(), AtomicU8::new(FRESH));
-        let (grants, wanted, caches) = (OnceLock::new(), Mutex::default(), RwLock::default());
-        Self { pd, context, settings, devices, stats, grants, closed, stage, wanted, caches }
+        let (grants, early, caches) = (OnceLock::new(), Mutex::default(), RwLock::default());
+        Self { pd, context, settings, devices, stats, grants, closed, stage, early, caches }
     }
 
     /// Returns the device that it is of.
@@ -188,14 +228,9 @@ impl Domain {
         stats: &'static Stats,
         request: &Request,
         class: Class,
-        wrong: impl FnOnce(BuildError),
+        wrong: impl Fn(BuildError),
     ) -> Result<(Mr, Backing), Passed> {
-        if self.stage.load(Ordering::Relaxed) != READY {
-            self.go_on(ENDED, AGAIN);
-            let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
-            if !wanted.contains(&class) {
-                wanted.push(class);
-            }
+        if self.stage.load(Ordering::Relaxed) != READY && !self.is_ready_for(real, stats, request, class, &wrong) {
             return Err(Passed::First);
         }
         let grants = if class.has_windows() { Some(self.grants_for(real, request)?) } else { None };
@@ -266,14 +301,53 @@ impl Domain {
         self.stage.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
+    /// Notes a request that comes before there are caches. Returns whether there are some now: they are made if the program has several
+    /// buffers on their way. Most of these would be registered again before another is deregistered.
+    #[cold]
+    fn is_ready_for(
+        &self,
+        real: &'static Real,
+        stats: &'static Stats,
+        request: &Request,
+        class: Class,
+        wrong: impl Fn(BuildError),
+    ) -> bool {
+        let has_several = self.early().begin(class, request.length);
+        if !has_several {
+            self.go_on(ENDED, AGAIN);
+        } else if self.go_on(ENDED, READY) || self.go_on(AGAIN, READY) {
+            self.make_wanted(real, stats, wrong);
+        }
+        self.stage.load(Ordering::Relaxed) == READY
+    }
+
     /// The program has ended a registration that no cache had served. A cache has threads and tables, which a program that registers
-    /// once and for all has no use for, so there is none at first. It is made here, and not with the next registration,
-    /// because a deregistration is less in the way of a transfer.
-    pub(crate) fn note_deregistration(&self, real: &'static Real, stats: &'static Stats, wrong: impl Fn(BuildError)) {
-        if self.go_on(FRESH, ENDED) || !self.go_on(AGAIN, READY) {
+    /// once and for all has no use for, so there is none at first. It is made here where that shows a program that registers again and
+    /// again, because a deregistration is less in the way of a transfer.
+    pub(crate) fn note_deregistration(
+        &self,
+        real: &'static Real,
+        stats: &'static Stats,
+        length: usize,
+        wrong: impl Fn(BuildError),
+    ) {
+        if self.stage.load(Ordering::Relaxed) == READY {
             return;
         }
-        for class in std::mem::take(&mut *self.wanted.lock().unwrap_or_else(PoisonError::into_inner)) {
+        self.early().end(length);
+        if !self.go_on(FRESH, ENDED) && self.go_on(AGAIN, READY) {
+            self.make_wanted(real, stats, wrong);
+        }
+    }
+
+    fn early(&self) -> MutexGuard<'_, Early> {
+        self.early.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the caches of the classes that were requested so far.
+    fn make_wanted(&self, real: &'static Real, stats: &'static Stats, wrong: impl Fn(BuildError)) {
+        let classes = std::mem::take(&mut self.early().classes);
+        for class in classes {
             let begun = Instant::now();
             if class.has_windows() && self.grants(real).is_none() {
                 continue;

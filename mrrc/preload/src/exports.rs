@@ -31,10 +31,14 @@ fn register(request: Request, pass: impl Fn(&'static Real) -> *mut Mr) -> *mut M
     let Some(real) = real() else { return missing(null_mut()) };
     let Some(inside) = Inside::enter() else { return pass(real) };
     let process = process::current();
-    let begun = process.times_calls().then(Instant::now);
+    let begun = process.times_calls().then(|| (Instant::now(), process.stats.made.time()));
     let mr = match process.serve(real, &request) {
         Ok(mr) => {
-            process.stats.served.add(request.pages(), begun.map_or(Duration::ZERO, |begun| begun.elapsed()));
+            // Caches that were made meanwhile are counted apart.
+            let took = begun.map_or(Duration::ZERO, |(begun, made)| {
+                begun.elapsed().saturating_sub(process.stats.made.time().saturating_sub(made))
+            });
+            process.stats.served.add(request.pages(), took);
             inside.keep_errno();
             mr
         }
@@ -178,10 +182,10 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
     let code = match process.dereg(real, mr) {
         None => {
             // SAFETY: a registration that is about to be ended. libibverbs reads this too.
-            let pd = if mr.is_null() { 0 } else { unsafe { (*mr).pd as usize } };
+            let (pd, length) = if mr.is_null() { (0, 0) } else { unsafe { ((*mr).pd as usize, (*mr).length) } };
             let code = pass();
             if code == 0 {
-                aside(|| process.note_deregistration(real, pd));
+                aside(|| process.note_deregistration(real, pd, length));
             }
             code
         }

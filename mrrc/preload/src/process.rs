@@ -307,9 +307,9 @@ impl Process {
     }
 
     /// The program has ended a registration in this domain that no cache had served.
-    pub(crate) fn note_deregistration(&self, real: &'static Real, pd: usize) {
+    pub(crate) fn note_deregistration(&self, real: &'static Real, pd: usize, length: usize) {
         if let Some(domain) = self.domain(pd).filter(|_| !self.is_off() && stack::is_enough()) {
-            self.guarded(|| domain.note_deregistration(real, self.stats, |error| self.cannot(&error)));
+            self.guarded(|| domain.note_deregistration(real, self.stats, length, |error| self.cannot(&error)));
         }
     }
 

@@ -30,6 +30,10 @@ impl Sum {
         self.pages.load(Relaxed)
     }
 
+    pub(crate) fn time(&self) -> Duration {
+        Duration::from_nanos(self.nanos.load(Relaxed))
+    }
+
     pub(crate) fn micros(&self) -> f64 {
         self.nanos.load(Relaxed) as f64 / 1e3
     }
@@ -43,7 +47,7 @@ pub(crate) struct Stats {
     /// The registrations that the caches made.
     pub(crate) registered: Sum,
     pub(crate) deregistered: Sum,
-    /// The deregistrations that passed through while caches were made, and the cost of ending them.
+    /// The caches that were made, and the cost of ending them.
     pub(crate) made: Sum,
     pub(crate) ended: Sum,
     /// Windows that were bound, and steps of windows that failed.

@@ -72,7 +72,7 @@ fn text(process: &Process) -> String {
             _ => format!(", and {:.1} to end, in ibv_dealloc_pd", ended.micros() / 1e3),
         };
         let caches = count(made.calls(), "cache");
-        line(format!("{caches} took {:.1} ms to make, in ibv_dereg_mr{end}", made.micros() / 1e3));
+        line(format!("{caches} took {:.1} ms to make{end}", made.micros() / 1e3));
     }
     text
 }

@@ -553,6 +553,27 @@ static void ending(void) {
     NEED(!atexit(register_at_exit));
 }
 
+/* Eight buffers are on their way at a time. Four of them are deregistered, and then as many are registered again. */
+static void ahead(void) {
+    struct ibv_pd *in = ibv_alloc_pd(context);
+    NEED(in);
+    char *memory = map_at(NULL, 8 * SIZE);
+    struct ibv_mr *all[8];
+    for (int i = 0; i < 8; i++)
+        NEED(all[i] = ibv_reg_mr(in, memory + i * SIZE, SIZE, IBV_ACCESS_LOCAL_WRITE));
+    for (int round = 0; round < 24; round++) {
+        int first = round % 2 * 4;
+        for (int i = first; i < first + 4; i++)
+            NEED(!ibv_dereg_mr(all[i]));
+        for (int i = first; i < first + 4; i++)
+            NEED(all[i] = ibv_reg_mr(in, memory + i * SIZE, SIZE, IBV_ACCESS_LOCAL_WRITE));
+    }
+    for (int i = 0; i < 8; i++)
+        NEED(!ibv_dereg_mr(all[i]));
+    printf("dealloc %d\n", ibv_dealloc_pd(in));
+    NEED(!munmap(memory, 8 * SIZE));
+}
+
 /* The descriptors of the program's own. */
 static int own[40];
 
@@ -680,7 +701,7 @@ int main(int count, char **arguments) {
         void (*run)(void);
     } all[] = {{"unmap", unmap}, {"twice", twice},     {"dangling", dangling}, {"fork", forks}, {"pds", pds},
                {"errors", errors}, {"rereg", changed}, {"threads", threads},   {"leak", leak},  {"shapes", shapes}, {"storm", storm}, {"little", little}, {"cancel", cancel}, {"room", room}, {"queues", queues},
-               {"many", many},     {"ending", ending}, {"descriptors", descriptors}, {"beside", beside}};
+               {"many", many},     {"ending", ending}, {"descriptors", descriptors}, {"beside", beside}, {"ahead", ahead}};
     char *only = strstr(arguments[1], "-only");
     if (only) {
         *only = 0;
