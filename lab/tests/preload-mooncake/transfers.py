@@ -57,14 +57,20 @@ else:
     transfers = int(sys.argv[3])
     buffers = [anonymous() for _ in range(BUFFERS)]
     wrong = 0
+    registering = 0.0
     for transfer in range(transfers):
         if transfer == transfers // 2:
             buffers = [anonymous(buffer) for buffer in buffers]
         buffer = buffers[transfer % BUFFERS]
         value = transfer % 251 + 1
         ctypes.memset(buffer, value, LENGTH)
+        begun = time.monotonic()
         check("register_memory", engine.register_memory(buffer, LENGTH))
+        registering += time.monotonic() - begun
         check("transfer_sync_write", engine.transfer_sync_write(f"{sys.argv[2]}:{port}", buffer, int(target), LENGTH))
+        begun = time.monotonic()
         check("unregister_memory", engine.unregister_memory(buffer))
+        registering += time.monotonic() - begun
         wrong += memory[:] != bytes([value]) * LENGTH
+    print(f"registering took {registering * 1e3:.0f} ms")
     print(f"{transfers} transfers, {wrong} wrong", flush=True)
