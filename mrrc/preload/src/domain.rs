@@ -37,7 +37,7 @@ pub(crate) struct Domain {
     closed: Arc<AtomicBool>,
     /// Whether the program registers for a while only: [`FRESH`] and the rest, in that order.
     stage: AtomicU8,
-    /// What was requested until there are caches.
+    /// The requests until there are caches.
     early: Mutex<Early>,
     caches: RwLock<Vec<(Class, Made)>>,
 }

@@ -4,8 +4,8 @@
 //! such an area add up. The next one may register as many more pages as all of them together. So each miss doubles what is registered
 //! there, and n misses become O(log n).
 //!
-//! **Areas.** A miss belongs to an area if it is no further from it than [`NEAR`] times the pages that were registered there, and [`FAR`]
-//! pages. Misses that are scattered are areas of their own, and exact. The 32 areas that were used last are known. Of several that are near, a miss belongs
+//! **Areas.** A miss belongs to an area if it is no further from it than [`NEAR`] times the pages that were registered there. It is
+//! no further than [`FAR`] either. Misses that are scattered are areas of their own, and exact. The 32 areas that were used last are known. Of several that are near, a miss belongs
 //! to the nearest. In a cache with [ample](AMPLE) room, areas where more was registered count as nearer. A small one would grow from its
 //! beginning once more.
 //!
@@ -213,8 +213,8 @@ impl Growth {
         }
     }
 
-    /// Learns that memory changed, so that the regions in this range leave: what they have beyond the requests is wasted, and the requests
-    /// there count no more.
+    /// Learns that memory changed, so that the regions in this range leave. Their pages beyond the requests are wasted. The requests there
+    /// count no more.
     pub(super) fn forget(&mut self, range: PageRange) {
         let common = |(start, end): (u64, u64)| end.min(range.end()).saturating_sub(start.max(range.start()));
         for area in &mut self.areas {
