@@ -208,9 +208,13 @@ fn commands_of_files_start_the_other_program() {
     };
     passed(
         &["--etcd", "http://e:2379", "mount", "/mnt", "--backing", "/b", "-d"],
-        "mount --cluster main --etcd http://e:2379 /mnt --backing /b -d",
+        "mount --etcd http://e:2379 /mnt --backing /b -d",
     );
     passed(&["--cluster", "two", "files", "settle", "--timeout", "600"], "files --cluster two settle --timeout 600");
-    passed(&["files", "--help"], "files --cluster main --help");
+    passed(&["files", "--help"], "files --help");
+    // What the arguments have is not given twice.
+    let both = &["--cluster", "two", "--etcd", "http://e", "mount", "/mnt", "--cluster", "three", "--etcd=http://f"];
+    passed(both, "mount /mnt --cluster three --etcd=http://f");
+    passed(&["--cluster", "two", "files", "settle", "--", "--cluster"], "files --cluster two settle -- --cluster");
     assert_eq!(run(&["-s", "127.0.0.1", "files", "status"]).0, 2);
 }

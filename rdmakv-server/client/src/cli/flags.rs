@@ -29,6 +29,9 @@ Exit codes:
   0 done; 1 failed, or there is no such key, or it was not stored; 2 wrong usage;
   3 outcome unknown: it may have been done";
 
+/// The name of a cluster by default.
+pub(super) const CLUSTER: &str = "main";
+
 /// Reads and writes keys of memcached servers, over RDMA or TCP
 #[derive(Parser, Debug)]
 #[command(name = "rdmakv", version, after_help = EXAMPLES)]
@@ -49,7 +52,7 @@ pub(super) struct Flags {
     #[arg(long, value_name = "URL,...", global = true)]
     pub(super) etcd: Option<String>,
     /// The name of the cluster in etcd
-    #[arg(long, value_name = "NAME", default_value = "main", global = true)]
+    #[arg(long, value_name = "NAME", default_value = CLUSTER, global = true)]
     pub(super) cluster: String,
     #[command(subcommand)]
     pub(super) command: Command,
