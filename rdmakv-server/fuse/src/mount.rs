@@ -175,7 +175,7 @@ fn wait(files: &Files, at: &Path, events: &Receiver<Event>, mut unmounter: Sessi
     match events.recv_timeout(UNUSED) {
         Ok(Event::Unmounted(_) | Event::Drained(_)) | Err(RecvTimeoutError::Disconnected) => {}
         Ok(Event::Asked) | Err(RecvTimeoutError::Timeout) => {
-            let line = "rdmakv-fuse: unmounted while programs use it: they get ENOTCONN from now on";
+            let line = "rdmakv-fuse: unmounted while programs use it: files that are open are stored and closed now, and uses of them fail from then on";
             let _ = writeln!(io::stderr(), "{line}");
         }
     }

@@ -579,3 +579,44 @@ fn a_signal_ends_the_wait_for_a_lost_cluster() {
     agent.kill().unwrap();
     agent.wait().unwrap();
 }
+
+/// Without an agent the process ends soon.
+#[test]
+fn open_files_are_stored_and_closed_after_a_signal() {
+    if !can_mount() {
+        return;
+    }
+    let Some(cluster) = Cluster::start(2) else { return };
+    let place = tempfile::tempdir().unwrap();
+    let (at, backing) = (place.path().to_str().unwrap(), cluster.backing().to_str().unwrap());
+    let mut command = command(&cluster.urls(), &["mount", at, "--backing", backing]);
+    let mut mount = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(mount.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, format!("mounted {at}\n"));
+    let mut file = File::create(place.path().join("a")).unwrap();
+    file.write_all(b"bytes").unwrap();
+    let process = rustix::process::Pid::from_child(&mount);
+    rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
+    let mut said = String::new();
+    mount.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(mount.wait().unwrap().success(), "{said}");
+    assert!(said.contains("files that are open are stored and closed now"), "{said}");
+    let error = file.write_all(b"more").unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NOTCONN.raw_os_error()));
+    assert_eq!(cluster.mount().open("a", How::new()).unwrap().read_at(0, 9).unwrap(), b"bytes");
+}
+
+#[test]
+fn lost_output_and_unsettled_files_are_failures() {
+    let Some(cluster) = Cluster::start(2) else { return };
+    let files = cluster.mount();
+    files.open("a", How::new().write().create()).unwrap().close().unwrap();
+    let mut status = command(&cluster.urls(), &["files", "status"]);
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let status = status.stdout(full).output().unwrap();
+    let said = String::from_utf8_lossy(&status.stderr);
+    assert!(status.status.code() == Some(1) && said.contains("write standard output: No space left"), "{said}");
+    let (code, said) = failure(command(&cluster.urls(), &["files", "settle", "--timeout", "0"]));
+    assert!(code == Some(1) && said.contains("reports that the directory has no room or fails"), "{said}");
+}

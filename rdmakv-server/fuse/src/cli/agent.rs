@@ -27,8 +27,8 @@ const SWEEP: Duration = Duration::from_secs(600);
 const TOLD: usize = 1000;
 
 const EXAMPLES: &str = "\
-One agent works for a whole cluster, on any machine that has the directory. One that starts later waits until the first one has
-ended, for 12 s after it was killed. It may be killed at any time. While the cluster is away, an agent that has worked or waited tries
+One agent works for a whole cluster, on any machine that has the directory. One that starts later waits until the first one has \
+ended, for 12 s after it was killed. It may be killed at any time. While the cluster is away, an agent that has worked or waited tries \
 again, and ends by a signal only.
 
 Examples:

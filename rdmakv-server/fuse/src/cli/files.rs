@@ -27,7 +27,7 @@ pub(super) struct Flags {
 enum Command {
     /// Shows how many files and bytes the directory does not have, and which are torn or lost
     #[command(
-        after_help = "Examples:\n  rdmakv-fuse files status\n  rdmakv-fuse files status --check                reads all bytes that are not in the directory, for lost ones"
+        after_help = "`dirty bytes` are those of files that the directory does not have. `spilled` is about how many bytes of these mounts wrote to .rdmakv/data there, because servers had no room. Holes of such files count, too. An open file counts as it was at its last sync.\n\nExamples:\n  rdmakv-fuse files status\n  rdmakv-fuse files status --check                reads all bytes that are not in the directory, for lost ones"
     )]
     Status {
         /// Read all bytes that are not in the directory, and name the files of which some are lost
@@ -51,9 +51,7 @@ pub(super) fn run(cluster: &Cluster, flags: &Flags) -> Result<(), Failure> {
     match &flags.command {
         &Command::Status { check } => {
             let status = Status::of(cluster, Options::default(), check)?;
-            // Without a reader nothing is told.
-            let _ = std::io::stdout().write_all(text(&status, check).as_bytes());
-            Ok(())
+            Ok(std::io::stdout().write_all(text(&status, check).as_bytes())?)
         }
         Command::Settle { path, timeout } => settle(cluster, path.as_deref(), Duration::from_secs(*timeout)),
     }
@@ -67,7 +65,7 @@ fn settle(cluster: &Cluster, path: Option<&OsStr>, longest: Duration) -> Result<
         if begun.elapsed() >= longest {
             let (left, after) = (left.escape_ascii(), longest.as_secs());
             return Err(Failure::No(format!(
-                "settle: the directory does not show {left} after {after} s: close it, and see whether `rdmakv-fuse agent` runs"
+                "settle: the directory does not show {left} after {after} s: close it, and see whether `rdmakv-fuse agent` runs, or reports that the directory has no room or fails"
             )));
         }
         std::thread::sleep(LOOK.min(longest.saturating_sub(begun.elapsed())));

@@ -7,7 +7,7 @@ mod files;
 #[cfg(feature = "mount")]
 mod mount;
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -58,6 +58,17 @@ enum Failure {
     Usage(String),
     /// It failed, or the answer is no.
     No(String),
+    /// The output has no reader any more.
+    Hung,
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::Hung,
+            _ => Self::No(format!("write standard output: {error}")),
+        }
+    }
 }
 
 impl From<crate::Error> for Failure {
@@ -76,12 +87,12 @@ pub fn main() -> ExitCode {
     let flags = Flags::parse();
     use_limits();
     let (code, said) = match run(&flags) {
-        Ok(()) => return ExitCode::SUCCESS,
+        Ok(()) | Err(Failure::Hung) => return ExitCode::SUCCESS,
         Err(Failure::Usage(said)) => (2, said),
         Err(Failure::No(said)) => (1, said),
     };
     // Where standard error is closed, the code says it.
-    let _ = writeln!(std::io::stderr(), "rdmakv-fuse: {said}");
+    let _ = writeln!(io::stderr(), "rdmakv-fuse: {said}");
     ExitCode::from(code)
 }
 

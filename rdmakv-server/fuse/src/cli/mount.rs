@@ -22,10 +22,10 @@ const IN_BACKGROUND: &str = "RDMAKV_FUSE_IN_BACKGROUND";
 const MOUNTED: &str = "mounted";
 
 const EXAMPLES: &str = "\
-`fusermount3 -u DIR` or `umount DIR` ends it, and so do SIGTERM and SIGINT. What programs closed or synced is in the cluster by then.
+`fusermount3 -u DIR` or `umount DIR` ends it, and so do SIGTERM and SIGINT. What programs closed or synced is in the cluster by then. \
 An agent carries it to the backing directory: see `rdmakv-fuse agent`. While one does, the process waits for it; a signal ends that.
 
-Refused: hard links, devices, pipes and sockets (EPERM); renames of directories and between directories (EXDEV); xattrs and holes by
+Refused: hard links, devices, pipes and sockets (EPERM); renames of directories and between directories (EXDEV); xattrs and holes by \
 fallocate (ENOTSUP); writing what another mount writes, or where it writes (EBUSY after 5 s). Times of reading are not kept.
 
 Examples:
