@@ -102,7 +102,7 @@ impl Process {
         let process = Self::new(0, settings, summary);
         // The first of a tree of processes prints it.
         if let Some(wrong) = wrong.filter(|_| !parent_reported()) {
-            process.report(&format!("{wrong}; nothing is cached"));
+            process.report(&format!("{wrong} (nothing is cached)"));
         }
         if let Some(wrong) = unwritten {
             process.report(&format!("{wrong}; there will be no summary"));

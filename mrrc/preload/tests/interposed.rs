@@ -548,7 +548,7 @@ fn wrong_variable_warns_once_and_disables_nothing() {
         ("MRRC_MAX_UNHELD", "soon", "expected a time"),
         ("MRRC_PRELOAD_CACHE", "1", "no such setting"),
         ("MRRC_CAPACITY", "lots", "expected bytes"),
-        ("MRRC_CAPACTIY", "64M", "did you mean MRRC_CAPACITY"),
+        ("MRRC_CAPACTIY", "64M", "did you mean MRRC_CAPACITY? (nothing is cached)"),
         ("MRRC_PATIENCE", "5s", "it was renamed: use MRRC_WAIT_TIMEOUT"),
         ("MRRC_POLICY", "best", "policy"),
         ("MRRC_MAX_SEGMENTS", "2", "one key"),
