@@ -4,6 +4,7 @@
 //! hear of such predecessors; then the stores, in memory that the fabrics made. Then leases that a predecessor's device may serve
 //! are waited for, and no client is served meanwhile, over any transport. Then the threads.
 
+use std::fmt::Display;
 use std::io;
 use std::net::SocketAddr;
 use std::ptr::NonNull;
@@ -419,6 +420,13 @@ const LEAST_POOL: usize = 10 << 20;
 /// The line on what clients can read if they are kept to their grants.
 const ONLY_ITEMS: &str = "each client there can read the items that it was told of, and no others";
 
+/// Returns why an address is refused. Some of the errors begin with the address.
+fn refusal(address: &impl Display, error: &impl Display) -> String {
+    let (address, error) = (address.to_string(), error.to_string());
+    let why = error.strip_prefix(&address).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(&error);
+    format!("--fabric {address}: {why}")
+}
+
 /// Listens at a place on the network. The start-up lines have where that is, what clients can `read` there, and what a client on
 /// another machine types: the address that is listened on is often none that can be asked.
 fn listen<C: Connector>(
@@ -428,7 +436,7 @@ fn listen<C: Connector>(
     tcp: Option<u16>,
     said: &mut Vec<String>,
 ) -> Result<C::Listener, String> {
-    let listener = domain.listen_at(&address.to_string()).map_err(|error| format!("--fabric {address}: {error}"))?;
+    let listener = domain.listen_at(&address.to_string()).map_err(|error| refusal(address, &error))?;
     let place = listener.place();
     let (fabric, at) = place.split_once(':').unwrap_or_default();
     let port = at.rsplit(':').next().unwrap_or_default();
@@ -663,4 +671,17 @@ fn record_name(plan: &Plan, port: Option<u16>, other: &str) -> String {
     };
     let name = name.replace(|letter: char| !letter.is_ascii_alphanumeric(), "-");
     format!("rdmakv-{name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::refusal;
+
+    #[test]
+    fn a_refusal_has_the_address_once() {
+        let place = "iwarp:10.0.0.1:7471";
+        let wanted = "--fabric iwarp:10.0.0.1:7471: the port is in use";
+        assert_eq!(refusal(&place, &"iwarp:10.0.0.1:7471: the port is in use"), wanted);
+        assert_eq!(refusal(&place, &"the port is in use"), wanted);
+    }
 }
