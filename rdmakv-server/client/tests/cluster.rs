@@ -119,6 +119,11 @@ fn a_cluster_is_made_changed_and_shown() {
     ] {
         assert!(table.lines().any(|found| found == line), "{line}\n{table}");
     }
+    let mut lost = Command::new(env!("CARGO_BIN_EXE_rdmakv"));
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let lost = lost.args(["cluster", "status"]).env("RDMAKV_ETCD", &urls).stdout(full).output().unwrap();
+    let why = String::from_utf8_lossy(&lost.stderr);
+    assert!(lost.status.code() == Some(1) && why.contains("write standard output: No space left"), "{why}");
     let status: serde_json::Value = serde_json::from_str(&cluster(&["status", "--json"]).1).unwrap();
     assert_eq!((&status["epoch"], &status["servers"][1]["alive"]), (&8.into(), &true.into()));
     assert_eq!((&status["policies"][1]["policy"], &status["lease_ms"]), (&"copies:3".into(), &500.into()));
