@@ -59,8 +59,8 @@ enum Destination {
     },
 }
 
-/// Chunks of files that are evicted for one piece at most.
-const EVICTIONS: u32 = 4;
+/// Clean chunks of files that are evicted for one piece at most. Those of other sizes make room for it once a page of theirs is empty.
+const EVICTIONS: u32 = 256;
 
 /// Data of a request, as much of it as has come.
 #[derive(Debug)]

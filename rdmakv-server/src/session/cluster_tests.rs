@@ -526,7 +526,11 @@ fn files() -> (Shared, Arc<Cluster>) {
 
 /// Writes a chunk of a file of nearly 1 MiB. Returns the answer to its order.
 fn put_chunk(shared: &Shared, key: &str, sequence: u64) -> Answer {
-    let value = vec![b'x'; 1_000_000];
+    put_bytes(shared, key, sequence, 1_000_000)
+}
+
+fn put_bytes(shared: &Shared, key: &str, sequence: u64, length: usize) -> Answer {
+    let value = vec![b'x'; length];
     let sum = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &value) as u32;
     let piece = Piece { chunk: Chunk(0), form: Form::Copy, length: value.len() as u64, sum };
     let id = WriteId { client: 9, sequence };
@@ -587,6 +591,27 @@ fn dirty_chunks_are_refused_beyond_their_share() {
     assert!(has("c/7/1/0") && (0..10).all(|index| has(&format!("c/6/1/{index:x}"))));
     // A late write cannot bring an evicted chunk back.
     assert_eq!(put(5, 0, 90), Answer::Done(Verdict::Declined(Refusal::Final)));
+}
+
+#[test]
+fn clean_chunks_make_room_for_other_sizes() {
+    let (shared, cluster) = files();
+    let put = |(ino, index): (u32, u32), sequence, length| {
+        matches!(put_bytes(&shared, &format!("c/{ino:x}/1/{index:x}"), sequence, length), Answer::Ordered { .. })
+    };
+    // Three chunks share a page. Each third one is written again, so each page has old ones and a new one.
+    let all = (0..63).chain((0..63).step_by(3));
+    assert!(all.zip(1..).all(|(index, sequence)| put((5, index), sequence, 300_000)));
+    for call in [Call::Freeze(file(5, 63)), Call::Persisted(file(5, 63))] {
+        assert_eq!(of_file(&shared, call), Answer::Taken);
+    }
+    for index in 0..16 {
+        assert!(
+            put((6, index), 200 + u64::from(index), 1_000_000),
+            "{index}: {:?}",
+            cluster.gauges(&shared.shards).files
+        );
+    }
 }
 
 #[test]

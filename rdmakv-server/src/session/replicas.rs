@@ -117,19 +117,18 @@ impl Replicas {
         bytes: u64,
     ) -> (u64, bool) {
         let Self { keys, pieces, .. } = self;
-        let (before, mut evicted) = (pieces.file_bytes().1, 0);
+        let (before, mut evicted, mut last) = (pieces.file_bytes().1, 0, None);
         while before - pieces.file_bytes().1 < bytes {
-            let Some((number, key)) = pieces.oldest_clean() else { return (evicted, false) };
+            let Some((number, key)) = pieces.next_clean(last) else { return (evicted, false) };
             let key: Box<[u8]> = key.into();
+            last = Some(number);
             if !config.is_some_and(|config| config.evicts_clean(&key)) {
                 return (evicted, false);
             }
             let is_it =
                 |replica: &&mut Replica| replica.current().is_some_and(|current| current.piece.chunk == Chunk(number));
-            let Some(piece) = keys.get_mut(&key).filter(is_it).and_then(Replica::evict) else {
-                pieces.keep_clean(number);
-                continue;
-            };
+            // One whose key is being written stays for now.
+            let Some(piece) = keys.get_mut(&key).filter(is_it).and_then(Replica::evict) else { continue };
             pieces.free(&mut shards.at(at), piece.chunk.0, now);
             keys.swap_remove(&key);
             evicted += 1;

@@ -5,8 +5,8 @@
 //! any more: a reader believes nothing of it from then on. A backup lets them read the fragments that it holds, which are parts of what
 //! the primary shows. Such a piece ends as items do, after its last lease.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
-use std::ops::{Deref, DerefMut};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::{Bound, Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -84,10 +84,8 @@ impl Kept {
 struct Files {
     /// Those that the backing directory does not have, with their memory.
     dirty: HashMap<u64, u64>,
-    /// Those that it has.
-    clean: HashMap<u64, u64>,
-    /// The clean ones, first the one that was made first.
-    order: BTreeSet<u64>,
+    /// Those that it has. The first was made first.
+    clean: BTreeMap<u64, u64>,
     dirty_bytes: u64,
     clean_bytes: u64,
 }
@@ -102,14 +100,12 @@ impl Files {
         let Some(bytes) = self.dirty.remove(&number) else { return };
         self.dirty_bytes -= bytes;
         self.clean.insert(number, bytes);
-        self.order.insert(number);
         self.clean_bytes += bytes;
     }
 
     fn remove(&mut self, number: u64) {
         self.dirty_bytes -= self.dirty.remove(&number).unwrap_or(0);
         self.clean_bytes -= self.clean.remove(&number).unwrap_or(0);
-        self.order.remove(&number);
     }
 }
 
@@ -211,18 +207,13 @@ impl Pieces {
         (self.files.dirty_bytes, self.files.clean_bytes)
     }
 
-    /// Returns the clean chunk of a file that was made first, with its key.
-    pub fn oldest_clean(&self) -> Option<(u64, &[u8])> {
-        let &number = self.files.order.first()?;
-        match self.kept.get(&number) {
+    /// Returns the clean chunk of a file that was made first after this one, with its key.
+    pub fn next_clean(&self, after: Option<u64>) -> Option<(u64, &[u8])> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.files.clean.range((from, Bound::Unbounded)).find_map(|(&number, _)| match self.kept.get(&number) {
             Some(Kept::Chunk(writer)) => Some((number, writer.key())),
             _ => None,
-        }
-    }
-
-    /// Has a clean chunk of a file stay: its key is being written.
-    pub fn keep_clean(&mut self, number: u64) {
-        self.files.order.remove(&number);
+        })
     }
 
     /// Has a piece end so many seconds earlier, if it ends.
@@ -332,6 +323,27 @@ mod tests {
         assert!((4..1000).contains(&fit), "{fit}");
         pieces.clear(&mut store, 1);
         assert_eq!(fill(&mut store, &mut pieces), fit);
+    }
+
+    #[test]
+    fn each_clean_chunk_is_offered_again() {
+        let config = Config { memory: 4 << 20, ..Config::default() };
+        let (mut store, mut pieces) = (Store::new(&config).unwrap(), Pieces::default());
+        let [first, dirty, last] = [b"c/5/1/0", b"c/5/1/1", b"c/5/1/2"].map(|key| {
+            let number = pieces.add(&mut store, key, [b"value", b""], (0, 0), 1).unwrap();
+            pieces.count_file(number, 100);
+            number
+        });
+        [last, first].into_iter().for_each(|number| pieces.make_clean(number));
+        let next = |pieces: &Pieces, after| pieces.next_clean(after).map(|(number, key)| (number, key.to_vec()));
+        for _ in 0..2 {
+            assert_eq!(next(&pieces, None), Some((first, b"c/5/1/0".to_vec())));
+            assert_eq!(next(&pieces, Some(first)), Some((last, b"c/5/1/2".to_vec())));
+            assert_eq!(next(&pieces, Some(last)), None);
+        }
+        pieces.free(&mut store, first, 1);
+        assert_eq!((next(&pieces, None).map(|(number, _)| number), pieces.file_bytes()), (Some(last), (100, 100)));
+        assert!(!pieces.is_clean(dirty));
     }
 
     const SECOND: u64 = 1_000_000_000;
