@@ -462,32 +462,12 @@ impl Staging {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rdmakv_proto::files::{Run, Time};
+    use crate::fixtures::empty_file;
+    use rdmakv_proto::files::Run;
 
     fn file(size: u64, chunks: u32) -> Inode {
         let run = Run { first: 0, count: chunks, generation: Generation(1) };
-        Inode {
-            kind: Kind::File,
-            state: State::Frozen,
-            is_torn: false,
-            is_unlinked: false,
-            is_spilled: false,
-            mode: 0o644,
-            chunk_bits: 16,
-            owner: 0,
-            group: 0,
-            size,
-            modified: Time::default(),
-            changed: Time::default(),
-            generation: Generation(1),
-            reserved: Generation(1),
-            writer: None,
-            parent: Some(Ino::ROOT),
-            backing: 0,
-            name: b"a".to_vec(),
-            target: Vec::new(),
-            map: vec![run],
-        }
+        Inode { size, generation: Generation(1), reserved: Generation(1), map: vec![run], ..empty_file() }
     }
 
     #[test]

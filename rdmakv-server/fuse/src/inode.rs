@@ -220,33 +220,13 @@ pub fn is_garbage(inode: Option<&Inode>, generation: Generation) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures::empty_file;
 
     const A: MountId = MountId(1);
     const B: MountId = MountId(2);
 
     fn new_file() -> Inode {
-        Inode {
-            kind: Kind::File,
-            state: State::Frozen,
-            is_torn: false,
-            is_unlinked: false,
-            is_spilled: false,
-            mode: 0o644,
-            chunk_bits: 16,
-            owner: 0,
-            group: 0,
-            size: 0,
-            modified: Time::default(),
-            changed: Time::default(),
-            generation: Generation(0),
-            reserved: Generation(0),
-            writer: None,
-            parent: Some(Ino::ROOT),
-            backing: 0,
-            name: b"a".to_vec(),
-            target: Vec::new(),
-            map: Vec::new(),
-        }
+        empty_file()
     }
 
     fn written(generation: u64) -> Written {

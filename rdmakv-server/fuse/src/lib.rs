@@ -75,6 +75,8 @@ mod drain;
 mod error;
 mod faults;
 pub mod finish;
+#[cfg(test)]
+mod fixtures;
 #[cfg(feature = "mount")]
 mod fuse;
 pub mod inode;

@@ -26,6 +26,7 @@ use crate::faults::is_planted;
 use crate::finish::{
     AGENT, Disk, DiskAnswer, Draining, Finals, Freezing, Need, Outcome, Part, Places, Publication, Staging, Told,
 };
+use crate::fixtures::empty_file;
 use crate::inode::{Edit, InodeEdit, Written, is_garbage, may_evict};
 use crate::names::{Acquire, Acquired, Held, Lookup, Sequence, Step, look_up};
 use crate::store::{Answer, Progress, Refusal, Request};
@@ -177,28 +178,7 @@ enum Late {
 }
 
 fn new_inode(name: usize) -> Inode {
-    Inode {
-        kind: Kind::File,
-        state: State::Frozen,
-        is_torn: false,
-        is_unlinked: false,
-        is_spilled: false,
-        mode: 0o644,
-        chunk_bits: 16,
-        owner: 0,
-        group: 0,
-        size: 0,
-        modified: Time::default(),
-        changed: Time::default(),
-        generation: Generation(0),
-        reserved: Generation(0),
-        writer: None,
-        parent: Some(Ino::ROOT),
-        backing: 0,
-        name: NAMES[name].to_vec(),
-        target: Vec::new(),
-        map: Vec::new(),
-    }
+    Inode { name: NAMES[name].to_vec(), ..empty_file() }
 }
 
 fn written(generation: Generation, spilled: u8) -> Written {

@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use rdmakv_proto::files::{
-    BUCKETS, Bucket, Directory, Generation, Ino, Inode, Key, Kind, MountId, Rename, Standing, State, Time, bucket_of,
-};
+use rdmakv_proto::files::{BUCKETS, Bucket, Directory, Ino, Inode, Key, Kind, MountId, Rename, Standing, bucket_of};
 
 use crate::faults;
+use crate::fixtures::empty_file;
 use crate::names::{Acquire, Acquired, Held, Lookup, Sequence, Step, look_up};
 use crate::store::{Answer, Progress, Refusal, Request};
 
@@ -81,28 +80,7 @@ const A: MountId = MountId(1);
 const B: MountId = MountId(2);
 
 fn inode(name: &[u8], kind: Kind) -> Inode {
-    Inode {
-        kind,
-        state: State::Frozen,
-        is_torn: false,
-        is_unlinked: false,
-        is_spilled: false,
-        mode: 0o644,
-        chunk_bits: 16,
-        owner: 0,
-        group: 0,
-        size: 0,
-        modified: Time::default(),
-        changed: Time::default(),
-        generation: Generation(0),
-        reserved: Generation(0),
-        writer: None,
-        parent: Some(Ino::ROOT),
-        backing: 0,
-        name: name.to_vec(),
-        target: Vec::new(),
-        map: Vec::new(),
-    }
+    Inode { kind, name: name.to_vec(), ..empty_file() }
 }
 
 /// A root directory that A holds, and both mounts alive.

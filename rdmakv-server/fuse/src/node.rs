@@ -977,31 +977,10 @@ pub(crate) const FLUSH_AFTER: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rdmakv_proto::files::Kind;
+    use crate::fixtures::empty_file;
 
     fn inode() -> Inode {
-        Inode {
-            kind: Kind::File,
-            state: State::Persisted,
-            is_torn: false,
-            is_unlinked: false,
-            is_spilled: false,
-            mode: 0o644,
-            chunk_bits: 16,
-            owner: 0,
-            group: 0,
-            size: 0,
-            modified: Time::default(),
-            changed: Time::default(),
-            generation: Generation(0),
-            reserved: Generation(1),
-            writer: Some(MountId(7)),
-            parent: Some(Ino::ROOT),
-            backing: 5,
-            name: b"a".to_vec(),
-            target: Vec::new(),
-            map: Vec::new(),
-        }
+        Inode { state: State::Persisted, reserved: Generation(1), writer: Some(MountId(7)), backing: 5, ..empty_file() }
     }
 
     /// The file was to lose its name, so its reader keeps it; and it kept the name.

@@ -84,7 +84,8 @@ pub(crate) fn standing(inode: &Inode, waited: Duration, space: Space, failed: Op
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rdmakv_proto::files::{Generation, Ino, Kind, Run, Time};
+    use crate::fixtures::empty_file;
+    use rdmakv_proto::files::{Generation, Run};
 
     #[test]
     fn a_failure_is_noted_and_read() {
@@ -106,26 +107,11 @@ mod tests {
     #[test]
     fn a_full_directory_is_told_after_a_while() {
         let mut inode = Inode {
-            kind: Kind::File,
-            state: State::Frozen,
-            is_torn: false,
-            is_unlinked: false,
-            is_spilled: false,
-            mode: 0o644,
-            chunk_bits: 16,
-            owner: 0,
-            group: 0,
             size: 1 << 20,
-            modified: Time::default(),
-            changed: Time::default(),
             generation: Generation(1),
             reserved: Generation(1),
-            writer: None,
-            parent: Some(Ino::ROOT),
-            backing: 0,
-            name: b"a".to_vec(),
-            target: Vec::new(),
             map: vec![Run { first: 0, count: 4, generation: Generation(1) }],
+            ..empty_file()
         };
         let space = |free, taken| Space { is_read_only: false, free, taken };
         let after = |inode: &Inode, space| standing(inode, AGAIN, space, None);

@@ -117,30 +117,17 @@ fn is_left(file: &DataFile, inode: Option<&Inode>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rdmakv_proto::files::Time;
+    use crate::fixtures::empty_file;
 
     fn inode(generation: u64, reserved: u64, writer: Option<MountId>, state: State, is_spilled: bool) -> Inode {
         Inode {
-            kind: Kind::File,
             state,
-            is_torn: false,
-            is_unlinked: false,
             is_spilled,
-            mode: 0o644,
-            chunk_bits: 16,
-            owner: 0,
-            group: 0,
-            size: 0,
-            modified: Time::default(),
-            changed: Time::default(),
             generation: Generation(generation),
             reserved: Generation(reserved),
             writer,
-            parent: Some(Ino::ROOT),
             backing: 7,
-            name: b"a".to_vec(),
-            target: Vec::new(),
-            map: Vec::new(),
+            ..empty_file()
         }
     }
 

@@ -160,7 +160,8 @@ pub(crate) fn parts_of(ino: Ino, generation: Generation, chunk_bits: u8) -> impl
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rdmakv_proto::files::{MountId, State, Time};
+    use crate::fixtures::empty_file;
+    use rdmakv_proto::files::{MountId, State};
 
     fn after(notes: &[Note]) -> Bucket {
         let mut value: Option<Vec<u8>> = None;
@@ -185,26 +186,12 @@ mod tests {
     #[test]
     fn only_files_without_a_name_go() {
         let inode = |is_unlinked, writer: Option<u64>| Inode {
-            kind: Kind::File,
             state: State::Open,
-            is_torn: false,
             is_unlinked,
-            is_spilled: false,
-            mode: 0o644,
-            chunk_bits: 16,
-            owner: 0,
-            group: 0,
-            size: 0,
-            modified: Time::default(),
-            changed: Time::default(),
             generation: Generation(1),
             reserved: Generation(1),
             writer: writer.map(MountId),
-            parent: Some(Ino::ROOT),
-            backing: 0,
-            name: b"a".to_vec(),
-            target: Vec::new(),
-            map: Vec::new(),
+            ..empty_file()
         };
         for (is_unlinked, writer, lives, expected) in [
             (true, Some(9), true, Fate::Stays),
