@@ -321,8 +321,8 @@ impl Domain {
         self.stage.load(Ordering::Relaxed) == READY
     }
 
-    /// The program has ended a registration that no cache had served. A cache has threads and tables, which a program that registers
-    /// once and for all has no use for, so there is none at first. It is made here where that shows a program that registers again and
+    /// The program has ended a registration that no cache had served. A cache has threads and tables. A program that registers once
+    /// and keeps all does not need them, so there is none at first. It is made here where that shows a program that registers again and
     /// again, because a deregistration is less in the way of a transfer.
     pub(crate) fn note_deregistration(
         &self,

@@ -27,9 +27,10 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::directory::{draw, parse, text};
+use crate::directory::{parse, text};
 use crate::error::{Error, Result};
 use crate::persist::Space;
+use crate::random::random;
 
 /// The folder of the file system's own, which no program sees.
 pub(crate) const FOLDER: &[u8] = b".rdmakv";
@@ -165,7 +166,8 @@ impl Backing {
         }
         if owner.directory.is_none() {
             // Made before it is noted: a process that is killed in between goes on with it later.
-            make_once(&folder, "directory", &text(draw())).map_err(failed("write to"))?;
+            let drawn = u128::from(random()) << 64 | u128::from(random());
+            make_once(&folder, "directory", &text(drawn)).map_err(failed("write to"))?;
             let number = read("directory")?.as_deref().and_then(parse).unwrap_or(0);
             let noted = claim(number)?;
             Owner { directory: Some(noted), ..*owner }.check(path, found.as_deref(), Some(number))?;
@@ -445,7 +447,7 @@ impl Backing {
     }
 }
 
-/// Makes a file with a number, if there is none. It is linked once it is whole.
+/// Makes a file with a number, unless it exists. It is linked once it is whole.
 fn make_once(folder: &Path, name: &str, text: &str) -> io::Result<()> {
     // No other process uses this name, on another machine either.
     let nanos = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();

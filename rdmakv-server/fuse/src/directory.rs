@@ -5,7 +5,6 @@
 //! agent uses is noted in etcd, and all others are refused from then on. The key is `/rdmakv/NAME/directory/UUID`, by the cluster's name and
 //! number.
 
-use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use rdmakv_client::Cluster as Address;
@@ -28,7 +27,7 @@ impl Noted {
     ///
     /// # Errors
     ///
-    /// The cluster's address is none.
+    /// The address is not one of etcd, or the name is not one of a cluster.
     pub(crate) fn of(cluster: &Address, uuid: u128, longest: Duration) -> Result<Self> {
         let failed = |why: String| Error::new(Errno::IO, why);
         let endpoints = Endpoint::list(&cluster.etcd).map_err(|error| failed(error.to_string()))?;
@@ -77,12 +76,6 @@ impl Noted {
     fn failed(&self, error: &etcd::Error) -> Error {
         Error::new(Errno::IO, format!("use {} in etcd: {error}", self.key))
     }
-}
-
-/// Returns a random number for a directory.
-pub(crate) fn draw() -> u128 {
-    let [first, second] = [RandomState::new(), RandomState::new()].map(|state| u128::from(state.hash_one(0)));
-    first << 64 | second
 }
 
 /// Returns the text of a directory's number.

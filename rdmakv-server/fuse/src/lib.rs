@@ -100,6 +100,8 @@ mod node;
 mod orders;
 #[cfg(feature = "library")]
 mod persist;
+#[cfg(feature = "library")]
+mod random;
 pub mod ranges;
 #[cfg(feature = "library")]
 mod spill;

@@ -33,7 +33,7 @@ use crate::error::{Error, Result};
 use crate::life::{Life, spawn};
 use crate::node::{Read, Stores};
 use crate::spill::Room;
-use crate::volume::{Change, Listed, New, Volume, make_root, random};
+use crate::volume::{Change, Listed, New, Volume, make_root, number};
 use crate::walk::{Undrained, has_drained};
 
 /// How long a mount's key lives after it was touched, each 5 s. A mount that could not touch it for 15 s changes nothing more.
@@ -179,7 +179,7 @@ impl Files {
         let config = read_config(cluster)?;
         check_policies(&config)?;
         let chunk = settings.chunk.unwrap_or_else(|| chunk_for(config.policy(b"c/1")));
-        let mount = MountId(random());
+        let mount = MountId(number());
         let mut keeper = Cluster::open(cluster, settings.client.clone())?;
         let backing = open_backing(&mut keeper, cluster, backing, &config)?;
         let Some((life, version)) = Life::begin(&mut keeper, mount, LIFE)? else {

@@ -21,6 +21,7 @@ use crate::life::has_agent;
 use crate::names::{Held, Lookup, look_up};
 use crate::node::{FLUSH_AFTER, Node, Read, Stores};
 use crate::persist::{AGAIN, FAILURE, Standing as Waiting, Wait, standing};
+use crate::random::random;
 use crate::store::Refusal;
 use crate::unnamed::{Note, UNNAMED};
 use crate::walk::{Undrained, entries, undrained, unsettled};
@@ -1081,16 +1082,9 @@ pub(crate) fn time(at: SystemTime) -> Time {
 }
 
 /// Returns a random number that is neither 0 nor one with a meaning.
-pub(crate) fn random() -> u64 {
-    use std::hash::{BuildHasher, Hasher};
+pub(crate) fn number() -> u64 {
     loop {
-        let mut bytes = [0; 8];
-        let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
-        // Before the kernel has randomness, the standard library's will do.
-        let number = match got {
-            Ok(8) => u64::from_ne_bytes(bytes),
-            _ => std::collections::hash_map::RandomState::new().build_hasher().finish(),
-        };
+        let number = random();
         if number > UNNAMED.0 {
             return number;
         }
@@ -1098,7 +1092,7 @@ pub(crate) fn random() -> u64 {
 }
 
 fn draw() -> Ino {
-    Ino(random())
+    Ino(number())
 }
 
 fn check_name(directory: Ino, name: &[u8]) -> Result<()> {

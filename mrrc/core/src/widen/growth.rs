@@ -5,8 +5,8 @@
 //! there, and n misses become O(log n).
 //!
 //! **Areas.** A miss belongs to an area if it is no further from it than [`NEAR`] times the pages that were registered there. It is
-//! no further than [`FAR`] either. Misses that are scattered are areas of their own, and exact. The 32 areas that were used last are known. Of several that are near, a miss belongs
-//! to the nearest. In a cache with [ample](AMPLE) room, areas where more was registered count as nearer. A small one would grow from its
+//! no further than [`FAR`] either. Misses that are scattered are areas of their own, and exact. The 32 areas that were used last are known. Of several
+//! that are near, a miss belongs to the nearest. In a cache with [ample](AMPLE) room, areas where more was registered count as nearer. A small one would grow from its
 //! beginning once more.
 //!
 //! **Direction.** A miss that follows the one before grows away from it; others grow to both sides.
