@@ -123,7 +123,8 @@ impl<R: Registrar> Arena<R> {
         self.memory.as_ptr()
     }
 
-    /// Returns the file descriptor of a [shared](crate::Cache::shared_arena) arena, to be sent to other processes. None of another arena.
+    /// Returns the file descriptor of a [shared](crate::Cache::shared_arena) arena, to be sent to other processes. None of another arena, and
+    /// where the program has closed it.
     ///
     /// They can map it to read it, for longer than the arena lives. They can neither write it, nor cut it short or punch it.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {

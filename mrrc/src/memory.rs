@@ -13,11 +13,12 @@
 //! promises.
 #![expect(unsafe_code, reason = "it maps memory, and copies bytes that others may write")]
 
+use crate::own_file::OwnFile;
 use crate::range::{PAGE, PageRange};
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 #[cfg(target_os = "linux")]
-use std::os::fd::FromRawFd;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
 /// Bytes in a huge page, where the system has such.
@@ -46,7 +47,7 @@ pub(crate) struct Memory {
     base: NonNull<u8>,
     bytes: usize,
     /// Of shared memory.
-    file: Option<OwnedFd>,
+    file: Option<OwnFile>,
 }
 
 // SAFETY: a mapping belongs to no thread, and shared access to it is by atomic bytes.
@@ -126,13 +127,13 @@ impl Memory {
         if unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) } != 0 {
             return failed();
         }
-        self.file = Some(file.into());
+        self.file = Some(OwnFile::unmarked(file)?);
         Ok(self)
     }
 
-    /// Returns the descriptor of shared memory.
+    /// Returns the descriptor of shared memory; None if the program has closed it.
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.file.as_ref().map(AsFd::as_fd)
+        self.file.as_ref()?.get().ok().map(AsFd::as_fd)
     }
 
     /// Returns the pages of the mapping.
@@ -216,5 +217,23 @@ pub unsafe fn volatile_copy(from: *const u8, to: *mut u8, length: usize) {
             let byte = AtomicU8::from_ptr(from.cast_mut().add(offset)).load(Relaxed);
             AtomicU8::from_ptr(to.add(offset)).store(byte, Relaxed);
         }
+    }
+}
+
+#[cfg(all(test, target_os = "linux", not(any(loom, shuttle, miri))))]
+mod tests {
+    use super::*;
+    use crate::own_file::tests::{close, replace};
+    use std::fs::File;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn number_of_another_file_stays_open() {
+        let memory = Memory::map(PAGE as usize, 1, Kind::Shared).ok().unwrap();
+        let (number, other) = (memory.fd().unwrap().as_raw_fd(), File::open("/dev/null").unwrap());
+        replace(number, &other);
+        assert!(memory.fd().is_none());
+        drop(memory);
+        close(number);
     }
 }

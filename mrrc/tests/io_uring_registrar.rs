@@ -453,6 +453,42 @@ fn dropped_table_unpins_after_ring_closed() {
     comes_to(before);
 }
 
+/// Returns the number of the file that a table has of its ring, if this process has no other rings.
+fn duplicate_of(ring: &IoUring) -> i32 {
+    let numbers = std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| {
+        let entry = entry.ok()?;
+        let is_ring = std::fs::read_link(entry.path()).ok()?.to_str()? == "anon_inode:[io_uring]";
+        entry.file_name().to_str()?.parse().ok().filter(|_| is_ring)
+    });
+    let others: Vec<i32> = numbers.filter(|&number| number != ring.as_raw_fd()).collect();
+    assert_eq!(others.len(), 1, "{others:?}");
+    others[0]
+}
+
+/// The program closed all its files, and has another ring by the number of the table's.
+#[test]
+fn another_ring_of_the_same_number_is_left_alone() {
+    let _alone = alone();
+    let Some((ring, first)) = table(8) else { return };
+    let number = duplicate_of(&ring);
+    let Some((other, second)) = table(8) else { return };
+    let memory = Memory::new(2);
+    let (here, there) = (register(&first, memory.page(0)), register(&second, memory.page(1)));
+    // SAFETY: both numbers are open, and nothing but the table uses the one that is replaced.
+    assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), number) }, number);
+    let closed = |error: io::Error| assert_eq!(error.raw_os_error(), Some(libc::EBADF));
+    closed(first.register(memory.page(0), Access::LOCAL).unwrap_err());
+    let mut batch = vec![registered(here)];
+    closed(first.deregister(&mut batch).unwrap_err());
+    assert_eq!(batch.len(), 1);
+    drop(first);
+    // SAFETY: the number is this test's: it leads to the other ring, unless that was closed.
+    assert_eq!(unsafe { libc::close(number) }, 0);
+    // The other ring has its table, and the buffer in it.
+    assert!(matches!(IoUringBuffers::new(&other, 8), Err(IoUringError::Taken)));
+    deregister(&second, vec![there]);
+}
+
 #[test]
 fn child_drop_leaves_parent_table() {
     let _alone = alone();

@@ -1,6 +1,7 @@
 //! dma-bufs: buffers of devices that processes pass to each other as file descriptors.
 
 use super::{Identity, MemoryKind};
+use crate::own_file::OwnFile;
 use crate::range::{PageRange, RangeError};
 use std::fs::File;
 use std::io;
@@ -35,6 +36,15 @@ impl<'fd> DmaBuf<'fd> {
         let data = file.metadata()?;
         Ok(Identity { buffer: data.ino(), generation: data.dev(), range: self.range })
     }
+
+    /// Returns a duplicate of the file, to be kept.
+    fn duplicate(&self, identity: &Identity) -> io::Result<OwnFile> {
+        let file = File::from(self.fd.try_clone_to_owned()?);
+        if self.identity(&file)? != *identity {
+            return Err(io::Error::other("another buffer took the file descriptor meanwhile: try again"));
+        }
+        OwnFile::unmarked(file)
+    }
 }
 
 impl MemoryKind for DmaBuf<'_> {
@@ -61,13 +71,10 @@ impl MemoryKind for DmaBuf<'_> {
     }
 
     fn keep(&self, identity: &Identity) -> io::Result<Box<dyn Send>> {
-        let file = File::from(self.fd.try_clone_to_owned()?);
-        if magic(file.as_fd())? != MAGIC {
+        let file = self.duplicate(identity)?;
+        if magic(file.get()?.as_fd())? != MAGIC {
             let message = format!("file descriptor {} is no dma-buf", self.fd.as_raw_fd());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
-        }
-        if self.identity(&file)? != *identity {
-            return Err(io::Error::other("another buffer took the file descriptor meanwhile: try again"));
         }
         Ok(Box::new(file))
     }
@@ -85,4 +92,22 @@ fn magic(fd: BorrowedFd<'_>) -> io::Result<u64> {
         data
     };
     Ok(data.f_type as u64)
+}
+
+#[cfg(all(test, not(any(loom, shuttle, miri))))]
+mod tests {
+    use super::*;
+    use crate::own_file::tests::{close, replace};
+    use crate::range::PAGE;
+
+    #[test]
+    fn number_of_another_file_stays_open() {
+        let (file, other) = (File::open("/dev/null").unwrap(), File::open("/dev/zero").unwrap());
+        let buffer = DmaBuf::new(file.as_fd(), std::ptr::without_provenance(PAGE as usize), 1).unwrap();
+        let kept = buffer.duplicate(&buffer.identity(&file).unwrap()).unwrap();
+        let number = kept.number();
+        replace(number, &other);
+        drop(kept);
+        close(number);
+    }
 }

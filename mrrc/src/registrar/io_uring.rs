@@ -71,12 +71,18 @@
 //! A child shares the ring, not a copy of it: what it deregistered would be gone from the parent. Dropping the
 //! table in a child leaves the parent's as it is; register and deregister must not be called there (a cache
 //! never does).
+//!
+//! # After all files were closed
+//!
+//! A program may close all its files, the table's duplicate of the ring too, and open others by their numbers. The table makes no call
+//! through the number of another file. It fails with `EBADF` from then on, and what was registered stays until the ring ends.
 
 mod slots;
 
 use super::{Limits, Registered, Registrar, budget};
 use crate::access::Access;
 use crate::mapped;
+use crate::own_file::OwnFile;
 use crate::range::PageRange;
 use crate::shim::sync::atomic::{AtomicU64, Ordering};
 use crate::shim::sync::{Mutex, MutexGuard};
@@ -84,8 +90,9 @@ use crate::units::Count;
 use ::io_uring::{IoUring, cqueue, squeue};
 use slots::Slots;
 use std::cmp::Reverse;
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd};
 use std::sync::PoisonError;
 
 /// The kernel's limit: `IORING_MAX_REG_BUFFERS`.
@@ -137,7 +144,7 @@ static TABLES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(
 #[derive(Debug)]
 pub struct IoUringBuffers {
     /// The ring's file, opened once more.
-    ring: OwnedFd,
+    ring: OwnFile,
     id: u64,
     slots: Mutex<Slots>,
     limits: Limits,
@@ -263,14 +270,15 @@ impl IoUringBuffers {
         if slots == 0 || slots > MOST_SLOTS {
             return Err(IoUringError::Slots { slots });
         }
-        let ring = ring.try_clone_to_owned().map_err(IoUringError::File)?;
+        let ring = ring.try_clone_to_owned().and_then(|ring| OwnFile::unmarked(File::from(ring)));
+        let ring = ring.map_err(IoUringError::File)?;
         let table = Register { count: slots, flags: IORING_RSRC_REGISTER_SPARSE, reserved: 0, data: 0, tags: 0 };
         #[expect(unsafe_code, reason = "a system call")]
         // SAFETY: the structure is the one that the call reads, and lives through it; it names no memory.
         let failed = unsafe {
             libc::syscall(
                 libc::SYS_io_uring_register,
-                ring.as_raw_fd(),
+                ring.number(),
                 IORING_REGISTER_BUFFERS2,
                 &raw const table,
                 size_of::<Register>() as libc::c_uint,
@@ -318,6 +326,7 @@ impl IoUringBuffers {
     /// Sets slots from `offset` on to buffers, or to none, and returns how many were set. The kernel stops at the
     /// first that it cannot set. The `io-uring` crate has this call, but keeps that number to itself.
     fn update(&self, offset: u16, buffers: &[[usize; 2]]) -> io::Result<usize> {
+        let ring = self.ring.get()?.as_raw_fd();
         let update = Update {
             offset: offset.into(),
             reserved: 0,
@@ -332,13 +341,7 @@ impl IoUringBuffers {
         // live through the call, which writes neither. Memory that the array names is pinned, not touched: any
         // address may be there, mapped or not.
         let set = unsafe {
-            libc::syscall(
-                libc::SYS_io_uring_register,
-                self.ring.as_raw_fd(),
-                IORING_REGISTER_BUFFERS_UPDATE,
-                &raw const update,
-                size,
-            )
+            libc::syscall(libc::SYS_io_uring_register, ring, IORING_REGISTER_BUFFERS_UPDATE, &raw const update, size)
         };
         usize::try_from(set).map_err(|_| io::Error::last_os_error())
     }
@@ -423,12 +426,13 @@ impl Drop for IoUringBuffers {
         if self.process != std::process::id() {
             return;
         }
+        let Ok(ring) = self.ring.get() else { return };
         #[expect(unsafe_code, reason = "a system call")]
         // SAFETY: no memory is passed. A failure because other code has unregistered the table does not matter.
         unsafe {
             libc::syscall(
                 libc::SYS_io_uring_register,
-                self.ring.as_raw_fd(),
+                ring.as_raw_fd(),
                 IORING_UNREGISTER_BUFFERS,
                 std::ptr::null::<libc::c_void>(),
                 0,
