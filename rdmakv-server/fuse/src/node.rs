@@ -251,7 +251,9 @@ impl Node {
     pub(crate) fn close(&mut self, writes: bool, now: Instant) {
         self.handles = self.handles.saturating_sub(1);
         self.writers = self.writers.saturating_sub(u32::from(writes));
-        if let Some(writing) = self.writing.as_mut().filter(|_| self.writers == 0) {
+        // Without a name and a writer it is removed, so it keeps this one for its readers.
+        let is_kept = self.handles > 0 && self.inode.is_unlinked;
+        if let Some(writing) = self.writing.as_mut().filter(|_| self.writers == 0 && !is_kept) {
             if writes {
                 writing.closed = Some(now);
             } else if self.handles == 0 {
@@ -995,6 +997,21 @@ mod tests {
         assert_eq!(node.closed(), None);
         node.close(false, Instant::now());
         assert!(node.closed().is_some());
+    }
+
+    /// Its writer closed it, and a reader has it still.
+    #[test]
+    fn only_a_file_with_a_name_is_closed_by_its_writer() {
+        for is_unlinked in [false, true] {
+            let mut node = Node::new(Ino(5), inode());
+            node.begin_writing(Inode { is_unlinked, ..inode() }, Instant::now());
+            node.open(true);
+            node.open(false);
+            node.close(true, Instant::now());
+            assert_eq!(node.closed().is_none(), is_unlinked);
+            node.close(false, Instant::now());
+            assert!(node.closed().is_some());
+        }
     }
 
     #[test]

@@ -656,6 +656,39 @@ fn files_without_a_name_go_with_their_dead_mount() {
     assert_eq!(on_backing(&cluster, "replaced").unwrap(), b"new");
 }
 
+/// A program reads what it has open, though another closed the file that it wrote there.
+#[test]
+fn files_without_a_name_stay_for_their_readers() {
+    let Some(cluster) = Cluster::start(2) else { return };
+    let (files, mut agent) = (mount(&cluster), begin(&cluster));
+    let open = |path: &str| {
+        let mut file = files.open(path, How::new().write().create()).unwrap();
+        file.write_at(0, path.as_bytes()).unwrap();
+        (file, files.open(path, How::new()).unwrap(), files.look_up(path).unwrap().0)
+    };
+    let [removed, replaced, synced] = ["removed", "replaced", "synced"].map(open);
+    let mut client = Client::of_cluster(&cluster.address(), Options::default()).unwrap();
+    files.unlink("removed").unwrap();
+    write(&files, "new", b"new");
+    files.rename("new", "replaced").unwrap();
+    // The one that is closed before it loses its name stays, too.
+    for (file, reader, ino) in [removed, replaced, synced] {
+        file.close().unwrap();
+        let _ = files.unlink("synced");
+        // What is closed is frozen, unless there is a reason.
+        let _ = files.settle(Duration::ZERO);
+        agent.round().unwrap();
+        agent.sweep(Duration::ZERO).unwrap();
+        assert!(!reader.read_at(0, 10).unwrap().is_empty());
+        let key = Key::Inode(ino).to_string();
+        assert!(client.get(&key).unwrap().is_some_and(|value| Inode::decode(&value).is_ok()));
+        reader.close().unwrap();
+        assert!(client.get(&key).unwrap().is_none_or(|value| Inode::decode(&value).is_err()), "it is gone");
+    }
+    assert_eq!(agent.sweep(Duration::ZERO).unwrap().unnamed, 0);
+    assert_eq!(read(&files, "replaced"), b"new");
+}
+
 /// Bytes that tell of themselves whether they are whole.
 fn marked(generation: u8) -> Vec<u8> {
     vec![generation; 70_000 * usize::from(generation)]
