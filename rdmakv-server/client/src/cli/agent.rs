@@ -1,6 +1,7 @@
 //! The agent of a server of a cluster, as a process.
 
 use super::Failure;
+use super::repairs::no_room;
 use crate::{Agent, AgentEvent, Cluster, Options};
 use std::io::{self, Read, Write};
 use std::time::Duration;
@@ -41,10 +42,7 @@ pub(super) fn run(
                         ));
                     }
                     if refused > 0 {
-                        let servers = servers.join(", ");
-                        why.push(format!(
-                            "{refused} keys found no room at {servers}: give it as much -m and -I as the others"
-                        ));
+                        why.push(no_room(refused, &servers.join(", ")));
                     }
                     format!("epoch {epoch} does not become whole for the keys of {name} yet: {}", why.join("; "))
                 }

@@ -134,13 +134,18 @@ pub(super) fn warnings(repairs: &Repairs, config: &Config) -> String {
             );
         }
         if refused > 0 {
-            let _ = writeln!(
-                text,
-                "warning: {name}: {refused} keys found no room at another server: its agent names that: give it as much -m and -I"
-            );
+            let lack = no_room(refused, "another server, which its agent names");
+            let _ = writeln!(text, "warning: {name}: {lack}");
         }
     }
     text
+}
+
+/// Returns how servers lack room for keys, and what helps. Memory that is in use for values of other sizes is no room, however much it is.
+pub(super) fn no_room(keys: u64, servers: &str) -> String {
+    format!(
+        "{keys} keys found no room at {servers}: its memory is full, or in use for values of other sizes: start it with more -m, and with no smaller -I than the others"
+    )
 }
 
 #[cfg(test)]
@@ -186,5 +191,7 @@ mod tests {
         let lines: Vec<&str> = told.lines().collect();
         assert_eq!(lines[0], "warning: tcp:a:1: 3 values were lost in epoch 1");
         assert!(lines[1].contains(": 5 values have fewer fragments") && lines[2].contains(": 6 keys found no room"));
+        // One with as much memory as the others may have it in use for other sizes.
+        assert!(lines[2].contains("of other sizes: start it with more -m,"), "{}", lines[2]);
     }
 }
