@@ -74,28 +74,34 @@ fn policy_of(store: &mut Store, name: &str, prefix: &str, policy: &str) -> Resul
     let rule: Rule = policy.parse().map_err(usage)?;
     let policy = rule.policy;
     // The answer to the change may be lost, and the change is found done then.
-    let mut before = None;
+    let mut lost = None;
     let config = store.update(|_, config| {
         let next = config.with_rule(prefix.as_bytes(), rule)?;
         let is_change = next.rules().ne(config.rules());
         if is_change {
-            before.get_or_insert(config.policy(prefix.as_bytes()));
+            lost.get_or_insert(values_lost(config, prefix, policy));
         }
         Ok(is_change.then_some(next))
     })?;
     let keys = if prefix.is_empty() { "all other keys".to_owned() } else { prefix_text(prefix.as_bytes()) };
-    let said = match before {
+    let said = match lost {
         None => format!("policy of {keys} was {rule} already: nothing changed"),
-        Some(before) if (before == Policy::None) != (policy == Policy::None) => {
-            format!("policy of {keys} is {rule}; values of these keys that were stored before are gone")
-        }
-        Some(_) => format!("policy of {keys} is {rule}"),
+        Some(lost) => format!("policy of {keys} is {rule}{lost}"),
     };
     let (mut said, answer) = changed(&said, name, &config);
     if let Some(lack) = lack(&config, policy) {
         let _ = writeln!(said, "warning: {lack}");
     }
     Ok((said, answer))
+}
+
+/// Returns what a change of a policy does to values: between *none* and others they go. A cluster without servers has none.
+fn values_lost(before: &Config, prefix: &str, policy: Policy) -> &'static str {
+    let is_kept = (before.policy(prefix.as_bytes()) == Policy::None) == (policy == Policy::None);
+    if is_kept || before.servers().is_empty() {
+        return "";
+    }
+    "; values of these keys that were stored before, if there were any, are gone"
 }
 
 /// Returns the servers of the next whole epoch.
@@ -436,6 +442,18 @@ mod tests {
         let config = with(2).with_policy(b"", Policy::Copies(3)).unwrap();
         let text = status_text(&View::default(), &config, "main", &Repairs::new());
         assert!(text.ends_with("\nwarning: (all other keys): copies:3 needs 3 servers, and the cluster has 2: start more: new values are copies:2 until then\n"), "{text}");
+    }
+
+    #[test]
+    fn a_policy_loses_values_of_servers_only() {
+        let empty = Config::new(7);
+        let with = |config: Config| config.with_server("a", Vec::new(), 1, Incarnation(1)).unwrap();
+        let plain = with(empty.clone());
+        let resilient = with(empty.with_policy(b"user:", Policy::Copies(2)).unwrap());
+        let says = |config, policy| values_lost(config, "user:", policy).ends_with("are gone");
+        assert!(says(&plain, Policy::Copies(2)) && says(&resilient, Policy::None));
+        assert!(!says(&plain, Policy::None) && !says(&resilient, Policy::Copies(3)));
+        assert!(!says(&empty, Policy::Copies(2)));
     }
 
     #[test]
