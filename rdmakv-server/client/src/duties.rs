@@ -38,6 +38,8 @@ const PAUSE: (u64, u64) = (5_000_000, SECOND);
 /// Nanoseconds between two looks for what is unsettled, and between two reports.
 const LOOK: u64 = 10 * SECOND;
 const REPORT: u64 = SECOND / 2;
+/// Nanoseconds for which the cluster may lack the server before that is told: an agent begins before its server has joined.
+const ABSENT: u64 = 10 * SECOND;
 /// Nanoseconds before keys are repaired again that could not be, at first and at most.
 const AGAIN: (u64, u64) = (10 * SECOND, 80 * SECOND);
 /// Attempts to send a member what it lacks.
@@ -74,6 +76,8 @@ pub(super) struct Duties {
     refusing: BTreeSet<ServerId>,
     /// When keys are repaired again that could not be, and the pause before that.
     again: Option<(u64, u64)>,
+    /// When it is told that the cluster lacks the server; not again before it has been there.
+    absent_at: u64,
     /// Unsettled writes, and when each was first seen; whether the present look saw it.
     seen: HashMap<(About, WriteId), (u64, bool)>,
     events: Vec<AgentEvent>,
@@ -161,6 +165,7 @@ impl Duties {
             reported_at: 0,
             refusing: BTreeSet::new(),
             again: None,
+            absent_at: u64::MAX,
             seen: HashMap::new(),
             events: Vec::new(),
         }
@@ -177,7 +182,13 @@ impl Caller for Duties {
         if self.layout.as_ref().is_none_or(|own| own.epoch() != layout.epoch()) {
             self.adopt(layout, now);
         }
-        let Some(me) = self.me else { return Vec::new() };
+        let Some(me) = self.me else {
+            if now >= self.absent_at {
+                self.absent_at = u64::MAX;
+                self.events.push(AgentEvent::Absent { epoch: layout.epoch().0 });
+            }
+            return Vec::new();
+        };
         let mut out = Vec::new();
         let due: Vec<u64> =
             self.jobs.iter().filter(|(_, job)| job.retry_at.is_some_and(|at| now >= at)).map(|(&n, _)| n).collect();
@@ -198,7 +209,7 @@ impl Caller for Duties {
     fn rests_until(&self) -> Option<u64> {
         let is_idle = self.calls.is_empty() && self.entries.is_empty() && self.jobs.is_empty();
         // Without its server there is nothing to do in this epoch.
-        is_idle.then_some(if self.me.is_some() { self.phase_at } else { u64::MAX })
+        is_idle.then_some(if self.me.is_some() { self.phase_at } else { self.absent_at })
     }
 
     fn take(&mut self, number: u64, came: Option<Came>, now: u64) -> Vec<Outgoing> {
@@ -228,6 +239,7 @@ impl Duties {
         let config = layout.config();
         let before = self.layout.as_ref().zip(self.me).and_then(|(layout, me)| layout.config().server(me));
         let drained = before.is_some_and(|server| server.state == State::Draining);
+        let was_absent = self.layout.is_some() && self.me.is_none();
         self.me = config.servers().iter().find(|server| server.name == self.name).map(|server| server.id);
         self.layout = Some(Arc::clone(layout));
         self.phase = if config.is_whole() { Phase::Looking(None) } else { Phase::Repairing(Some(Place::FIRST)) };
@@ -238,11 +250,16 @@ impl Duties {
         self.jobs.clear();
         self.keys.clear();
         self.calls.clear();
+        if self.me.is_some() || drained {
+            self.absent_at = u64::MAX;
+        }
         let epoch = config.epoch().0;
         if self.me.is_none() && drained {
             self.events.push(AgentEvent::Drained { epoch });
         } else if self.me.is_none() {
-            self.events.push(AgentEvent::Absent { epoch });
+            if !was_absent {
+                self.absent_at = now + ABSENT;
+            }
         } else if config.is_whole() {
             self.phase_at = now + LOOK;
         } else {

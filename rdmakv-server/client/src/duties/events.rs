@@ -6,7 +6,7 @@ use std::time::Duration;
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum AgentEvent {
-    /// The cluster has no server of this name: the agent waits for it.
+    /// The cluster has had no server of this name for 10 s: the agent waits for it.
     #[non_exhaustive]
     Absent {
         /// The epoch that has no such server.

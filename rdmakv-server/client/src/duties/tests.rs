@@ -358,8 +358,31 @@ fn a_server_that_is_not_there_is_waited_for_aloud() {
     let talk = Talk::begin(0, false);
     let epoch = talk.layout.epoch().0;
     let mut duties = Duties::new("another", 1);
-    assert!(duties.progress(&talk.layout, 1).is_empty() && duties.progress(&talk.layout, 2).is_empty());
-    assert_eq!(duties.take_events(), [AgentEvent::Absent { epoch }]);
+    assert!(duties.progress(&talk.layout, 1).is_empty() && duties.progress(&talk.layout, ABSENT).is_empty());
+    // Its server may be about to join.
+    assert_eq!((duties.take_events(), duties.rests_until()), (Vec::new(), Some(ABSENT + 1)));
+    for now in [ABSENT + 1, ABSENT + 2] {
+        assert!(duties.progress(&talk.layout, now).is_empty());
+    }
+    assert_eq!((duties.take_events(), duties.rests_until()), (vec![AgentEvent::Absent { epoch }], Some(u64::MAX)));
+    // A later epoch without it is no news.
+    let later = Arc::new(Layout::of(&talk.layout.config().whole().unwrap()));
+    for now in [2 * ABSENT, 9 * ABSENT] {
+        assert!(duties.progress(&later, now).is_empty());
+    }
+    assert_eq!(duties.take_events(), []);
+}
+
+#[test]
+fn a_server_that_joins_in_time_is_not_absent() {
+    let talk = Talk::begin(0, true);
+    let mut duties = Duties::new("another", 1);
+    duties.progress(&talk.layout, 1);
+    let joined = talk.layout.config().with_server("another", Vec::new(), 1, Incarnation(9)).unwrap();
+    let joined = Arc::new(Layout::of(&joined));
+    duties.progress(&joined, ABSENT);
+    duties.progress(&joined, 2 * ABSENT);
+    assert_eq!(duties.take_events(), [AgentEvent::Began { epoch: joined.epoch().0 }]);
 }
 
 #[test]
