@@ -1,6 +1,7 @@
 //! The data of a request: from the line that announces it until all of it is there.
 
 use super::cluster::Cluster;
+use super::replicas::Eviction;
 use super::room::Room;
 use super::{COPIED, Context, Recalled, Shards, watch};
 use crate::store::{ChunkWriter, Found, Mode, Outcome, Refused, Terms};
@@ -58,9 +59,6 @@ enum Destination {
         request: LoginRequest,
     },
 }
-
-/// Clean chunks of files that are evicted for one piece at most. Those of other sizes make room for it once a page of theirs is empty.
-const EVICTIONS: u32 = 256;
 
 /// Data of a request, as much of it as has come.
 #[derive(Debug)]
@@ -126,14 +124,12 @@ impl Body {
     ) -> Result<Self, TooLarge> {
         let shard = cx.shared.shards.of(key);
         let piece = len - call_len;
-        let mut attempts = 0;
+        let mut eviction = Eviction::default();
         let writer = loop {
             let chunk = || cx.shared.shards.at(shard).reserve(key, piece, 0, 0, cx.now);
             match (piece > 0).then(chunk).transpose() {
                 Ok(writer) => break writer.map_or(Room::None, Room::Chunk),
-                Err(Refused::NoMemory) if attempts < EVICTIONS && cluster.make_room(&cx.shared.shards, key, cx.now) => {
-                    attempts += 1;
-                }
+                Err(Refused::NoMemory) if cluster.make_room(&cx.shared.shards, key, cx.now, &mut eviction) => {}
                 Err(Refused::NoMemory) => break cluster.reserve(piece).map_or(Room::Skipped, Room::Reserve),
                 Err(Refused::TooLarge) => return Err(TooLarge),
             }

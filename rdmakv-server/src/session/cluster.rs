@@ -13,7 +13,7 @@ use super::Shards;
 use super::adoption::{self, Adoption, Step};
 use super::carry::{Order, Orders};
 use super::files::{self, Admission, FileChunks};
-use super::replicas::{PAGE, Replicas, entries, sum};
+use super::replicas::{Eviction, PAGE, Replicas, entries, sum};
 use super::room::Room;
 use crate::metrics::{ClusterCounts, ClusterGauges, FileCounts, add, count};
 use crate::store::{Handle, Reserve, Reserved, Store};
@@ -394,24 +394,30 @@ impl Cluster {
         self.membership().standing(key, clock::boot()).is_some_and(|standing| standing.role == Role::Primary)
     }
 
-    /// Evicts clean chunks of files for a piece that finds no memory. Returns whether one went.
-    pub(super) fn make_room(&self, shards: &Shards, key: &[u8], now: u64) -> bool {
+    /// Evicts a clean chunk of a file for a piece that finds no memory. Returns whether one went.
+    pub(super) fn make_room(&self, shards: &Shards, key: &[u8], now: u64, piece: &mut Eviction) -> bool {
         let at = shards.of(key);
-        self.evict_clean((shards, at), &mut self.shard(at), (key, now), 1)
+        let mut shard = self.shard(at);
+        let Some(config) = self.policies_for(key) else { return false };
+        let is_gone = shard.evict_for((shards, at), &config, now, piece);
+        add(&self.files.counts().evicted, u64::from(is_gone));
+        is_gone
     }
 
     /// Evicts the oldest clean chunks of files until so many bytes of memory are free. Returns false if there are too few.
     ///
     /// Each server does this by itself. A client that finds none at the primary, or too few fragments, reads the backing directory.
     fn evict_clean(&self, of: (&Shards, usize), shard: &mut Replicas, (key, now): (&[u8], u64), bytes: u64) -> bool {
-        // While keys are taken into an epoch, none goes.
-        if self.membership().standing(key, clock::boot()).is_none() {
-            return false;
-        }
-        let config = self.policies.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let (evicted, is_enough) = shard.evict_clean(of, config.as_deref(), now, bytes);
+        let Some(config) = self.policies_for(key) else { return false };
+        let (evicted, is_enough) = shard.evict_clean(of, &config, now, bytes);
         add(&self.files.counts().evicted, evicted);
         is_enough
+    }
+
+    /// Returns the configuration by which chunks are evicted for a key. None while keys are taken into an epoch: then none goes.
+    fn policies_for(&self, key: &[u8]) -> Option<Arc<Config>> {
+        self.membership().standing(key, clock::boot())?;
+        self.policies.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Appends the entries of a page of keys. Looks at a bounded number of them.

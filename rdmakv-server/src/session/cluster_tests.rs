@@ -614,6 +614,32 @@ fn clean_chunks_make_room_for_other_sizes() {
     }
 }
 
+/// Memory that clients may read is free once their leases end, so no more chunks go for it.
+#[test]
+fn few_leased_chunks_go_for_a_piece() {
+    let (shared, cluster) = files();
+    let put = |key: &str, sequence, length| matches!(put_bytes(&shared, key, sequence, length), Answer::Ordered { .. });
+    let chunk = |index: u64| format!("c/5/1/{index:x}");
+    assert!((0..60).all(|index| put(&chunk(index), index + 1, 300_000)));
+    assert!((100..200).any(|sequence| !put(&format!("r:{sequence}"), sequence, 1_000_000)), "memory is full");
+    for call in [Call::Freeze(file(5, 60)), Call::Persisted(file(5, 60))] {
+        assert_eq!(of_file(&shared, call), Answer::Taken);
+    }
+    let lease = |index| {
+        let key = chunk(index);
+        cluster
+            .show(&shared.shards, key.as_bytes(), NOW, |store, shown| store.lease(shown.unwrap(), NOW * 1_000_000_000))
+    };
+    // The last ones have no leases, and have pages of their own.
+    assert!((0..48).all(|index| lease(index).unwrap().is_ok()));
+    let evicted = || cluster.file_counts().list()[0].1;
+    assert!(put("r:more", 300, 1_000_000));
+    let for_one = evicted();
+    assert!((1..=12).contains(&for_one), "{for_one}");
+    let refused = (301..310).find(|&sequence| !put(&format!("r:{sequence}"), sequence, 1_000_000));
+    assert!(refused.is_some() && evicted() <= 12 + 4, "{}", evicted());
+}
+
 #[test]
 fn clean_chunks_stay_without_their_policy() {
     let config = configuration().with_policy(b"c/", Policy::Copies(2)).unwrap();

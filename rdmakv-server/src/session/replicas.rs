@@ -20,6 +20,32 @@ pub(super) const PAGE: usize = 48 << 10;
 /// Keys that are looked at for a page under one lock: those whose part is computed, and those at which a look is enough.
 const LISTED: (usize, usize) = (250, 10_000);
 
+/// Clean chunks of files that are evicted for one piece at most. Those of other sizes make room for it once a page of theirs is empty.
+const EVICTIONS: u32 = 256;
+
+/// Leased ones among these, whose memory is free only once their leases end, and those that are passed over for others.
+const LEASED: u32 = 4;
+const PASSED: u32 = 4096;
+
+/// The clean chunks of files that were evicted for one piece, which found no memory.
+#[derive(Debug, Default)]
+pub(super) struct Eviction {
+    evicted: u32,
+    leased: u32,
+    passed: u32,
+    /// The last chunk that was looked at.
+    last: Option<u64>,
+}
+
+/// Whether a clean chunk was evicted.
+enum Evicted {
+    Yes,
+    /// Its key is being written.
+    NotNow,
+    /// Its policy keeps clean chunks.
+    Never,
+}
+
 /// The replicas of one shard.
 #[derive(Debug)]
 pub(super) struct Replicas {
@@ -109,31 +135,63 @@ impl Replicas {
     }
 
     /// Evicts the oldest clean chunks of files until so many bytes of memory are free. Returns how many went, and whether these were enough.
-    pub(super) fn evict_clean(
-        &mut self,
-        (shards, at): (&Shards, usize),
-        config: Option<&Config>,
-        now: u64,
-        bytes: u64,
-    ) -> (u64, bool) {
-        let Self { keys, pieces, .. } = self;
-        let (before, mut evicted, mut last) = (pieces.file_bytes().1, 0, None);
-        while before - pieces.file_bytes().1 < bytes {
-            let Some((number, key)) = pieces.next_clean(last) else { return (evicted, false) };
-            let key: Box<[u8]> = key.into();
+    pub(super) fn evict_clean(&mut self, of: (&Shards, usize), config: &Config, now: u64, bytes: u64) -> (u64, bool) {
+        let (before, mut evicted, mut last) = (self.pieces.file_bytes().1, 0, None);
+        while before - self.pieces.file_bytes().1 < bytes {
+            let Some(number) = self.pieces.next_clean(last) else { return (evicted, false) };
             last = Some(number);
-            if !config.is_some_and(|config| config.evicts_clean(&key)) {
-                return (evicted, false);
+            match self.evict(of, config, now, number) {
+                Evicted::Yes => evicted += 1,
+                Evicted::NotNow => {}
+                Evicted::Never => return (evicted, false),
             }
-            let is_it =
-                |replica: &&mut Replica| replica.current().is_some_and(|current| current.piece.chunk == Chunk(number));
-            // One whose key is being written stays for now.
-            let Some(piece) = keys.get_mut(&key).filter(is_it).and_then(Replica::evict) else { continue };
-            pieces.free(&mut shards.at(at), piece.chunk.0, now);
-            keys.swap_remove(&key);
-            evicted += 1;
         }
         (evicted, true)
+    }
+
+    /// Evicts one more clean chunk for a piece: the oldest that no client may read by a lease, or one of [`LEASED`] others. Returns whether one
+    /// went.
+    pub(super) fn evict_for(&mut self, of: (&Shards, usize), config: &Config, now: u64, piece: &mut Eviction) -> bool {
+        if piece.evicted >= EVICTIONS {
+            return false;
+        }
+        while piece.passed < PASSED
+            && let Some(number) = self.pieces.next_clean(piece.last)
+        {
+            piece.last = Some(number);
+            if self.pieces.is_leased(number) {
+                piece.passed += 1;
+                continue;
+            }
+            match self.evict(of, config, now, number) {
+                Evicted::Yes => {
+                    piece.evicted += 1;
+                    return true;
+                }
+                Evicted::NotNow => {}
+                Evicted::Never => return false,
+            }
+        }
+        if piece.leased >= LEASED {
+            return false;
+        }
+        piece.leased += 1;
+        self.evict_clean(of, config, now, 1).1
+    }
+
+    fn evict(&mut self, (shards, at): (&Shards, usize), config: &Config, now: u64, number: u64) -> Evicted {
+        let Self { keys, pieces, .. } = self;
+        let Some(key) = pieces.key(number).map(Box::<[u8]>::from) else { return Evicted::NotNow };
+        if !config.evicts_clean(&key) {
+            return Evicted::Never;
+        }
+        let is_it =
+            |replica: &&mut Replica| replica.current().is_some_and(|current| current.piece.chunk == Chunk(number));
+        // One whose key is being written stays for now.
+        let Some(piece) = keys.get_mut(&key).filter(is_it).and_then(Replica::evict) else { return Evicted::NotNow };
+        pieces.free(&mut shards.at(at), piece.chunk.0, now);
+        keys.swap_remove(&key);
+        Evicted::Yes
     }
 
     /// Appends the entries of a page of keys, from one place downward. Looks at a bounded number of them, and returns where it ends.

@@ -10,6 +10,7 @@ use std::ops::{Bound, Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use super::chunk::LEASED;
 use super::{ChunkWriter, Handle, Refused, Store};
 
 /// Memory beside that for items, for pieces that must not be refused: those of writes that their primaries have ordered.
@@ -207,13 +208,24 @@ impl Pieces {
         (self.files.dirty_bytes, self.files.clean_bytes)
     }
 
-    /// Returns the clean chunk of a file that was made first after this one, with its key.
-    pub fn next_clean(&self, after: Option<u64>) -> Option<(u64, &[u8])> {
+    /// Returns the clean chunk of a file that was made first after this one.
+    pub fn next_clean(&self, after: Option<u64>) -> Option<u64> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        self.files.clean.range((from, Bound::Unbounded)).find_map(|(&number, _)| match self.kept.get(&number) {
-            Some(Kept::Chunk(writer)) => Some((number, writer.key())),
-            _ => None,
-        })
+        let mut clean = self.files.clean.range((from, Bound::Unbounded)).map(|(&number, _)| number);
+        clean.find(|number| matches!(self.kept.get(number), Some(Kept::Chunk(_))))
+    }
+
+    /// Returns the key of a piece that has a chunk.
+    pub fn key(&self, number: u64) -> Option<&[u8]> {
+        match self.kept.get(&number)? {
+            Kept::Chunk(writer) => Some(writer.key()),
+            Kept::Apart { .. } => None,
+        }
+    }
+
+    /// Returns whether clients may read a piece by a lease, so its memory stays until that ends.
+    pub fn is_leased(&self, number: u64) -> bool {
+        matches!(self.kept.get(&number), Some(Kept::Chunk(writer)) if writer.chunk().marked(LEASED))
     }
 
     /// Has a piece end so many seconds earlier, if it ends.
@@ -335,14 +347,14 @@ mod tests {
             number
         });
         [last, first].into_iter().for_each(|number| pieces.make_clean(number));
-        let next = |pieces: &Pieces, after| pieces.next_clean(after).map(|(number, key)| (number, key.to_vec()));
         for _ in 0..2 {
-            assert_eq!(next(&pieces, None), Some((first, b"c/5/1/0".to_vec())));
-            assert_eq!(next(&pieces, Some(first)), Some((last, b"c/5/1/2".to_vec())));
-            assert_eq!(next(&pieces, Some(last)), None);
+            assert_eq!(pieces.next_clean(None), Some(first));
+            assert_eq!(pieces.next_clean(Some(first)), Some(last));
+            assert_eq!(pieces.next_clean(Some(last)), None);
         }
+        assert_eq!(pieces.key(last), Some(&b"c/5/1/2"[..]));
         pieces.free(&mut store, first, 1);
-        assert_eq!((next(&pieces, None).map(|(number, _)| number), pieces.file_bytes()), (Some(last), (100, 100)));
+        assert_eq!((pieces.next_clean(None), pieces.key(first), pieces.file_bytes()), (Some(last), None, (100, 100)));
         assert!(!pieces.is_clean(dirty));
     }
 
