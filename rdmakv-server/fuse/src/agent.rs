@@ -5,7 +5,7 @@
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use rdmakv_client::{Cluster as Address, Frozen, Options};
 use rdmakv_proto::files::{BUCKETS, Entry, Ino, Inode, Key, Kind, Standing, State};
@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use crate::backing::Backing;
 use crate::clean::Clean;
 use crate::cluster::Cluster;
+use crate::disk_error::{self, DiskError};
 use crate::drain::{Help, carry, frozen};
 use crate::error::{Error, Result};
 use crate::faults::Countdown;
@@ -89,8 +90,9 @@ impl Agent {
         check_policies(&config)?;
         let address = cluster;
         let mut cluster = Cluster::open(address, options)?;
-        let backing = open_backing(&mut cluster, address, backing, &config)?;
-        let folder = Folder::take(&backing)?;
+        let backing = open_backing(&mut cluster, address, backing, &config)
+            .and_then(|backing| Folder::take(&backing).map(|folder| (backing, folder)));
+        let (backing, folder) = backing.inspect_err(|why| note_disk_error(&mut cluster, b"/", why))?;
         Ok(Self {
             cluster,
             backing,
@@ -184,6 +186,9 @@ impl Agent {
             for entry in entries {
                 self.publish(&place, &entry, &mut round)?;
             }
+        }
+        if let Some((path, why)) = round.failed.iter().rev().find(|(_, why)| why.is_of_backing()) {
+            note_disk_error(&mut self.cluster, path, why);
         }
         Ok(round)
     }
@@ -367,6 +372,14 @@ impl Agent {
             }
         }
         Ok(opened)
+    }
+}
+
+/// Notes a failure of the backing, for others to see.
+fn note_disk_error(cluster: &mut Cluster, path: &[u8], why: &Error) {
+    if why.is_of_backing() {
+        let error = DiskError { path: path.to_vec(), errno: why.errno(), at: SystemTime::now() };
+        cluster.note(&disk_error::NOTE, &error.encode(), disk_error::LASTS);
     }
 }
 

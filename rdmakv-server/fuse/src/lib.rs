@@ -70,6 +70,8 @@ mod dice;
 #[cfg(feature = "library")]
 mod directory;
 #[cfg(feature = "library")]
+mod disk_error;
+#[cfg(feature = "library")]
 mod drain;
 #[cfg(feature = "library")]
 mod error;
@@ -123,6 +125,8 @@ mod walk;
 
 #[cfg(feature = "library")]
 pub use agent::{Agent, Round};
+#[cfg(feature = "library")]
+pub use disk_error::DiskError;
 #[cfg(feature = "library")]
 pub use error::{Error, Result};
 #[cfg(feature = "library")]

@@ -62,7 +62,7 @@ pub(crate) fn failure(errno: Errno) -> [u8; 4] {
 }
 
 /// Returns the errno of the agent's note; None if the bytes are none.
-fn failed(note: &[u8]) -> Option<Errno> {
+pub(crate) fn failed(note: &[u8]) -> Option<Errno> {
     let number = i32::from_le_bytes(note.try_into().ok()?);
     (1..4096).contains(&number).then(|| Errno::from_raw_os_error(number))
 }

@@ -5,6 +5,7 @@ use rdmakv_proto::files::{Ino, Inode, Key, Kind, Standing, State};
 use rustix::io::Errno;
 
 use crate::cluster::Cluster;
+use crate::disk_error::{DiskError, NOTE};
 use crate::error::{Error, Result};
 use crate::map::Map;
 use crate::walk::{entries, known, unsettled};
@@ -37,6 +38,8 @@ pub struct Status {
     pub torn: Vec<Vec<u8>>,
     /// Files that are not on the backing, and of which chunks are lost. Only if they were looked for.
     pub lost: Vec<Vec<u8>>,
+    /// The last failure of the backing directory that an agent noted, if it was within a day. It may have passed since.
+    pub disk_error: Option<DiskError>,
 }
 
 impl Status {
@@ -47,7 +50,10 @@ impl Status {
     /// Etcd or the cluster does not answer, or a value cannot be read.
     pub fn of(cluster: &Address, options: Options, looks_for_lost: bool) -> Result<Self> {
         let mut cluster = Cluster::open(cluster, options)?;
-        let mut status = Self::default();
+        // The note alone may be lost, and is none then.
+        let note = cluster.many(&[NOTE]).ok().and_then(|mut values| values.pop().flatten());
+        let disk_error = note.and_then(|note| DiskError::decode(&note));
+        let mut status = Self { disk_error, ..Self::default() };
         let mut left = vec![(Ino::ROOT, Vec::new())];
         while let Some((directory, path)) = left.pop() {
             let entries = entries(&mut cluster, directory)?;

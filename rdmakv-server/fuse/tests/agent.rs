@@ -15,7 +15,7 @@ use std::time::Duration;
 use common::{Cluster, Dice, soon};
 use rdmakv_client::{Client, Cluster as Address, Error, Frozen, Options};
 use rdmakv_cluster::config::Policy;
-use rdmakv_fuse::{Agent, Files, Fsync, How, Settings};
+use rdmakv_fuse::{Agent, Files, Fsync, How, Settings, Status};
 use rdmakv_proto::files::{Generation, Inode, Key, State};
 use rustix::io::Errno;
 
@@ -376,9 +376,22 @@ fn a_sync_takes_no_earlier_failure_for_its_own() {
     let (ino, inode) = files.look_up("a").unwrap();
     let in_place = cluster.backing().join(format!(".rdmakv/data/{:x}.{:x}", ino.0, inode.generation.0));
     std::fs::create_dir(&in_place).unwrap();
+    let status = || Status::of(&cluster.address(), Options::default(), false).unwrap();
+    assert_eq!(status().disk_error, None);
     let failed = begin(&cluster).round().unwrap().failed;
     assert_eq!(failed[0].1.errno(), Errno::ISDIR);
+    let error = status().disk_error.expect("status shows the failure");
+    assert!(error.path == b"/a" && error.errno == Errno::ISDIR && error.at.elapsed().is_ok(), "{error:?}");
     std::fs::remove_dir(&in_place).unwrap();
+    // Neither can an agent begin without its folder.
+    let [folder, aside] = ["new", "aside"].map(|name| cluster.backing().join(".rdmakv").join(name));
+    std::fs::rename(&folder, &aside).unwrap();
+    std::os::unix::fs::symlink(&aside, &folder).unwrap();
+    let begun = Agent::begin(&cluster.address(), cluster.backing(), Options::default());
+    let error = status().disk_error.unwrap();
+    assert_eq!((&error.path[..], Err(error.errno)), (&b"/"[..], begun.map(|_| ()).map_err(|why| why.errno())));
+    std::fs::remove_file(&folder).unwrap();
+    std::fs::rename(&aside, &folder).unwrap();
     drop(files);
     let settings = Settings { chunk: Some(64 << 10), fsync: Fsync::Backing, ..Settings::default() };
     let files = cluster.mount_with(settings);
