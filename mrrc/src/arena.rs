@@ -152,7 +152,7 @@ impl<R: Registrar> Arena<R> {
         let address = self.memory.at(start, end).ok_or_else(|| self.outside(start, end))?;
         let pages = self.memory.pages();
         let lease = lease::acquire(&self.shared, address.expose_provenance(), length, access, Some(pages))?;
-        if access.is_remote() && !lease.lies_within(pages) {
+        if self.shared.settings.divided(access).0.is_remote() && !lease.lies_within(pages) {
             // The arena was registered together with its neighbours: safe code cannot get a key to that. The memory
             // is registered by itself, for this lease.
             drop(lease);

@@ -34,6 +34,8 @@ pub(crate) struct EffectiveSettings {
     /// Pages that ranges are rounded out to.
     pub(crate) unit: u64,
     pub(crate) rights: Access,
+    /// Whether windows give peers their rights, and regions have none.
+    pub(crate) windows: bool,
     /// How long a request waits for leases to end when everything is in use.
     pub(crate) capacity_timeout: Duration,
     /// How long a request waits for what another thread registers or deregisters.
@@ -81,6 +83,12 @@ impl EffectiveSettings {
             Some((needed, limit, unit)) => Err(AcquireError::TooLarge { range, needed, limit, unit }),
             None => Ok(()),
         }
+    }
+
+    /// Returns the rights of a request that its regions have, and those that windows give.
+    #[inline]
+    pub(crate) fn divided(&self, access: Access) -> (Access, Access) {
+        if self.windows { (access - Access::REMOTE, access & Access::REMOTE) } else { (access, Access::empty()) }
     }
 
     /// Returns how a request is divided into regions, as the core does it.

@@ -50,6 +50,17 @@ pub enum BuildError {
         /// Its name.
         monitor: &'static str,
     },
+    /// The registrar has no memory windows that hold: see [`Builder::remote`](crate::cache::Builder::remote).
+    #[error(
+        "build a cache that gives peers rights by memory windows (Remote::Windows): {registrar}: {source}: use another device, or Remote::Trusted \
+         with a short `max_unheld` if peers may keep their rights that long"
+    )]
+    Windows {
+        /// Its name.
+        registrar: &'static str,
+        /// The reason.
+        source: io::Error,
+    },
     /// The registrar states limits that cannot be.
     #[error("build a cache: {registrar} says {what}: this is a fault of the registrar")]
     Registrar {
@@ -167,6 +178,21 @@ pub enum AcquireError {
         registrar: &'static str,
         /// How often it was tried.
         attempts: u32,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// No window gives peers the rights. The memory stays registered, and cached, for local use.
+    #[error(
+        "acquire {range}: no memory window of {registrar} gives peers {rights}: {source}: `explain` looks whether any can be bound; where peers may \
+         keep their rights until regions leave, Remote::Trusted takes no windows"
+    )]
+    Window {
+        /// The requested range.
+        range: PageRange,
+        /// The rights of peers.
+        rights: Access,
+        /// The registrar's name.
+        registrar: &'static str,
         /// The system's error.
         source: io::Error,
     },

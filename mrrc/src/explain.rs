@@ -117,6 +117,18 @@ pub enum Finding {
         /// The pages of the request that would be registered.
         part: PageRange,
     },
+    /// A window over the bytes gives peers their rights.
+    #[error("a memory window over exactly these bytes gives peers {rights}, until the lease ends")]
+    Window {
+        /// The rights of peers.
+        rights: Access,
+    },
+    /// No window can be bound.
+    #[error("it is refused: no memory window can be bound: {why}: make a new cache over a domain that is opened anew")]
+    NoWindow {
+        /// The reason.
+        why: String,
+    },
     /// The missing pages take the place of others.
     #[error("what is missing takes the place of others: {} would leave first", Amounts { pages: *pages, regions: *regions })]
     NoRoom {
@@ -186,7 +198,9 @@ pub enum Finding {
 impl Explanation {
     /// Returns whether the request would be served by what is registered.
     pub fn is_hit(&self) -> bool {
-        self.findings.iter().all(|finding| matches!(finding, Finding::Hit { .. } | Finding::Covered { .. }))
+        let serves =
+            |finding: &_| matches!(finding, Finding::Hit { .. } | Finding::Covered { .. } | Finding::Window { .. });
+        self.findings.iter().all(serves)
     }
 
     /// All that was found.
@@ -215,14 +229,45 @@ pub(crate) fn explain<R: Registrar>(shared: &Shared<R>, address: usize, length: 
     Explanation { findings }
 }
 
+/// Returns the findings of a request: those of its regions, and what windows add to them.
 fn find_reasons<R: Registrar>(shared: &Shared<R>, range: PageRange, access: Access) -> Vec<Finding> {
+    let lacking = access.difference(shared.settings.rights);
+    if !lacking.is_empty() && !shared.tables.gate.is_forked() {
+        return vec![Finding::NotGranted { lacking }];
+    }
+    let (of_regions, rights) = shared.settings.divided(access);
+    let trouble = shared.windows.as_ref().filter(|_| !rights.is_empty()).and_then(|windows| windows.trouble());
+    if let Some(why) = trouble {
+        return vec![Finding::NoWindow { why }];
+    }
+    let mut findings = find_in_regions(shared, range, of_regions);
+    if !rights.is_empty() && !findings.iter().any(Finding::is_refusal) {
+        findings.push(Finding::Window { rights });
+    }
+    findings
+}
+
+impl Finding {
+    /// Whether the request would get no lease.
+    fn is_refusal(&self) -> bool {
+        matches!(
+            self,
+            Self::AllInUse { .. }
+                | Self::DeregistrationFailed { .. }
+                | Self::NotRegistrable { .. }
+                | Self::TooLarge { .. }
+                | Self::NotGranted { .. }
+                | Self::NoWindow { .. }
+                | Self::Range(_)
+                | Self::Unusable(_)
+        )
+    }
+}
+
+fn find_in_regions<R: Registrar>(shared: &Shared<R>, range: PageRange, access: Access) -> Vec<Finding> {
     let settings = &shared.settings;
     if shared.tables.gate.is_forked() {
         return vec![Finding::Unusable(Unusable::Forked)];
-    }
-    let lacking = access.difference(settings.rights);
-    if !lacking.is_empty() {
-        return vec![Finding::NotGranted { lacking }];
     }
     if let Some((needed, limit, unit)) = settings.excess(range, None) {
         return vec![Finding::TooLarge { needed, limit, unit }];

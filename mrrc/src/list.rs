@@ -33,15 +33,16 @@ pub(crate) fn acquire<R: Registrar>(
     let mut leases = Vec::with_capacity(requests.len());
     let mut missed: Vec<Missed> = Vec::new();
     for (place, request) in requests.iter().enumerate() {
-        let hit = shared.tables.hit(request.range, access);
+        let hit = shared.tables.hit(request.range, request.access);
         if hit.is_none() {
             missed.push((request.range, place));
         }
-        leases.push(hit.map(|hold| Lease::one(&shared.tables, request.address, request.length, hold)));
+        let lease = hit.map(|hold| Lease::one(&shared.tables, request.address, request.length, hold));
+        leases.push(lease.map(|lease| lease::open(shared, request, lease)).transpose()?);
     }
     missed.sort_unstable();
     let ranges: Vec<PageRange> = missed.iter().map(|&(range, _)| range).collect();
-    let groups = settings.groups && !access.is_remote();
+    let groups = settings.groups && !settings.divided(access).0.is_remote();
     let most_pages = settings.capacity.pages.min(settings.region_pages);
     let mut done = 0;
     while done < missed.len() {
@@ -52,7 +53,9 @@ pub(crate) fn acquire<R: Registrar>(
         if len > 1 {
             match acquire_group(shared, &requests, members, &ranges[done..done + len])? {
                 Group::Acquired(acquired) => {
-                    members.iter().zip(acquired).for_each(|(&(_, place), lease)| leases[place] = Some(lease));
+                    for (&(_, place), lease) in members.iter().zip(acquired) {
+                        leases[place] = Some(lease::open(shared, &requests[place], lease)?);
+                    }
                     done += len;
                     continue;
                 }

@@ -379,6 +379,8 @@ pub(crate) fn warm<R: Registrar>(
     if how.huge {
         advise_huge(range);
     }
+    // What is registered, without windows: those belong to leases.
+    let (access, _) = shared.settings.divided(access);
     warm_by(shared, range, access, how, progress, |work| own_thread::spawn("mrrc-warm", work))
 }
 

@@ -2,9 +2,9 @@
 
 use crate::abi::Context;
 use crate::real::Real;
-use crate::trial::{Verdict, try_windows};
+use mrrc::registrar::windows::{Verdict, try_windows};
 use std::ffi::CStr;
-use std::io::Error;
+use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
 
 /// Devices that are remembered.
@@ -28,10 +28,10 @@ impl Devices {
     /// # Safety
     /// The context is open.
     #[expect(unsafe_code, reason = "the calls of libibverbs")]
-    pub(crate) unsafe fn windows(&self, real: &'static Real, context: *mut Context) -> Option<bool> {
+    pub(crate) unsafe fn windows(&self, real: &'static Real, context: NonNull<Context>) -> Option<bool> {
         // SAFETY: the caller promises that the context is open; libibverbs' names of devices are texts that end.
         let name = unsafe {
-            let device = (*context).device;
+            let device = context.as_ref().device;
             let name = real.device_name.map_or(std::ptr::null(), |name| name(device));
             if name.is_null() { format!("{device:p}") } else { CStr::from_ptr(name).to_string_lossy().into_owned() }
         };
@@ -40,7 +40,7 @@ impl Devices {
         let known = tried.iter().find(|(of, _)| *of == name).map(|&(_, verdict)| verdict);
         let verdict = known.unwrap_or_else(|| {
             // SAFETY: the caller promises that the context is open.
-            let verdict = unsafe { try_windows(real, context) };
+            let verdict = unsafe { try_windows(real.of_windows(), context.cast()) };
             if let Some(line) = line(&name, verdict) {
                 (self.report)(&line);
             }
@@ -58,13 +58,7 @@ impl Devices {
 
 /// Returns the line for the user where windows do not serve.
 fn line(name: &str, verdict: Verdict) -> Option<String> {
-    let why = match verdict {
-        Verdict::Hold { .. } => return None,
-        Verdict::Fail(why) => format!("the memory windows of {name} {why}"),
-        Verdict::Untried(step, why) => {
-            format!("the memory windows of {name} could not be tried: {step}: {}", Error::from_raw_os_error(why))
-        }
-    };
+    let why = verdict.refusal(name)?;
     Some(format!("{why}; registrations with rights for peers are passed on (MRRC_PRELOAD_REMOTE=off avoids the trial)"))
 }
 

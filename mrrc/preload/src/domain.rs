@@ -6,19 +6,17 @@
 //! which are the program's; what no shadow has is the caches', and goes before the domain does.
 #![expect(unsafe_code, reason = "acquiring memory that a program in C answers for")]
 
-use crate::abi::{Context, Mr, Pd, flag};
+use crate::abi::{Context, Mr, Pd};
 use crate::benefit::{Benefit, Seen, Served};
 use crate::devices::Devices;
 use crate::eligibility::{Class, Passed, Request};
-use crate::grants::Grants;
-use crate::looped::Looped;
 use crate::pinner::{self, Pinner};
 use crate::real::Real;
 use crate::settings::Settings;
 use crate::shadow::Backing;
 use crate::stats::Stats;
-use crate::windows::{Bytes, Windows};
 use mrrc::cache::CacheCounters;
+use mrrc::registrar::windows::{DomainWindows, Remote};
 use mrrc::{AcquireError, BuildError, Cache};
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -31,9 +29,8 @@ pub(crate) struct Domain {
     context: usize,
     settings: Settings,
     devices: &'static Devices,
-    stats: &'static Stats,
     /// The windows that give peers their rights, once they were needed. None if the device has none that hold.
-    grants: OnceLock<Option<Arc<Grants>>>,
+    windows: OnceLock<Option<Arc<DomainWindows>>>,
     closed: Arc<AtomicBool>,
     /// Whether the program registers for a while only: [`FRESH`] and the rest, in that order.
     stage: AtomicU8,
@@ -203,17 +200,12 @@ const CLASSES: usize = 8;
 impl Domain {
     /// # Safety
     /// libibverbs has just made the domain; it is told to this when it is gone.
-    pub(crate) unsafe fn new(
-        pd: NonNull<Pd>,
-        settings: Settings,
-        devices: &'static Devices,
-        stats: &'static Stats,
-    ) -> Self {
+    pub(crate) unsafe fn new(pd: NonNull<Pd>, settings: Settings, devices: &'static Devices) -> Self {
         // SAFETY: `new` requires that libibverbs has just made the domain, so its context can be read.
         let context = unsafe { (*pd.as_ptr()).context } as usize;
         let (closed, stage) = (Arc::default(), AtomicU8::new(FRESH));
-        let (grants, early, caches) = (OnceLock::new(), Mutex::default(), RwLock::default());
-        Self { pd, context, settings, devices, stats, grants, closed, stage, early, caches }
+        let (windows, early, caches) = (OnceLock::new(), Mutex::default(), RwLock::default());
+        Self { pd, context, settings, devices, windows, closed, stage, early, caches }
     }
 
     /// Returns the device that it is of.
@@ -233,7 +225,9 @@ impl Domain {
         if self.stage.load(Ordering::Relaxed) != READY && !self.is_ready_for(real, stats, request, class, &wrong) {
             return Err(Passed::First);
         }
-        let grants = if class.has_windows() { Some(self.grants_for(real, request)?) } else { None };
+        if class.has_windows() {
+            self.can_bind(real, request)?;
+        }
         let kept = self.cache(real, stats, class, wrong).ok_or(Passed::Domain)?;
         let DomainCache { cache, benefit, .. } = &*kept;
         if let Some(cause) = benefit.stands_aside() {
@@ -242,11 +236,12 @@ impl Domain {
         pinner::begin();
         // SAFETY: what a program in C promises with a registration by hand, it promises here: the memory is its own until it
         // deregisters. Changes of it the monitor hears of.
-        let lease = unsafe { cache.acquire(request.address as *const u8, request.length, request.rights(class)) };
+        let lease = unsafe { cache.acquire(request.address as *const u8, request.length, request.rights()) };
         let served = match &lease {
             Ok(_) if pinner::has_pinned() => Served::Miss,
             Ok(_) => Served::Hit,
             Err(AcquireError::Unusable(_)) => return Err(Passed::Off),
+            Err(AcquireError::Window { .. }) => return Err(Passed::Unbound),
             Err(_) => Served::Refused,
         };
         if benefit.served(served) {
@@ -256,45 +251,40 @@ impl Domain {
         let mut segments = lease.segments();
         let (Some(1), Some(segment)) = (segments.size_hint().1, segments.next()) else { return Err(Passed::Refused) };
         let pinned = segment.registration();
-        let region = pinned.region();
-        let mut mr = Mr {
+        let mr = Mr {
             context: self.context as *mut _,
             pd: self.pd.as_ptr(),
             addr: request.address as *mut c_void,
             length: request.length,
             handle: 0,
             lkey: pinned.lkey,
-            rkey: pinned.rkey,
+            rkey: segment.window().unwrap_or(pinned.rkey),
         };
-        let Some(grants) = grants else { return Ok((mr, Backing::Leased(lease))) };
-        let (address, length, rights) = (request.address as u64, request.length as u64, request.peers_rights());
-        let grant = grants.grant(&Bytes { region, address, length, rights }, lease).ok_or(Passed::Unbound)?;
-        mr.rkey = grant.key();
-        Ok((mr, Backing::Granted(grant)))
+        Ok((mr, Backing::Leased(lease)))
     }
 
-    /// Returns the windows that can give peers the rights of a request.
-    fn grants_for(&self, real: &'static Real, request: &Request) -> Result<&Arc<Grants>, Passed> {
-        let grants = self.grants(real).ok_or(Passed::Windows)?;
-        let is_atomic = request.peers_rights() & flag::REMOTE_ATOMIC != 0;
-        if is_atomic && !grants.has_atomics() { Err(Passed::Atomics) } else { Ok(grants) }
+    /// Returns whether windows can give peers the rights of a request.
+    fn can_bind(&self, real: &'static Real, request: &Request) -> Result<(), Passed> {
+        let windows = self.windows(real).ok_or(Passed::Windows)?;
+        if windows.rights().contains(request.peers_rights()) { Ok(()) } else { Err(Passed::Atomics) }
     }
 
     /// Returns the windows of the domain. The first call tries the device, unless another domain did.
-    fn grants(&self, real: &'static Real) -> Option<&Arc<Grants>> {
+    fn windows(&self, real: &'static Real) -> Option<&Arc<DomainWindows>> {
         let make = || {
+            let context = NonNull::new(self.context as *mut Context)?;
             // SAFETY: the domain is open, because the program registers or deregisters in it.
-            let atomics = unsafe { self.devices.windows(real, self.context as *mut Context) }?;
+            let atomics = unsafe { self.devices.windows(real, context) }?;
             // SAFETY: the same; when the domain is closed, `end` has the windows forgotten.
-            let windows = Windows::new(unsafe { Looped::new(real, self.pd) });
-            Some(Arc::new(Grants::new(windows, atomics, self.stats, self.closed.clone())))
+            let windows = unsafe { DomainWindows::new(real.of_windows(), self.pd.cast(), atomics, Box::new(())) };
+            Some(Arc::new(windows))
         };
-        self.grants.get_or_init(make).as_ref()
+        self.windows.get_or_init(make).as_ref()
     }
 
     /// Returns the windows, if there are any yet.
-    fn known_grants(&self) -> Option<&Arc<Grants>> {
-        self.grants.get()?.as_ref()
+    fn known_windows(&self) -> Option<&Arc<DomainWindows>> {
+        self.windows.get()?.as_ref()
     }
 
     fn go_on(&self, from: u8, to: u8) -> bool {
@@ -349,7 +339,7 @@ impl Domain {
         let classes = std::mem::take(&mut self.early().classes);
         for class in classes {
             let begun = Instant::now();
-            if class.has_windows() && self.grants(real).is_none() {
+            if class.has_windows() && self.windows(real).is_none() {
                 continue;
             }
             if self.cache(real, stats, class, &wrong).is_some() {
@@ -379,11 +369,12 @@ impl Domain {
         }
         // SAFETY: the domain is open: the program registers in it. When it is closed, `closed` says so.
         let pinner = unsafe {
-            let grants = self.known_grants().filter(|_| class.has_windows()).cloned();
-            Pinner::new(real, self.pd, class, &self.settings, stats, grants, self.closed.clone())
+            let windows = self.known_windows().filter(|_| class.has_windows()).cloned();
+            Pinner::new(real, self.pd, class, &self.settings, stats, windows, self.closed.clone())
         };
         // Threads of the cache take no signals that are for the program's.
-        let builder = Cache::builder(pinner).budget(&stats.budget).max_segments(1);
+        let remote = if class.has_windows() { Remote::Windows } else { Remote::Trusted };
+        let builder = Cache::builder(pinner).budget(&stats.budget).max_segments(1).remote(remote);
         let built = without_signals(|| self.settings.chosen(builder, class.is_for_peers())?.build());
         let cache = match built {
             Ok(cache) => Some(Arc::new(DomainCache { cache, benefit: Benefit::default(), flushed: AtomicU64::new(0) })),
@@ -399,13 +390,13 @@ impl Domain {
     /// Deregisters what no shadow has.
     pub(crate) fn flush(&self) {
         self.all().iter().for_each(|kept| kept.flush());
-        if let Some(grants) = self.known_grants() {
-            grants.close();
+        if let Some(windows) = self.known_windows() {
+            windows.close();
         }
     }
 
     pub(crate) fn totals(&self) -> Totals {
-        let (bound, idle) = self.known_grants().map_or((0, 0), |grants| grants.counts());
+        let (bound, idle) = self.known_windows().map_or((0, 0), |windows| windows.counts());
         let windows = Totals { windows_bound: bound as u64, windows_idle: idle as u64, ..Totals::default() };
         self.all().iter().fold(windows, |sum, kept| sum.plus(kept.totals()))
     }
@@ -424,8 +415,8 @@ impl Domain {
     /// Returns its counts, without what it has no more.
     pub(crate) fn end(&self) -> Totals {
         self.closed.store(true, Ordering::Release);
-        if let Some(grants) = self.known_grants() {
-            grants.abandon();
+        if let Some(windows) = self.known_windows() {
+            windows.abandon();
         }
         Totals { unheld_pages: 0, dead_pages: 0, caches: 0, windows_bound: 0, windows_idle: 0, ..self.totals() }
     }

@@ -161,20 +161,19 @@ impl Request {
     }
 
     /// Returns the rights of peers that are asked for.
-    pub(crate) fn peers_rights(&self) -> u32 {
-        self.access & flag::REMOTE
+    pub(crate) fn peers_rights(&self) -> Access {
+        self.rights() & Access::REMOTE
     }
 
-    /// Returns the rights that a region of the class needs for it, as the cache knows them.
-    pub(crate) fn rights(&self, class: Class) -> Access {
+    /// Returns the rights that are asked for, as the cache knows them.
+    pub(crate) fn rights(&self) -> Access {
         let named = [
             (flag::LOCAL_WRITE, Access::LOCAL_WRITE),
             (flag::REMOTE_WRITE, Access::REMOTE_WRITE),
             (flag::REMOTE_READ, Access::REMOTE_READ),
             (flag::REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
         ];
-        let of_region = flag::LOCAL_WRITE | class.0;
-        let asked = named.into_iter().filter(|(bit, _)| self.access & of_region & bit != 0);
+        let asked = named.into_iter().filter(|(bit, _)| self.access & bit != 0);
         asked.fold(Access::LOCAL_READ, |all, (_, right)| all | right)
     }
 
@@ -214,7 +213,7 @@ mod tests {
         let classes = [asked(0), asked(flag::LOCAL_WRITE)].map(|request| request.class(Remote::Off).unwrap());
         assert_eq!(classes[0], classes[1]);
         assert_eq!([classes[0].flags(Access::LOCAL_READ), classes[0].flags(Access::LOCAL)], [0, 1]);
-        let rights = [0, 1].map(|flags| asked(flags).rights(classes[0]));
+        let rights = [0, 1].map(|flags| asked(flags).rights());
         assert_eq!(rights, [Access::LOCAL_READ, Access::LOCAL]);
     }
 
@@ -225,7 +224,7 @@ mod tests {
         let classes = sets.map(|set| asked(1 | set).class(Remote::Trusted).unwrap());
         for (at, class) in classes.iter().enumerate() {
             assert_eq!(classes.iter().position(|other| other == class), Some(at));
-            assert_eq!(class.flags(asked(1 | sets[at]).rights(*class)), 1 | sets[at]);
+            assert_eq!(class.flags(asked(1 | sets[at]).rights()), 1 | sets[at]);
         }
     }
 
@@ -236,8 +235,9 @@ mod tests {
         for access in [flag::REMOTE_READ, 1 | flag::REMOTE_WRITE, 1 | flag::REMOTE] {
             let (class, request) = (of(access), asked(access));
             assert_eq!((class, class.has_windows(), class.is_for_peers()), (windows, true, false));
-            assert_eq!(class.flags(request.rights(class)), access & 1 | flag::MW_BIND);
-            assert_eq!(request.peers_rights(), access & flag::REMOTE);
+            assert_eq!(class.flags(request.rights()), access & 1 | flag::MW_BIND);
+            assert_eq!(request.peers_rights().is_empty(), access & flag::REMOTE == 0);
+            assert_eq!(request.rights().contains(Access::REMOTE_WRITE), access & flag::REMOTE_WRITE != 0);
         }
         assert_eq!(of(1), asked(1).class(Remote::Off).unwrap());
         assert_eq!(of(flag::REMOTE_READ | flag::RELAXED_ORDERING).flags(Access::LOCAL_READ), 1 << 4 | 1 << 20);

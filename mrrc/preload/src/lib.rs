@@ -19,10 +19,7 @@
 //! | `process.rs` | the state of a process: settings, protection domains, counters |
 //! | `domain.rs` | a protection domain and its caches |
 //! | `shadow.rs` | the `ibv_mr` that a program gets |
-//! | `devices.rs`, `trial.rs` | whether a device's memory windows hold |
-//! | `grants.rs` | rights of peers that windows give, and end |
-//! | `looped.rs` | the queue pairs that bind windows: libibverbs |
-//! | `windows.rs`, `window_pool.rs` | the steps of binding, and which window is used: pure decisions |
+//! | `devices.rs` | whether a device's memory windows hold |
 //! | `pinner.rs` | the registrar of the caches: libibverbs |
 //! | `stats.rs` | counters, and the budget of all caches |
 //! | `settings.rs`, `lineage.rs` | variables; whether the parent process reported the wrong ones |
@@ -51,9 +48,7 @@ mod domain;
 mod eligibility;
 mod exports;
 mod fork;
-mod grants;
 mod lineage;
-mod looped;
 mod metrics;
 mod output;
 mod pinner;
@@ -68,7 +63,4 @@ mod stack;
 mod stats;
 mod summary;
 mod symbols;
-mod trial;
 mod unmapped;
-mod window_pool;
-mod windows;

@@ -3,11 +3,11 @@
 
 use crate::abi::{DeviceAttr, Mr, Pd};
 use crate::eligibility::Class;
-use crate::grants::Grants;
 use crate::real::Real;
 use crate::reentrancy::{self, Inside};
 use crate::settings::Settings;
 use crate::stats::Stats;
+use mrrc::registrar::windows::{DomainWindows, PeerWindows};
 use mrrc::registrar::{Limits, Registered, Registrar, mapped, memlock_limit, pinnable_pages};
 use mrrc::{Access, PAGE, PageRange};
 use std::cell::Cell;
@@ -40,7 +40,7 @@ pub(crate) struct Pinner {
     limits: Limits,
     stats: &'static Stats,
     /// The windows that are bound to its regions.
-    grants: Option<Arc<Grants>>,
+    windows: Option<Arc<DomainWindows>>,
     /// The program has closed the device: the kernel has taken back what was registered with it.
     closed: Arc<AtomicBool>,
 }
@@ -50,13 +50,6 @@ pub(crate) struct Pinned {
     mr: NonNull<Mr>,
     pub(crate) lkey: u32,
     pub(crate) rkey: u32,
-}
-
-impl Pinned {
-    /// Returns the address of libibverbs' region, for windows.
-    pub(crate) fn region(&self) -> usize {
-        self.mr.as_ptr() as usize
-    }
 }
 
 // SAFETY: libibverbs' regions and domains belong to no thread.
@@ -77,13 +70,13 @@ impl Pinner {
         class: Class,
         settings: &Settings,
         stats: &'static Stats,
-        grants: Option<Arc<Grants>>,
+        windows: Option<Arc<DomainWindows>>,
         closed: Arc<AtomicBool>,
     ) -> Self {
         let reserve = memlock_limit().map_or(0, |limit| settings.reserve(limit));
         // SAFETY: the caller promises that the domain is open, as `limits` requires.
         let limits = unsafe { limits(real, pd, reserve) };
-        Self { real, pd, class, limits, stats, grants, closed }
+        Self { real, pd, class, limits, stats, windows, closed }
     }
 }
 
@@ -150,8 +143,8 @@ unsafe impl Registrar for Pinner {
                 return false;
             }
             let inside = Inside::again();
-            if let Some(grants) = &self.grants {
-                grants.region_ends(registration.region());
+            if let Some(windows) = &self.windows {
+                windows.region_ends(registration.mr.cast());
             }
             let begun = Instant::now();
             // SAFETY: it was registered here, the domain is open, and the cache gives each away once.
@@ -176,7 +169,45 @@ unsafe impl Registrar for Pinner {
         self.limits
     }
 
+    /// Those of the domain, of which the device was tried.
+    fn ready_windows(&mut self) -> io::Result<Arc<dyn PeerWindows<Pinned>>> {
+        let windows = self.windows.clone().ok_or(io::ErrorKind::Unsupported)?;
+        Ok(Arc::new(Counted { windows, stats: self.stats }))
+    }
+
     fn name(&self) -> &'static str {
         "verbs"
+    }
+}
+
+/// The windows of a domain, counted for the process.
+struct Counted {
+    windows: Arc<DomainWindows>,
+    stats: &'static Stats,
+}
+
+// SAFETY: `DomainWindows` keeps these promises on devices that passed the trial.
+unsafe impl PeerWindows<Pinned> for Counted {
+    fn rights(&self) -> Access {
+        self.windows.rights()
+    }
+
+    fn bind(&self, pinned: &Pinned, address: usize, length: usize, rights: Access) -> io::Result<u32> {
+        // SAFETY: the region is of the class of the domain whose windows these are, and `deregister` tells them before it ends.
+        let key = unsafe { self.windows.bind(pinned.mr.cast(), address, length, rights) };
+        if key.is_ok() {
+            self.stats.bound()
+        } else {
+            self.stats.window_failed()
+        }
+        key
+    }
+
+    fn unbind(&self, key: u32) -> io::Result<()> {
+        self.windows.unbind(key).inspect_err(|_| self.stats.window_failed())
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.windows.trouble()
     }
 }

@@ -228,7 +228,7 @@ impl Process {
             return;
         }
         // SAFETY: the caller promises that libibverbs has just made the domain, as `Domain::new` requires.
-        let domain = Arc::new(unsafe { Domain::new(pd, self.settings.clone(), self.devices, self.stats) });
+        let domain = Arc::new(unsafe { Domain::new(pd, self.settings.clone(), self.devices) });
         let pd = pd.as_ptr() as usize;
         // An earlier domain at this address is gone, with its regions, and the shim saw no call.
         let before = self.domain(pd);
@@ -382,7 +382,7 @@ impl Process {
                 return Some(Err(failed));
             }
         }
-        if let Err(failed) = held.end_grant() {
+        if let Err(failed) = held.end_window() {
             // Peers may still have the right: the program has its registration still.
             return Some(Err(failed));
         }

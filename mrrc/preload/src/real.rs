@@ -8,6 +8,7 @@
 
 use crate::abi::{Context, DeviceAttr, Mr, Opaque, Pd, PortAttr, Qp, QpAttr};
 use crate::symbols;
+use mrrc::registrar::windows::Calls;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -41,6 +42,28 @@ pub(crate) struct Real {
     pub(crate) query_device: Option<unsafe extern "C" fn(*mut Context, *mut DeviceAttr) -> c_int>,
     pub(crate) fork_init: Option<unsafe extern "C" fn() -> c_int>,
     pub(crate) is_fork_initialized: Option<unsafe extern "C" fn() -> c_int>,
+}
+
+impl Real {
+    /// Returns the functions that windows take.
+    pub(crate) fn of_windows(&self) -> Calls {
+        Calls {
+            reg_mr: self.reg_mr,
+            dereg_mr: self.dereg_mr,
+            alloc_pd: self.alloc_pd,
+            dealloc_pd: self.dealloc_pd,
+            close_device: self.close_device,
+            create_qp: self.create_qp,
+            create_cq: self.create_cq,
+            destroy_cq: self.destroy_cq,
+            destroy_qp: self.destroy_qp,
+            modify_qp: self.modify_qp,
+            query_port: self.query_port,
+            query_gid: self.query_gid,
+            open_device: self.open_device,
+            query_device: self.query_device,
+        }
+    }
 }
 
 /// Two threads may look at once: then one finding is leaked. No lock, which a fork could leave taken.

@@ -33,7 +33,7 @@ pub(crate) fn shadow(process: &Process, real: &'static Real, mr: *mut Mr, change
     let (seen, access) = (held.mr(), held.behind().access);
     let own = match held.behind().backing {
         Backing::Own(own) => own,
-        Backing::Leased(_) | Backing::Granted(_) => {
+        Backing::Leased(_) => {
             // SAFETY: the program has registered the very same, and has it still.
             let own = unsafe {
                 match real.reg_mr_iova2 {

@@ -18,7 +18,6 @@
 #![expect(unsafe_code, reason = "memory that programs in C read")]
 
 use crate::abi::{Mr, MrTail};
-use crate::grants::Grant;
 use crate::pinner::Pinner;
 use mrrc::Lease;
 use std::alloc::{Layout, alloc_zeroed};
@@ -30,10 +29,8 @@ use std::sync::{Mutex, PoisonError};
 
 /// The backing of a shadow.
 pub(crate) enum Backing {
-    /// A region of a cache.
-    Leased(#[expect(dead_code, reason = "holds the region")] Lease<Pinner>),
-    /// The same, and a window for peers.
-    Granted(Grant<Lease<Pinner>>),
+    /// A region of a cache, and perhaps a window for peers.
+    Leased(Lease<Pinner>),
     /// A registration of its own, after it was changed.
     Own(NonNull<Mr>),
 }
@@ -244,10 +241,12 @@ impl Held {
     ///
     /// # Errors
     /// An `errno`: the window was not ended.
-    pub(crate) fn end_grant(&mut self) -> Result<(), i32> {
+    pub(crate) fn end_window(&mut self) -> Result<(), i32> {
         // SAFETY: it is this thread's as long as it is busy, and this is the only reference.
         match unsafe { &mut *self.0.behind.get() } {
-            Some(Behind { backing: Backing::Granted(grant), .. }) => grant.end(),
+            Some(Behind { backing: Backing::Leased(lease), .. }) => {
+                lease.end_windows().map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))
+            }
             _ => Ok(()),
         }
     }

@@ -60,6 +60,10 @@ pub struct CacheCounters {
     /// Requests refused because what had left could not be deregistered and took the room
     /// ([`AcquireError::DeregistrationFailed`](crate::AcquireError::DeregistrationFailed)).
     pub refused_dereg_failed: u64,
+    /// [Windows](crate::registrar::windows) that were bound.
+    pub windows: u64,
+    /// Windows that could not be bound or unbound.
+    pub windows_failed: u64,
     /// The most pages that were ever registered at once.
     pub peak_pages: u64,
     /// The most regions that were ever registered at once.
@@ -144,6 +148,10 @@ impl fmt::Display for CacheCounters {
             let note = format!("misses, by {pages}; {} failed, and were registered exactly", self.widened_failed);
             lines.insert(4, ("widened", self.widened, note));
         }
+        if self.windows + self.windows_failed > 0 {
+            let note = format!("bound for peers; {} could not be bound or unbound", self.windows_failed);
+            lines.push(("windows", self.windows, note));
+        }
         table(f, &lines)
     }
 }
@@ -194,6 +202,7 @@ pub(super) fn counters<R: Registrar>(shared: &Shared<R>) -> CacheCounters {
     decisions.hit_pages = decisions.hit_pages.saturating_add(pages);
     let stats = &state.stats;
     let (peak_dead_pages, longest_dead) = state.reclaimer.worst_dead();
+    let (windows, windows_failed) = shared.windows.as_ref().map_or((0, 0), |windows| windows.counts());
     CacheCounters {
         decisions,
         attempts: stats.attempts,
@@ -214,6 +223,8 @@ pub(super) fn counters<R: Registrar>(shared: &Shared<R>) -> CacheCounters {
         deregistered: stats.deregistered.regions,
         failed_deregs: stats.failed_deregs,
         refused_dereg_failed: stats.refused_dereg_failed,
+        windows,
+        windows_failed,
         peak_pages: stats.peak.pages,
         peak_regions: stats.peak.regions,
         peak_dead_pages,

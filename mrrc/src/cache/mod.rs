@@ -213,6 +213,7 @@ impl<R: Registrar> Cache<R> {
     /// As [`Cache::acquire`], for the leases that find the region later: safe code can come to have one of them.
     #[expect(unsafe_code, reason = "what it registers serves others")]
     pub unsafe fn warm(&self, address: *const u8, length: usize, access: Access) -> Result<(), AcquireError> {
+        let (access, _) = self.shared.settings.divided(access);
         lease::acquire(&self.shared, address as usize, length, access, None).map(drop)
     }
 

@@ -1,6 +1,6 @@
 //! The entry of every request: a hit is served here, the rest goes the locked path (`pending.rs`).
 
-use super::{Lease, grant};
+use super::{Lease, grant, windows};
 use crate::access::Access;
 use crate::core::Sharing;
 use crate::error::AcquireError;
@@ -71,7 +71,7 @@ fn acquire_timed<R: Registrar>(
     let begun = shared.times.as_ref().map(|_| Instant::now());
     let request = AcquireRequest::new(&shared.settings, address, length, access.with_read());
     let result = request.and_then(|request| match shared.tables.hit(request.range, request.access) {
-        Some(hold) => Ok(Lease::one(&shared.tables, address, length, hold)),
+        Some(hold) => windows::open(shared, &request, Lease::one(&shared.tables, address, length, hold)),
         None => grant(shared, AcquireRequest { owned, ..request }),
     });
     // Not in a forked child: a histogram's lock may have been held at the fork.
@@ -107,7 +107,7 @@ pub(crate) fn acquire_blocks<R: Registrar>(
 ) -> Result<Lease<R>, AcquireError> {
     let request = AcquireRequest::in_blocks(&shared.settings, address, length, access.with_read(), block)?;
     match shared.tables.hit(request.range, request.access) {
-        Some(hold) => Ok(Lease::one(&shared.tables, address, length, hold)),
+        Some(hold) => windows::open(shared, &request, Lease::one(&shared.tables, address, length, hold)),
         None => grant(shared, request),
     }
 }

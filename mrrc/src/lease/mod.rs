@@ -9,10 +9,12 @@
 
 mod acquire;
 mod pending;
+mod windows;
 
 pub(crate) use acquire::{acquire, acquire_aside, acquire_blocks};
 pub use pending::PendingLease;
 pub(crate) use pending::{grant, grant_group};
+pub(crate) use windows::open;
 
 use crate::error::NoKey;
 use crate::hit::slots::Slot;
@@ -20,8 +22,9 @@ use crate::hit::{HitTables, HoldRef};
 use crate::range::{PAGE, PageRange};
 use crate::registrar::Registrar;
 use crate::units::Count;
-use std::fmt;
 use std::ptr::NonNull;
+use std::{fmt, io};
+use windows::LeaseWindows;
 
 /// Memory that stays registered until this is dropped.
 ///
@@ -46,14 +49,20 @@ pub struct Lease<R: Registrar> {
     tables: NonNull<HitTables<R::Registration>>,
     address: usize,
     length: usize,
-    /// A [`HoldRef`]; or, with [`SEVERAL`] in the address, a boxed list of them. One word, so that a lease is nothing
+    /// A [`HoldRef`]; or, with [`SEVERAL`] in the address, a boxed [`Parts`]. One word, so that a lease is nothing
     /// but registers. Dropping the usual one is a test and a store, which the compiler puts in the place of the call.
     held: NonNull<Slot>,
 }
 
-/// Marks the address of a boxed list of holds, where a lease has several.
+/// Marks the address of boxed parts, where a lease has several holds, or windows.
 const SEVERAL: usize = 0b10;
-const _: () = assert!(HoldRef::TAGS & SEVERAL != 0 && align_of::<Vec<HoldRef>>() > HoldRef::TAGS);
+const _: () = assert!(HoldRef::TAGS & SEVERAL != 0 && align_of::<Parts<()>>() > HoldRef::TAGS);
+
+/// The holds of a lease, in the order of their addresses, and its windows.
+struct Parts<T> {
+    holds: Vec<HoldRef>,
+    windows: Option<LeaseWindows<T>>,
+}
 
 // SAFETY: what a lease points to is shared by all threads of the cache, and slots are atomics that any thread
 // that drops the lease may empty.
@@ -69,13 +78,32 @@ impl<R: Registrar> Lease<R> {
 
     /// The holds are in the order of their addresses.
     pub(crate) fn of(tables: &HitTables<R::Registration>, address: usize, length: usize, holds: Vec<HoldRef>) -> Self {
-        let several = NonNull::from(Box::leak(Box::new(holds))).cast::<Slot>();
-        Self { tables: NonNull::from(tables), address, length, held: several.map_addr(|address| address | SEVERAL) }
+        let held = Self::boxed(Parts { holds, windows: None });
+        Self { tables: NonNull::from(tables), address, length, held }
     }
 
-    /// Boxed by `of`; null where there is but one hold.
+    fn boxed(parts: Parts<R::Registration>) -> NonNull<Slot> {
+        NonNull::from(Box::leak(Box::new(parts))).cast::<Slot>().map_addr(|address| address | SEVERAL)
+    }
+
+    /// Returns it with the windows of its segments.
+    fn with_windows(mut self, windows: LeaseWindows<R::Registration>) -> Self {
+        let several = Self::several(self.held);
+        // SAFETY: null, or boxed by this lease, which is not shared yet.
+        match unsafe { several.as_mut() } {
+            Some(parts) => parts.windows = Some(windows),
+            None => {
+                // From here on the box has the hold, in the place of this lease.
+                let holds = vec![HoldRef::from_pointer(self.held)];
+                self.held = Self::boxed(Parts { holds, windows: Some(windows) });
+            }
+        }
+        self
+    }
+
+    /// Its box; null where there is but one hold.
     #[inline]
-    fn several(held: NonNull<Slot>) -> *mut Vec<HoldRef> {
+    fn several(held: NonNull<Slot>) -> *mut Parts<R::Registration> {
         if held.addr().get() & HoldRef::TAGS == SEVERAL {
             held.as_ptr().map_addr(|address| address & !HoldRef::TAGS).cast()
         } else {
@@ -84,9 +112,9 @@ impl<R: Registrar> Lease<R> {
     }
 
     fn holds(&self) -> &[HoldRef] {
-        // SAFETY: null, or boxed by `of` and not freed before the lease is dropped.
+        // SAFETY: null, or boxed by `boxed` and not freed before the lease is dropped.
         match unsafe { Self::several(self.held).as_ref() } {
-            Some(several) => several,
+            Some(several) => &several.holds,
             // SAFETY: a hold is that pointer and nothing else, and this is one.
             None => std::slice::from_ref(unsafe { &*(&raw const self.held).cast::<HoldRef>() }),
         }
@@ -105,8 +133,17 @@ impl<R: Registrar> Lease<R> {
             // SAFETY: only `drop` ends a lease's holds, and this is the last thing that it does.
             return unsafe { HoldRef::from_pointer(held).end(tables) };
         }
-        // SAFETY: it is not null, so `of` boxed it, and a lease is dropped once.
-        for hold in unsafe { Box::from_raw(several) }.iter() {
+        // SAFETY: it is not null, so `boxed` made it, and a lease is dropped once.
+        let mut parts = unsafe { Box::from_raw(several) };
+        if let Some(windows) = &mut parts.windows {
+            // SAFETY: the holds of this lease keep the shared state alive.
+            let is_forked = unsafe { tables.as_ref() }.gate.is_forked();
+            if !is_forked && windows.end().is_err() {
+                // Peers may use the windows: their regions stay registered for good.
+                return;
+            }
+        }
+        for hold in parts.holds.iter() {
             // SAFETY: `end` requires a hold that has not ended and live tables; each hold keeps the shared state alive
             // until its turn.
             unsafe { hold.end(tables) }
@@ -138,7 +175,30 @@ impl<R: Registrar> Lease<R> {
         // SAFETY: the slots of this lease keep the shared state alive.
         let tables = unsafe { self.tables.as_ref() };
         let holds = if tables.gate.is_forked() { &[] } else { self.holds() };
-        Segments::over(tables, holds, self.address, self.length)
+        Segments { windows: self.windows().iter(), ..Segments::over(tables, holds, self.address, self.length) }
+    }
+
+    /// Returns the keys of its windows.
+    fn windows(&self) -> &[Option<u32>] {
+        // SAFETY: null, or boxed by `boxed` and not freed before the lease is dropped.
+        let parts = unsafe { Self::several(self.held).as_ref() };
+        parts.and_then(|parts| parts.windows.as_ref()).map_or(&[], |windows| &windows.keys)
+    }
+
+    /// Ends the rights that windows give peers ([`Remote::Windows`](crate::registrar::windows::Remote::Windows)), and keeps the memory
+    /// registered. Returns when their keys open nothing any more. A lease without windows has nothing to end. The end of a lease
+    /// does the same; where it fails, that leaves the memory registered for good.
+    ///
+    /// # Errors
+    /// The device did not end a window: peers may still use its key. It can be tried again.
+    pub fn end_windows(&mut self) -> io::Result<()> {
+        // SAFETY: the holds of this lease keep the shared state alive.
+        if unsafe { self.tables.as_ref() }.gate.is_forked() {
+            return Ok(());
+        }
+        // SAFETY: null, or boxed by `boxed`; the lease is borrowed for itself alone, so nothing else refers to it.
+        let parts = unsafe { Self::several(self.held).as_mut() };
+        parts.and_then(|parts| parts.windows.as_mut()).map_or(Ok(()), LeaseWindows::end)
     }
 
     /// Returns the registration of these bytes, for a transfer that takes one key. The offset counts from the lease's first byte.
@@ -159,13 +219,21 @@ impl<R: Registrar> Lease<R> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn key_for(&self, offset: usize, length: usize) -> Result<&R::Registration, NoKey> {
+        self.segment_for(offset, length).map(|segment| segment.registration)
+    }
+
+    /// As [`Lease::key_for`], with the part of the lease that the registration has: it names the [window](Segment::window) as well.
+    ///
+    /// # Errors
+    /// As [`Lease::key_for`].
+    pub fn segment_for(&self, offset: usize, length: usize) -> Result<Segment<'_, R::Registration>, NoKey> {
         let end = offset.checked_add(length).filter(|&end| length > 0 && end <= self.length);
         let end = end.ok_or(NoKey::Outside { offset, length, bytes: self.length })?;
         for segment in self.segments() {
             let begin = segment.address - self.address;
             let at = begin + segment.length;
             if (begin..at).contains(&offset) {
-                return if end <= at { Ok(segment.registration) } else { Err(NoKey::Straddles { offset, end, at }) };
+                return if end <= at { Ok(segment) } else { Err(NoKey::Straddles { offset, end, at }) };
             }
         }
         Err(NoKey::Forked)
@@ -198,6 +266,7 @@ pub struct Segment<'lease, T> {
     address: usize,
     length: usize,
     registration: &'lease T,
+    window: Option<u32>,
 }
 
 impl<'lease, T> Segment<'lease, T> {
@@ -216,6 +285,12 @@ impl<'lease, T> Segment<'lease, T> {
     pub fn registration(&self) -> &'lease T {
         self.registration
     }
+
+    /// Returns the key of the window by which peers reach exactly these bytes, until the lease ends. `None` where no window gives them rights: they
+    /// were not asked for, or regions have them ([`Remote::Trusted`](crate::registrar::windows::Remote::Trusted)).
+    pub fn window(&self) -> Option<u32> {
+        self.window
+    }
 }
 
 impl<'lease, T> Segment<'lease, T> {
@@ -230,7 +305,7 @@ impl<'lease, T> Segment<'lease, T> {
         if given {
             *from = last.saturating_add(1);
         }
-        given.then(|| Self { address, length: last - address + 1, registration })
+        given.then(|| Self { address, length: last - address + 1, registration, window: None })
     }
 }
 
@@ -244,6 +319,8 @@ impl<T> fmt::Debug for Segment<'_, T> {
 pub struct Segments<'lease, R: Registrar> {
     tables: &'lease HitTables<R::Registration>,
     holds: std::slice::Iter<'lease, HoldRef>,
+    /// The keys of the windows, one for each segment that was not given yet. None where there are no windows.
+    windows: std::slice::Iter<'lease, Option<u32>>,
     /// The rest that was not given yet: its first byte and its last one, because the end of the address space has no
     /// number.
     address: usize,
@@ -263,7 +340,7 @@ impl<'lease, R: Registrar> Segments<'lease, R> {
         address: usize,
         length: usize,
     ) -> Self {
-        Self { tables, holds: holds.iter(), address, last: address + (length - 1) }
+        Self { tables, holds: holds.iter(), windows: [].iter(), address, last: address + (length - 1) }
     }
 }
 
@@ -277,8 +354,8 @@ impl<'lease, R: Registrar> Iterator for Segments<'lease, R> {
             // SAFETY: the region is held for as long as the lease is borrowed.
             let registration = unsafe { record.registration() };
             let segment = Segment::next(record.range(), registration, &mut self.address, self.last);
-            if segment.is_some() {
-                return segment;
+            if let Some(segment) = segment {
+                return Some(Segment { window: self.windows.next().copied().flatten(), ..segment });
             }
         }
     }

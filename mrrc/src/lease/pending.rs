@@ -1,6 +1,7 @@
 //! The driver of a [`Miss`]: it takes the lock, asks the monitor, registers, deregisters and waits.
 
-use super::{Lease, Segments};
+use super::{Lease, Segments, windows};
+use crate::access::Access;
 use crate::error::{AcquireError, Unusable};
 use crate::hit::HoldRef;
 use crate::invalidation::Watch;
@@ -62,7 +63,8 @@ impl<'cache, R: Registrar> PendingLease<'cache, R> {
         Self { shared, miss, progress: Progress::Unfinished }
     }
 
-    /// Returns the segments that are registered already, in the order of their addresses. Nothing in a forked child.
+    /// Returns the segments that are registered already, in the order of their addresses. Nothing in a forked child. Windows are bound when the
+    /// request is finished.
     pub fn ready(&self) -> Segments<'_, R> {
         let holds = if self.shared.tables.gate.is_forked() { &[] } else { self.miss.holds() };
         let &AcquireRequest { address, length, .. } = self.miss.request();
@@ -92,7 +94,8 @@ impl<'cache, R: Registrar> PendingLease<'cache, R> {
         match result {
             Ok(()) => {
                 self.progress = Progress::Done;
-                Ok(self.lease())
+                let lease = self.lease();
+                windows::open(self.shared, self.miss.request(), lease)
             }
             Err(error) => {
                 // Others do not wait for it until this is dropped.
@@ -248,6 +251,10 @@ impl<'cache, R: Registrar> PendingLease<'cache, R> {
 
 /// Grants a request that is no hit.
 pub(crate) fn grant<R: Registrar>(shared: &Shared<R>, request: AcquireRequest) -> Result<Lease<R>, AcquireError> {
+    windows::open(shared, &request, grant_regions(shared, request)?)
+}
+
+fn grant_regions<R: Registrar>(shared: &Shared<R>, request: AcquireRequest) -> Result<Lease<R>, AcquireError> {
     check(shared, &request)?;
     let mut state = shared.lock()?;
     let context = context(shared, &[]);
@@ -338,9 +345,20 @@ impl<R: Registrar> Drop for Lone<'_, R> {
     }
 }
 
+/// Rights that a window gives only where its region has [`Access::LOCAL_WRITE`].
+const WRITES: Access = Access::REMOTE_WRITE.union(Access::REMOTE_ATOMIC);
+
 /// Returns an error where a request cannot be granted at all.
-fn check<R: Registrar>(shared: &Shared<R>, request: &AcquireRequest) -> Result<(), AcquireError> {
-    shared.settings.check(request.range, request.access, request.blocks, || shared.registrar.name())?;
+pub(super) fn check<R: Registrar>(shared: &Shared<R>, request: &AcquireRequest) -> Result<(), AcquireError> {
+    let asked = request.access | request.peers;
+    shared.settings.check(request.range, asked, request.blocks, || shared.registrar.name())?;
+    let AcquireRequest { range, access, peers, .. } = *request;
+    if peers.intersects(WRITES) && !access.contains(Access::LOCAL_WRITE) {
+        let (rights, registrar) = (peers, shared.registrar.name());
+        let source = "peers may write only where this side may: ask for local-write too";
+        let source = io::Error::new(io::ErrorKind::InvalidInput, source);
+        return Err(AcquireError::Window { range, rights, registrar, source });
+    }
     if request.access.is_remote() {
         shared.tables.expect_remote();
     }
@@ -349,7 +367,7 @@ fn check<R: Registrar>(shared: &Shared<R>, request: &AcquireRequest) -> Result<(
 
 /// Registers a range, and records how long that took if it is to be known.
 #[inline]
-fn attempt<R: Registrar>(shared: &Shared<R>, range: PageRange, access: crate::Access) -> io::Result<R::Registration> {
+fn attempt<R: Registrar>(shared: &Shared<R>, range: PageRange, access: Access) -> io::Result<R::Registration> {
     let claim = shared.claim(range)?;
     let begun = shared.times.as_ref().map(|_| Instant::now());
     let result = shared.registrar.register(range, access);

@@ -14,7 +14,10 @@ pub(crate) struct AcquireRequest {
     pub(crate) length: usize,
     /// The pages, rounded out to what the registrar registers.
     pub(crate) range: PageRange,
+    /// The rights of its regions.
     pub(crate) access: Access,
+    /// The rights that windows give peers.
+    pub(crate) peers: Access,
     /// Memory with changes that the caller answers for, so that no monitor is needed there.
     pub(crate) owned: Option<PageRange>,
     /// The regions that may serve it.
@@ -37,7 +40,18 @@ impl AcquireRequest {
         access: Access,
     ) -> Result<Self, AcquireError> {
         let range = PageRange::of_bytes(address as u64, length as u64)?.rounded_out(settings.unit);
-        Ok(Self { address, length, range, access, owned: None, sharing: Sharing::All, blocks: None, counted: false })
+        let (access, peers) = settings.divided(access);
+        Ok(Self {
+            address,
+            length,
+            range,
+            access,
+            peers,
+            owned: None,
+            sharing: Sharing::All,
+            blocks: None,
+            counted: false,
+        })
     }
 
     /// As [`AcquireRequest::new`], for blocks of so many bytes: no two regions have parts of one.

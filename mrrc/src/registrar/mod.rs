@@ -14,6 +14,8 @@ pub mod rails;
 #[cfg(all(any(feature = "verbs", feature = "verbs-linked"), target_os = "linux"))]
 pub mod verbs;
 
+pub mod windows;
+
 pub use crate::mapped::mapped;
 
 /// Returns the pages of 4 KiB that this process may pin besides `locked` bytes which count as locked already. A
@@ -32,7 +34,9 @@ pub fn memlock_limit() -> Option<u64> {
 use crate::access::Access;
 use crate::range::PageRange;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
+use windows::PeerWindows;
 
 /// Registers ranges of memory with a device, and takes them back.
 ///
@@ -100,6 +104,15 @@ pub unsafe trait Registrar: Send + Sync + 'static {
     /// Returns the rights that it can grant: all, unless it says otherwise.
     fn rights(&self) -> Access {
         Access::all()
+    }
+
+    /// Readies memory windows, by which a cache of [`Remote::Windows`](windows::Remote::Windows) gives peers their rights. Called once, before
+    /// anything is registered: from then on windows can be bound to what is registered, with local rights alone.
+    ///
+    /// # Errors
+    /// Why it has no windows that hold. Default: it has none.
+    fn ready_windows(&mut self) -> io::Result<Arc<dyn PeerWindows<Self::Registration>>> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, "it has no memory windows"))
     }
 
     /// Whether its device is gone for good, and its registrations with it. Asked after an error. Default: it is not.

@@ -35,8 +35,8 @@
 //! * **The lease outlives the transfer**: keep it until the completion of the work request was seen. The rights of a
 //!   *peer* with a key that it was sent end when the region is deregistered. That is later than the end of the lease:
 //!   at its eviction, or at [`Cache::reap`](crate::Cache::reap) after an invalidation. Where a right must end
-//!   with the transfer, bind a memory window to the region and tell the peer the window's key
-//!   ([`MemoryRegion::raw`]).
+//!   with the lease, build the cache with [`Remote::Windows`](super::windows::Remote::Windows), and send peers the key of
+//!   the lease's [window](crate::Segment::window).
 //! * **Rights are as asked.** A peer that may write or run atomic operations needs [`Access::LOCAL_WRITE`] besides.
 //!   Verbs ask for it, and a request without it is refused here with a message. On iWARP the memory that a *read*
 //!   fills needs [`Access::REMOTE_WRITE`] ([`Transport::Iwarp`]).
@@ -84,6 +84,7 @@ pub use domain::{Domain, DomainBuilder, Forks};
 pub use error::VerbsError;
 pub use region::MemoryRegion;
 
+use super::windows::{Calls, DomainWindows, PeerWindows, Verdict, try_windows};
 use super::{Limits, Registered, Registrar, budget};
 use crate::access::Access;
 use crate::mapped;
@@ -91,6 +92,7 @@ use crate::range::{PAGE, PageRange};
 use crate::units::Count;
 use binding as ib;
 use std::io;
+use std::sync::Arc;
 
 /// Rights of which the card asks for [`Access::LOCAL_WRITE`] besides.
 const WRITES_OF_PEERS: Access = Access::REMOTE_WRITE.union(Access::REMOTE_ATOMIC);
@@ -105,6 +107,8 @@ pub struct Verbs {
     rights: Access,
     on_demand: bool,
     windows: bool,
+    /// The windows that a cache gives peers their rights by.
+    for_peers: Option<Arc<DomainWindows>>,
 }
 
 impl Verbs {
@@ -124,7 +128,7 @@ impl Verbs {
             page_size: device.page_size.max(budget::page_size()),
         };
         let rights = if device.atomics { Access::all() } else { Access::all() - Access::REMOTE_ATOMIC };
-        Ok(Self { domain: domain.clone(), limits, rights, on_demand: false, windows: false })
+        Ok(Self { domain: domain.clone(), limits, rights, on_demand: false, windows: false, for_peers: None })
     }
 
     /// Registers without pinning, if the device has on-demand paging; if not, changes nothing ([`Verbs::is_on_demand`]).
@@ -206,6 +210,9 @@ impl Verbs {
     }
 
     fn take_back(&self, region: &MemoryRegion) -> io::Result<()> {
+        if let Some(windows) = &self.for_peers {
+            windows.region_ends(region.raw());
+        }
         // SAFETY: it was registered in this domain, which is open as long as this registrar, and a caller that
         // gives a registration away to be taken back has no other: it is no `Clone`, and only `deregister` calls
         // this.
@@ -218,6 +225,53 @@ impl Verbs {
         let error = self.told(error);
         // The kernel took its registrations back when the device went.
         if is_gone(&error) { Ok(()) } else { Err(error) }
+    }
+}
+
+/// Returns the functions that windows take.
+#[expect(clippy::missing_transmute_annotations, reason = "`Calls` has the types")]
+fn calls() -> Calls {
+    // SAFETY: these are libibverbs' functions, and each has the type that C has declared, in other words: pointers to structures
+    // that are declared once more, by hand.
+    unsafe {
+        use std::mem::transmute as as_declared;
+        Calls {
+            reg_mr: as_declared(ib::ibv_reg_mr as *const ()),
+            dereg_mr: as_declared(ib::ibv_dereg_mr as *const ()),
+            alloc_pd: as_declared(ib::ibv_alloc_pd as *const ()),
+            dealloc_pd: as_declared(ib::ibv_dealloc_pd as *const ()),
+            close_device: as_declared(ib::ibv_close_device as *const ()),
+            create_qp: as_declared(ib::ibv_create_qp as *const ()),
+            create_cq: as_declared(ib::ibv_create_cq as *const ()),
+            destroy_cq: as_declared(ib::ibv_destroy_cq as *const ()),
+            destroy_qp: as_declared(ib::ibv_destroy_qp as *const ()),
+            modify_qp: as_declared(ib::ibv_modify_qp as *const ()),
+            query_port: as_declared(ib::query_port as *const ()),
+            query_gid: as_declared(ib::ibv_query_gid as *const ()),
+            open_device: as_declared(ib::ibv_open_device as *const ()),
+            query_device: as_declared(ib::ibv_query_device as *const ()),
+        }
+    }
+}
+
+// SAFETY: the trial found that the device's windows hold: exact bytes, exact rights, and ended keys open nothing. Windows are replaced
+// before a key of theirs comes again.
+unsafe impl PeerWindows<MemoryRegion> for DomainWindows {
+    fn rights(&self) -> Access {
+        self.rights()
+    }
+
+    fn bind(&self, region: &MemoryRegion, address: usize, length: usize, rights: Access) -> io::Result<u32> {
+        // SAFETY: the registrar that gave the windows away registered it in their domain, and tells them before it deregisters it.
+        unsafe { self.bind(region.raw(), address, length, rights) }
+    }
+
+    fn unbind(&self, key: u32) -> io::Result<()> {
+        self.unbind(key)
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.trouble()
     }
 }
 
@@ -292,6 +346,22 @@ unsafe impl Registrar for Verbs {
 
     fn limits(&self) -> Limits {
         self.limits
+    }
+
+    /// Tries the device: it is opened once more, and read and written by windows.
+    fn ready_windows(&mut self) -> io::Result<Arc<dyn PeerWindows<MemoryRegion>>> {
+        self.in_this_process()?;
+        let calls = calls();
+        // SAFETY: the context is open as long as the domain, and these are libibverbs' functions.
+        let verdict = unsafe { try_windows(calls, self.domain.context()) };
+        let Verdict::Hold { atomics } = verdict else {
+            return Err(io::Error::other(verdict.refusal(self.domain.device()).unwrap_or_default()));
+        };
+        let (pd, keeps) = (self.domain.protection_domain(), Box::new(self.domain.clone()));
+        // SAFETY: the clone of the domain keeps it open until these are dropped.
+        let windows = Arc::new(unsafe { DomainWindows::new(calls, pd, atomics, keeps) });
+        (self.windows, self.for_peers) = (true, Some(windows.clone()));
+        Ok(windows)
     }
 
     /// All, less atomic operations where the device has none.

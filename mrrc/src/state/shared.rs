@@ -20,13 +20,14 @@ use crate::pressure::Shrinks;
 use crate::range::PageRange;
 use crate::regions::RegionId;
 use crate::registrar::Registrar;
+use crate::registrar::windows::CacheWindows;
 use crate::shim::sync::atomic::{AtomicBool, Ordering};
 use crate::shim::sync::{Condvar, Mutex, MutexGuard};
 use crate::state::in_flight::GROUPS;
 use crate::state::{CacheState, Wakes};
 use crate::times::Times;
 use std::io;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// The state that the threads of a cache share.
@@ -35,6 +36,8 @@ pub(crate) struct Shared<R: Registrar> {
     pub(crate) tables: HitTables<R::Registration>,
     pub(crate) times: Option<Box<Times>>,
     pub(crate) registrar: R,
+    /// The windows that give peers their rights, where regions have none.
+    pub(crate) windows: Option<Arc<CacheWindows<R::Registration>>>,
     pub(crate) monitor: OwnMonitor,
     pub(crate) settings: EffectiveSettings,
     /// Its place in the budget that it shares with other caches, if it does.
@@ -74,6 +77,7 @@ impl<R: Registrar> Shrinks for Shared<R> {
 impl<R: Registrar> Shared<R> {
     pub(crate) fn new(
         registrar: R,
+        windows: Option<Arc<CacheWindows<R::Registration>>>,
         monitor: OwnMonitor,
         mut core: Core,
         barrier: Barrier,
@@ -91,6 +95,7 @@ impl<R: Registrar> Shared<R> {
             tables,
             times,
             registrar,
+            windows,
             monitor,
             seat: OnceLock::new(),
             state: Mutex::new(CacheState::new(core, settings.capacity, settings.max_unheld)),

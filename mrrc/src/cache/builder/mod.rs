@@ -4,6 +4,7 @@
 //! program's call; the default. Two that correctness rests on the environment can only strengthen (`strength.rs`).
 //! Then the limits of the registrar apply: nothing can be set above them.
 
+use crate::access::Access;
 use crate::budget::Budget;
 use crate::cache::Cache;
 use crate::config::Config;
@@ -21,6 +22,7 @@ use crate::pressure::{Pressure, Shrinks};
 use crate::range::{PAGE, PageRange};
 use crate::reclaim;
 use crate::regions::RegionId;
+use crate::registrar::windows::{CacheWindows, Remote};
 use crate::registrar::{Limits, Registrar};
 use crate::settings::{PAGES, REGIONS, Settings, refuse_pressure, refuse_unheld};
 use crate::state::listener;
@@ -60,6 +62,7 @@ mod strength;
 pub struct Builder<R: Registrar> {
     registrar: R,
     settings: Settings,
+    remote: Remote,
     monitor: Option<Given>,
     budget: Option<Budget>,
     /// The memory pressure to follow in the place of the process's.
@@ -86,6 +89,7 @@ impl<R: Registrar> fmt::Debug for Builder<R> {
 /// The parts of a cache, with the settings, the environment and the registrar's limits in them.
 struct Settled<R: Registrar> {
     registrar: R,
+    windows: Option<Arc<CacheWindows<R::Registration>>>,
     /// The program's, and over them those of the environment.
     settings: Settings,
     /// The program's settings that the environment may only strengthen.
@@ -100,7 +104,16 @@ struct Settled<R: Registrar> {
 impl<R: Registrar> Builder<R> {
     pub(crate) fn new(registrar: R) -> Self {
         let settings = Settings::default();
-        Self { registrar, settings, monitor: None, budget: None, pressure: None, policy_from: None, variables: None }
+        Self {
+            registrar,
+            settings,
+            remote: Remote::default(),
+            monitor: None,
+            budget: None,
+            pressure: None,
+            policy_from: None,
+            variables: None,
+        }
     }
 
     /// The most pages (of 4 KiB) that may be registered at once. Default: what the registrar says, which is
@@ -266,6 +279,35 @@ impl<R: Registrar> Builder<R> {
         self
     }
 
+    /// Sets how peers get the rights that requests ask for. Default: [`Remote::Trusted`], regions have them.
+    ///
+    /// With [`Remote::Windows`] a peer's rights end with the lease, and cover its bytes alone. Regions have local rights, so requests for
+    /// peers and for local use share them, and both are widened alike. Each such lease binds a window for each of its segments, and unbinds it at its end.
+    /// Both take some microseconds, and no system call on cards. The registrar's device is tried by [`Builder::build`], which is an error if its
+    /// windows do not hold. No variable of the environment sets this, because the program has to send [`Segment::window`](crate::Segment::window) to peers.
+    ///
+    /// ```no_run
+    /// # #[cfg(feature = "verbs")] {
+    /// use mrrc::registrar::verbs::{Domain, Verbs};
+    /// use mrrc::registrar::windows::Remote;
+    /// use mrrc::{Access, Cache};
+    /// # let buffer = vec![0_u8; 8192];
+    /// let domain = Domain::open("mlx5_0")?;
+    /// let cache = Cache::builder(Verbs::new(&domain)?).remote(Remote::Windows).max_segments(1).build()?;
+    /// // SAFETY: the buffer outlives the lease, and has no other user meanwhile.
+    /// let lease = unsafe { cache.acquire(buffer.as_ptr(), buffer.len(), Access::LOCAL | Access::REMOTE_READ) }?;
+    /// let part = lease.segments().next().expect("a lease has a segment");
+    /// let for_the_peer = part.window().expect("rights for peers were asked for");
+    /// // … the peer reads; then its key opens nothing any more:
+    /// drop(lease);
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn remote(mut self, remote: Remote) -> Self {
+        self.remote = remote;
+        self
+    }
+
     /// How long nothing is cached where the program discards pages (`MADV_DONTNEED` and its like). The system reports
     /// the beginning of a discard and not its end. Default: 100 ms.
     ///
@@ -397,7 +439,8 @@ impl<R: Registrar> Builder<R> {
     /// # Errors
     /// [`BuildError`]: a setting that makes no sense, or what the system refuses.
     pub fn build(self) -> Result<Cache<R>, BuildError> {
-        let Settled { registrar, settings, program, monitor, budget, pressure, core, mut effective } = self.settle()?;
+        let Settled { registrar, windows, settings, program, monitor, budget, pressure, core, mut effective } =
+            self.settle()?;
         #[cfg(target_os = "linux")]
         if let Some(cpus) = &settings.cpus {
             own_thread::set_cpus(cpus).map_err(|source| BuildError::System {
@@ -433,12 +476,10 @@ impl<R: Registrar> Builder<R> {
         monitor.set_shared_memory(settings.shared.unwrap_or_default());
         let barrier = if settings.fence { Barrier::Fence } else { Barrier::choose() };
         let times = settings.histograms.then(|| Box::new(Times::new()));
-        let shared =
-            Shared::new(registrar, OwnMonitor::new(monitor), core, barrier, times, effective).map_err(|source| {
-                BuildError::System {
-                    what: "memory for its tables (lower `max_regions`), a page that is wiped on fork",
-                    source,
-                }
+        let shared = Shared::new(registrar, windows, OwnMonitor::new(monitor), core, barrier, times, effective)
+            .map_err(|source| BuildError::System {
+                what: "memory for its tables (lower `max_regions`), a page that is wiped on fork",
+                source,
             })?;
         let shared = Arc::new(shared);
         if let Some(budget) = &budget {
@@ -463,7 +504,7 @@ impl<R: Registrar> Builder<R> {
 
     /// Returns everything that a cache is made of.
     fn settle(self) -> Result<Settled<R>, BuildError> {
-        let Self { registrar, mut settings, monitor, budget, pressure, policy_from, variables } = self;
+        let Self { mut registrar, mut settings, remote, monitor, budget, pressure, policy_from, variables } = self;
         let program = Program::take(&mut settings);
         let own = (settings.policy.take(), settings.widen.take());
         match variables {
@@ -501,6 +542,16 @@ impl<R: Registrar> Builder<R> {
         let core = Core::with_policy(&config, policy)?;
         let region_pages = least([config.slice_pages, config.max_region_pages]).unwrap_or(u64::MAX);
 
+        // Last: the registrar's device is tried.
+        let windows = match remote {
+            Remote::Trusted => None,
+            Remote::Windows => {
+                let by = registrar.ready_windows();
+                let by = by.map_err(|source| BuildError::Windows { registrar: registrar.name(), source })?;
+                Some(Arc::new(CacheWindows::new(by)))
+            }
+        };
+        let rights = registrar.rights().with_read();
         let effective = EffectiveSettings {
             capacity: Footprint { pages: core.capacity(), regions: config.max_regions.unwrap_or(REGIONS) },
             region_pages,
@@ -508,7 +559,8 @@ impl<R: Registrar> Builder<R> {
             slices: config.slice_pages.filter(|_| settings.max_segments > 1).map(|_| Grid::every(region_pages)),
             can_slice,
             unit,
-            rights: registrar.rights().with_read(),
+            rights: windows.as_ref().map_or(rights, |windows| rights & (Access::LOCAL | windows.rights())),
+            windows: windows.is_some(),
             capacity_timeout: settings.capacity_timeout,
             wait_timeout: settings.wait_timeout,
             retries: settings.retries,
@@ -526,7 +578,7 @@ impl<R: Registrar> Builder<R> {
             group_extra: config.group_extra,
             costs: config.cost,
         };
-        Ok(Settled { registrar, settings, program, monitor, budget, pressure, core, effective })
+        Ok(Settled { registrar, windows, settings, program, monitor, budget, pressure, core, effective })
     }
 }
 

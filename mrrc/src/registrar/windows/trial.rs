@@ -1,15 +1,14 @@
 //! Finding out whether a device's memory windows can take the place of registrations with rights for peers.
 //!
-//! A refused access ends a queue pair, and the context of that reports an error. So the shim opens the device once more, and the
+//! A refused access ends a queue pair, and the context of that reports an error. So the device is opened once more, and the
 //! program hears of nothing. Queue pairs of two domains then read and write by windows. They do so in bounds and out of
 //! bounds, by keys that have ended, and from the other domain. The judgement of what was observed is a pure decision ([`Observed::judge`]).
 #![expect(unsafe_code, reason = "the calls of libibverbs")]
 
-use crate::abi::{Context, DeviceAttr, Mr, Pd, Sge, flag, opcode, status};
-use crate::looped::{Access, Looped, Pair};
-use crate::real::Real;
-use crate::reentrancy::errno;
-use crate::windows::{Bytes, Device, Failure};
+use super::abi::{Context, DeviceAttr, Mr, Pd, Sge, flag, opcode, status};
+use super::calls::Calls;
+use super::looped::{Access, Looped, Pair, reason};
+use super::steps::{Bytes, Device, Failure};
 use std::ffi::c_void;
 use std::io;
 use std::ptr::NonNull;
@@ -17,18 +16,36 @@ use std::time::{Duration, Instant};
 
 /// The use of a device's windows for registrations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Verdict {
-    /// Peers reach what they were shown, nothing else, and nothing after. `atomics`: by atomic operations as well.
-    Hold { atomics: bool },
+#[must_use = "windows that do not hold are not used"]
+pub enum Verdict {
+    /// Peers reach what they were shown, nothing else, and nothing after.
+    Hold {
+        /// By atomic operations as well.
+        atomics: bool,
+    },
     /// They do not serve, for this reason: "they …".
     Fail(&'static str),
     /// The trial could not be made: the step and its `errno`.
     Untried(&'static str, i32),
 }
 
+impl Verdict {
+    /// Returns why the windows of a device do not serve, as a sentence without its end.
+    pub fn refusal(&self, device: &str) -> Option<String> {
+        match *self {
+            Self::Hold { .. } => None,
+            Self::Fail(why) => Some(format!("the memory windows of {device} {why}")),
+            Self::Untried(step, why) => Some(format!(
+                "the memory windows of {device} could not be tried: {step}: {}",
+                io::Error::from_raw_os_error(why)
+            )),
+        }
+    }
+}
+
 /// The observations of a trial.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Observed {
+pub(super) struct Observed {
     /// Reads and writes in bounds had the right bytes.
     serves: bool,
     /// The same of an atomic operation.
@@ -104,17 +121,13 @@ fn refused<T>(result: Result<T, Failure>) -> Step<T> {
 
 const ABSENT: &str = "are missing";
 
-fn reason() -> i32 {
-    if errno() == 0 { libc::EIO } else { errno() }
-}
-
-/// Tries the device of a context. The context is the program's, and only its device is used.
+/// Tries the device of a context (`struct ibv_context *`). The context is the program's, and only its device is used.
 ///
 /// # Safety
-/// The context is open.
-pub(crate) unsafe fn try_windows(real: &'static Real, context: *mut Context) -> Verdict {
+/// The context is open, and the functions are libibverbs'.
+pub unsafe fn try_windows(calls: Calls, context: NonNull<c_void>) -> Verdict {
     // SAFETY: the caller promises that the context is open.
-    match unsafe { Opened::new(real, context) }.and_then(|opened| opened.observe()) {
+    match unsafe { Opened::new(calls, context.as_ptr().cast()) }.and_then(|opened| opened.observe()) {
         Ok(observed) => observed.judge(),
         Err(verdict) => verdict,
     }
@@ -126,12 +139,12 @@ struct Opened {
     domains: [Domain; 2],
     memory: Memory,
     context: Opening,
-    real: &'static Real,
+    calls: Calls,
 }
 
-struct Opening(&'static Real, NonNull<Context>);
-struct Domain(&'static Real, NonNull<Pd>);
-struct Region(&'static Real, NonNull<Mr>);
+struct Opening(Calls, NonNull<Context>);
+struct Domain(Calls, NonNull<Pd>);
+struct Region(Calls, NonNull<Mr>);
 /// Pages of its own, which are given back after their registrations.
 struct Memory(NonNull<u8>);
 
@@ -205,11 +218,11 @@ impl Memory {
 }
 
 impl Region {
-    fn new(real: &'static Real, pd: NonNull<Pd>, memory: &Memory, access: u32) -> Result<Self, i32> {
+    fn new(calls: Calls, pd: NonNull<Pd>, memory: &Memory, access: u32) -> Result<Self, i32> {
         let start = memory.0.as_ptr().cast::<c_void>();
         // SAFETY: the domain is open, and the memory stays until after the region's end.
-        NonNull::new(unsafe { (real.reg_mr)(pd.as_ptr(), start, SIZE, access as i32) })
-            .map(|mr| Self(real, mr))
+        NonNull::new(unsafe { (calls.reg_mr)(pd.as_ptr(), start, SIZE, access as i32) })
+            .map(|mr| Self(calls, mr))
             .ok_or_else(reason)
     }
 
@@ -222,27 +235,27 @@ impl Region {
 impl Opened {
     /// # Safety
     /// The context is open.
-    unsafe fn new(real: &'static Real, context: *mut Context) -> Step<Self> {
-        let open = real.open_device.ok_or(Verdict::Fail(ABSENT))?;
+    unsafe fn new(calls: Calls, context: *mut Context) -> Step<Self> {
+        let open = calls.open_device.ok_or(Verdict::Fail(ABSENT))?;
         // SAFETY: the caller promises that the context is open, and with it its device stays.
         let opened = NonNull::new(unsafe { open((*context).device) }).ok_or_else(reason);
-        let context = Opening(real, untried("open the device", opened)?);
+        let context = Opening(calls, untried("open the device", opened)?);
         let domain = || {
             // SAFETY: the context was opened just now, and is closed after its domains.
-            let made = NonNull::new(unsafe { (real.alloc_pd)(context.1.as_ptr()) }).ok_or_else(reason);
-            untried("make a protection domain", made.map(|pd| Domain(real, pd)))
+            let made = NonNull::new(unsafe { (calls.alloc_pd)(context.1.as_ptr()) }).ok_or_else(reason);
+            untried("make a protection domain", made.map(|pd| Domain(calls, pd)))
         };
         let domains = [domain()?, domain()?];
         let mapped = Memory::new().map_err(|error| error.raw_os_error().unwrap_or(libc::ENOMEM));
         let memory = untried("map memory", mapped)?;
-        let region = |of: &Domain| untried("register memory", Region::new(real, of.1, &memory, LOCAL));
+        let region = |of: &Domain| untried("register memory", Region::new(calls, of.1, &memory, LOCAL));
         let regions = [region(&domains[0])?, region(&domains[1])?];
-        Ok(Self { regions, domains, memory, context, real })
+        Ok(Self { regions, domains, memory, context, calls })
     }
 
     fn observe(&self) -> Step<Observed> {
         // SAFETY: the domain is open until this is dropped, which is after the windows.
-        let mut windows = unsafe { Looped::new(self.real, self.domains[0].1) };
+        let mut windows = unsafe { Looped::new(self.calls, self.domains[0].1) };
         let window = windows.make().map_err(|why| match why {
             libc::EOPNOTSUPP | libc::ENOSYS => Verdict::Fail(ABSENT),
             why => Verdict::Untried("make a window", why),
@@ -279,7 +292,7 @@ impl Opened {
         for _ in 0..COMPARED {
             let begun = Instant::now();
             let access = flag::LOCAL_WRITE | read | write;
-            drop(untried("register memory", Region::new(self.real, self.domains[0].1, &self.memory, access))?);
+            drop(untried("register memory", Region::new(self.calls, self.domains[0].1, &self.memory, access))?);
             registering = registering.min(begun.elapsed());
         }
         let mut peers = Peers { of: self, pairs: [None, None] };
@@ -327,7 +340,7 @@ impl Opened {
         let mut device: DeviceAttr = unsafe { std::mem::zeroed() };
         // SAFETY: the context is open, and the structure has room for what is written.
         let failed =
-            self.real.query_device.is_none_or(|query| unsafe { query(self.context.1.as_ptr(), &mut device) != 0 });
+            self.calls.query_device.is_none_or(|query| unsafe { query(self.context.1.as_ptr(), &mut device) != 0 });
         !failed && device.atomic_cap != 0
     }
 
@@ -363,7 +376,7 @@ impl Peers<'_> {
         let of = self.of;
         if self.pairs[domain].is_none() {
             // SAFETY: the domain is open until `of` is dropped, which is after the pairs.
-            let pair = unsafe { Pair::new(of.real, of.domains[domain].1) };
+            let pair = unsafe { Pair::new(of.calls, of.domains[domain].1) };
             self.pairs[domain] = Some(untried("link queue pairs", pair)?);
         }
         let lkey = of.regions[domain].lkey();

@@ -10,7 +10,7 @@
 use std::collections::VecDeque;
 
 /// Idle windows of a domain, at most.
-pub(crate) const MOST_IDLE: usize = 1024;
+pub(super) const MOST_IDLE: usize = 1024;
 /// The changes of a window's key, at most: one less than it has keys.
 const MOST_CHANGES: u16 = 255;
 /// A registration changes the key when it begins and when it ends.
@@ -18,8 +18,8 @@ const CHANGES_EACH: u16 = 2;
 
 /// A window of the device's, and what it was used for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Window<W> {
-    pub(crate) handle: W,
+pub(super) struct Window<W> {
+    pub(super) handle: W,
     /// How often its key has changed since the device made it.
     changes: u16,
     /// The region that it is bound to, or was last.
@@ -28,23 +28,23 @@ pub(crate) struct Window<W> {
 
 impl<W> Window<W> {
     /// Returns a window that the device has just made.
-    pub(crate) fn new(handle: W) -> Self {
+    pub(super) fn new(handle: W) -> Self {
         Self { handle, changes: 0, region: 0 }
     }
 
     /// Notes that it is bound to a region.
-    pub(crate) fn is_bound(&mut self, region: usize) {
+    pub(super) fn is_bound(&mut self, region: usize) {
         self.changes += 1;
         self.region = region;
     }
 
     /// Notes that it is unbound, or that a binding was refused: the key may have changed.
-    pub(crate) fn is_unbound(&mut self) {
+    pub(super) fn is_unbound(&mut self) {
         self.changes += 1;
     }
 
     /// Returns the region that it is bound to, or was last.
-    pub(crate) fn region(&self) -> usize {
+    pub(super) fn region(&self) -> usize {
         self.region
     }
 
@@ -56,24 +56,24 @@ impl<W> Window<W> {
 
 /// The idle windows of a domain, the longest idle first.
 #[derive(Debug)]
-pub(crate) struct Pool<W> {
+pub(super) struct Pool<W> {
     idle: VecDeque<Window<W>>,
     most: usize,
 }
 
 impl<W: Copy> Pool<W> {
-    pub(crate) fn new(most: usize) -> Self {
+    pub(super) fn new(most: usize) -> Self {
         Self { idle: VecDeque::new(), most }
     }
 
     /// Returns the window for the next registration, if one is idle.
-    pub(crate) fn take(&mut self) -> Option<Window<W>> {
+    pub(super) fn take(&mut self) -> Option<Window<W>> {
         self.idle.pop_front()
     }
 
     /// Keeps a window that was unbound, and returns one that the device is to end now. That is this one if it is worn. It is the
     /// one that was idle longest if there are too many.
-    pub(crate) fn put_back(&mut self, window: Window<W>) -> Option<W> {
+    pub(super) fn put_back(&mut self, window: Window<W>) -> Option<W> {
         if window.is_worn() {
             return Some(window.handle);
         }
@@ -82,7 +82,7 @@ impl<W: Copy> Pool<W> {
     }
 
     /// Takes out the windows that end before this region does.
-    pub(crate) fn take_of(&mut self, region: usize) -> Vec<W> {
+    pub(super) fn take_of(&mut self, region: usize) -> Vec<W> {
         let (of_region, others): (VecDeque<_>, VecDeque<_>) =
             self.idle.drain(..).partition(|window: &Window<W>| window.region == region);
         self.idle = others;
@@ -90,11 +90,11 @@ impl<W: Copy> Pool<W> {
     }
 
     /// Takes out all, at the end of the domain.
-    pub(crate) fn take_all(&mut self) -> Vec<W> {
+    pub(super) fn take_all(&mut self) -> Vec<W> {
         self.idle.drain(..).map(|window| window.handle).collect()
     }
 
-    pub(crate) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.idle.len()
     }
 }

@@ -6,7 +6,7 @@
 //! A queue pair in error is torn down and made anew by the next binding. A binding is tried twice. After [`MOST_FAILURES`] failures
 //! without a success between them no window is bound in the domain any more.
 
-use crate::window_pool::{MOST_IDLE, Pool, Window};
+use super::pool::{MOST_IDLE, Pool, Window};
 
 /// Failures of the queue pair in a row after which a domain has no windows.
 const MOST_FAILURES: u32 = 8;
@@ -15,16 +15,16 @@ const MOST_LEFT: usize = 64;
 
 /// The bytes of a window, the region that they lie in, and the rights of peers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Bytes {
-    pub(crate) region: usize,
-    pub(crate) address: u64,
-    pub(crate) length: u64,
-    pub(crate) rights: u32,
+pub(super) struct Bytes {
+    pub(super) region: usize,
+    pub(super) address: u64,
+    pub(super) length: u64,
+    pub(super) rights: u32,
 }
 
 /// Why the device did not carry out a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Failure {
+pub(super) enum Failure {
     /// It refused the call, and nothing has changed. The number is an `errno`.
     Refused(i32),
     /// The queue pair is in error, or does not answer.
@@ -32,7 +32,7 @@ pub(crate) enum Failure {
 }
 
 /// A device with windows, and the queue pair that binds them.
-pub(crate) trait Device {
+pub(super) trait Device {
     type Window: Copy;
 
     /// Makes a window. The error is an `errno`.
@@ -51,13 +51,13 @@ pub(crate) trait Device {
 
 /// A window that is bound, and its key.
 #[derive(Debug)]
-pub(crate) struct Bound<W> {
+pub(super) struct Bound<W> {
     window: Window<W>,
-    pub(crate) key: u32,
+    pub(super) key: u32,
 }
 
 /// The windows of one domain.
-pub(crate) struct Windows<D: Device> {
+pub(super) struct Windows<D: Device> {
     device: D,
     pool: Pool<D::Window>,
     /// Windows that the device refused to end. The program knows none of their keys, unless it ended the registration.
@@ -67,7 +67,7 @@ pub(crate) struct Windows<D: Device> {
 }
 
 impl<D: Device> Windows<D> {
-    pub(crate) fn new(device: D) -> Self {
+    pub(super) fn new(device: D) -> Self {
         Self { device, pool: Pool::new(MOST_IDLE), left: Vec::new(), bound: 0, failures: 0 }
     }
 
@@ -75,7 +75,7 @@ impl<D: Device> Windows<D> {
     ///
     /// # Errors
     /// The `errno` of the refusal. Nothing is bound then.
-    pub(crate) fn bind(&mut self, bytes: &Bytes) -> Result<Bound<D::Window>, i32> {
+    pub(super) fn bind(&mut self, bytes: &Bytes) -> Result<Bound<D::Window>, i32> {
         for _ in 0..2 {
             if self.failures >= MOST_FAILURES || self.left.len() >= MOST_LEFT {
                 break;
@@ -110,7 +110,7 @@ impl<D: Device> Windows<D> {
     ///
     /// # Errors
     /// The device neither unbinds nor ends it: the window is still bound.
-    pub(crate) fn unbind(&mut self, mut bound: Bound<D::Window>) -> Result<(), (Bound<D::Window>, i32)> {
+    pub(super) fn unbind(&mut self, mut bound: Bound<D::Window>) -> Result<(), (Bound<D::Window>, i32)> {
         let (handle, region) = (bound.window.handle, bound.window.region());
         match self.device.unbind(handle, region) {
             Ok(()) => {
@@ -135,14 +135,14 @@ impl<D: Device> Windows<D> {
     }
 
     /// Ends the idle windows that were bound to a region, before that ends.
-    pub(crate) fn region_ends(&mut self, region: usize) {
+    pub(super) fn region_ends(&mut self, region: usize) {
         for window in self.pool.take_of(region) {
             self.end(window);
         }
     }
 
     /// Ends all idle windows and, unless one is bound, the queue pair. The next binding makes it anew.
-    pub(crate) fn close(&mut self) {
+    pub(super) fn close(&mut self) {
         let all = self.pool.take_all();
         let left = std::mem::take(&mut self.left);
         all.into_iter().chain(left).for_each(|window| self.end(window));
@@ -152,15 +152,26 @@ impl<D: Device> Windows<D> {
     }
 
     /// Forgets all: the domain is closed, and what was in it is gone.
-    pub(crate) fn abandon(&mut self) {
+    pub(super) fn abandon(&mut self) {
         self.pool.take_all();
         self.left.clear();
         self.bound = 0;
         self.device.abandon();
     }
 
+    /// Why no window is bound any more, if that is so.
+    pub(super) fn trouble(&self) -> Option<String> {
+        if self.failures >= MOST_FAILURES {
+            Some(format!("the queue pair that binds them failed {} times in a row", self.failures))
+        } else if self.left.len() >= MOST_LEFT {
+            Some(format!("the device refused to end {} of them", self.left.len()))
+        } else {
+            None
+        }
+    }
+
     /// Returns how many are bound and how many are idle.
-    pub(crate) fn counts(&self) -> (usize, usize) {
+    pub(super) fn counts(&self) -> (usize, usize) {
         (self.bound, self.pool.len())
     }
 
@@ -179,5 +190,5 @@ impl<D: Device> Windows<D> {
 }
 
 #[cfg(test)]
-#[path = "windows_tests.rs"]
+#[path = "steps_tests.rs"]
 mod tests;

@@ -1,16 +1,16 @@
 //! A pair of queue pairs that are linked to each other, and the windows that they bind.
 //!
 //! A window of type 1 belongs to a domain and to no connection. A request on some connected queue pair of that domain binds it.
-//! This pair is the shim's own, and carries nothing else.
+//! This pair belongs to the windows, and carries nothing else.
 #![expect(unsafe_code, reason = "the calls of libibverbs")]
 
-use crate::abi::{
+use super::abi::{
     AhAttr, Context, LINK_INFINIBAND, Mr, Mw, MwBind, Opaque, PORT_ACTIVE, Pd, PortAttr, Qp, QpAttr, QpInit, RC,
     SIGNALED, SendWr, Sge, TYPE_1, Wc, flag, opcode, state, status, step,
 };
-use crate::real::Real;
-use crate::reentrancy::errno;
-use crate::windows::{Bytes, Device, Failure};
+use super::calls::Calls;
+use super::steps::{Bytes, Device, Failure};
+use std::io;
 use std::ptr::{NonNull, null_mut};
 use std::time::{Duration, Instant};
 
@@ -22,19 +22,19 @@ const LOOKS: u32 = 64;
 const PORTS: u8 = 8;
 
 /// Both ends, and the queue of their completions.
-pub(crate) struct Pair {
-    real: &'static Real,
+pub(super) struct Pair {
+    calls: Calls,
     cq: NonNull<Opaque>,
     ends: [NonNull<Qp>; 2],
 }
 
 /// An access of one end to memory of the other's domain.
-pub(crate) struct Access<'a> {
-    pub(crate) opcode: i32,
+pub(super) struct Access<'a> {
+    pub(super) opcode: i32,
     /// The other side of the copy.
-    pub(crate) own: &'a mut Sge,
-    pub(crate) address: u64,
-    pub(crate) rkey: u32,
+    pub(super) own: &'a mut Sge,
+    pub(super) address: u64,
+    pub(super) rkey: u32,
 }
 
 /// The place of a device in its network.
@@ -45,9 +45,9 @@ struct Place {
     gid: Option<(u8, [u8; 16])>,
 }
 
-/// Returns an `errno` that is an error in any case.
-fn reason() -> i32 {
-    if errno() == 0 { libc::EIO } else { errno() }
+/// Returns the `errno` of a call that failed: an error in any case.
+pub(super) fn reason() -> i32 {
+    io::Error::last_os_error().raw_os_error().filter(|&why| why != 0).unwrap_or(libc::EIO)
 }
 
 fn checked(code: i32) -> Result<(), i32> {
@@ -64,8 +64,8 @@ impl Place {
     ///
     /// # Safety
     /// The context is open.
-    unsafe fn find(real: &Real, context: *mut Context) -> Option<Self> {
-        let (query_port, query_gid) = (real.query_port?, real.query_gid?);
+    unsafe fn find(calls: Calls, context: *mut Context) -> Option<Self> {
+        let (query_port, query_gid) = (calls.query_port?, calls.query_gid?);
         for port in 1..=PORTS {
             // SAFETY: all zero is a value of `PortAttr`, which holds plain numbers.
             let mut attributes: PortAttr = unsafe { std::mem::zeroed() };
@@ -121,12 +121,14 @@ impl Pair {
     ///
     /// # Safety
     /// The domain is open for as long as the pair is used.
-    pub(crate) unsafe fn new(real: &'static Real, pd: NonNull<Pd>) -> Result<Self, i32> {
-        let (Some(create_cq), Some(create_qp)) = (real.create_cq, real.create_qp) else { return Err(libc::EOPNOTSUPP) };
+    pub(super) unsafe fn new(calls: Calls, pd: NonNull<Pd>) -> Result<Self, i32> {
+        let (Some(create_cq), Some(create_qp)) = (calls.create_cq, calls.create_qp) else {
+            return Err(libc::EOPNOTSUPP);
+        };
         // SAFETY: the caller promises that the domain is open, so its context is.
         let context = unsafe { (*pd.as_ptr()).context };
         // SAFETY: the same promise: the context is open.
-        let place = unsafe { Place::find(real, context) }.ok_or(libc::ENETDOWN)?;
+        let place = unsafe { Place::find(calls, context) }.ok_or(libc::ENETDOWN)?;
         // SAFETY: the context is open, and nothing of the program is passed.
         let cq = NonNull::new(unsafe { create_cq(context, 8, null_mut(), null_mut(), 0) }).ok_or_else(reason)?;
         let mut ends = Vec::new();
@@ -153,10 +155,10 @@ impl Pair {
         let why = reason();
         let [one, other] = ends[..] else {
             // SAFETY: both were made above, and no other code knows them.
-            unsafe { destroy(real, Some(cq), &ends) };
+            unsafe { destroy(calls, Some(cq), &ends) };
             return Err(why);
         };
-        let pair = Self { real, cq, ends: [one, other] };
+        let pair = Self { calls, cq, ends: [one, other] };
         pair.link(one, other, &place)?;
         pair.link(other, one, &place)?;
         Ok(pair)
@@ -164,7 +166,7 @@ impl Pair {
 
     /// Connects an end with the other one.
     fn link(&self, end: NonNull<Qp>, other: NonNull<Qp>, place: &Place) -> Result<(), i32> {
-        let modify = self.real.modify_qp.ok_or(libc::EOPNOTSUPP)?;
+        let modify = self.calls.modify_qp.ok_or(libc::EOPNOTSUPP)?;
         let change = |attributes: &mut QpAttr, what: i32| {
             // SAFETY: the end is open as long as the pair is, and the structure has room for all that libibverbs reads.
             checked(unsafe { modify(end.as_ptr(), attributes, what) })
@@ -198,7 +200,7 @@ impl Pair {
 
     /// Waits for the completion of the only request. Returns its status, or None if none comes.
     fn completion(&self) -> Option<i32> {
-        let poll = self.context().calls.poll_cq?;
+        let poll = self.context().ops.poll_cq?;
         let begun = Instant::now();
         while begun.elapsed() < PATIENCE {
             for _ in 0..LOOKS {
@@ -221,7 +223,7 @@ impl Pair {
     /// # Safety
     /// The window and the region are those of this domain, and are not ended meanwhile.
     unsafe fn bind(&self, window: NonNull<Mw>, bytes: &Bytes) -> Result<u32, Failure> {
-        let bind = self.context().calls.bind_mw.ok_or(Failure::Refused(libc::EOPNOTSUPP))?;
+        let bind = self.context().ops.bind_mw.ok_or(Failure::Refused(libc::EOPNOTSUPP))?;
         let mut request = MwBind {
             wr_id: 0,
             send_flags: SIGNALED,
@@ -240,8 +242,8 @@ impl Pair {
     }
 
     /// Has the first end read, write or add, by a key of the other end's domain. Returns the status of the completion.
-    pub(crate) fn access(&self, access: Access<'_>) -> Option<i32> {
-        let post = self.context().calls.post_send?;
+    pub(super) fn access(&self, access: Access<'_>) -> Option<i32> {
+        let post = self.context().ops.post_send?;
         // SAFETY: all zero is a value of `SendWr`, which holds numbers and pointers that may be null.
         let mut request: SendWr = unsafe { std::mem::zeroed() };
         (request.sg_list, request.num_sge) = (access.own, 1);
@@ -262,14 +264,14 @@ impl Pair {
 impl Drop for Pair {
     fn drop(&mut self) {
         // SAFETY: all were made by `new`, and no other code knows them.
-        unsafe { destroy(self.real, Some(self.cq), &self.ends) };
+        unsafe { destroy(self.calls, Some(self.cq), &self.ends) };
     }
 }
 
 /// # Safety
 /// All are open, and are used no more.
-unsafe fn destroy(real: &Real, cq: Option<NonNull<Opaque>>, ends: &[NonNull<Qp>]) {
-    let (Some(destroy_qp), Some(destroy_cq)) = (real.destroy_qp, real.destroy_cq) else { return };
+unsafe fn destroy(calls: Calls, cq: Option<NonNull<Opaque>>, ends: &[NonNull<Qp>]) {
+    let (Some(destroy_qp), Some(destroy_cq)) = (calls.destroy_qp, calls.destroy_cq) else { return };
     for end in ends {
         // SAFETY: the caller promises that it is open.
         unsafe { destroy_qp(end.as_ptr()) };
@@ -282,14 +284,14 @@ unsafe fn destroy(real: &Real, cq: Option<NonNull<Opaque>>, ends: &[NonNull<Qp>]
 
 /// A window of libibverbs'.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Handle(NonNull<Mw>);
+pub(super) struct Handle(NonNull<Mw>);
 
 // SAFETY: libibverbs' windows belong to no thread.
 unsafe impl Send for Handle {}
 
 /// The windows of a domain, and the pair that binds them, made when it is needed.
-pub(crate) struct Looped {
-    real: &'static Real,
+pub(super) struct Looped {
+    calls: Calls,
     pd: NonNull<Pd>,
     pair: Option<Pair>,
 }
@@ -300,15 +302,15 @@ unsafe impl Send for Looped {}
 impl Looped {
     /// # Safety
     /// The domain is open for as long as this is used, and when it is dropped.
-    pub(crate) unsafe fn new(real: &'static Real, pd: NonNull<Pd>) -> Self {
-        Self { real, pd, pair: None }
+    pub(super) unsafe fn new(calls: Calls, pd: NonNull<Pd>) -> Self {
+        Self { calls, pd, pair: None }
     }
 
     /// Returns the pair, after it was made if there was none. One that cannot be made refuses the call.
     fn pair(&mut self) -> Result<&Pair, Failure> {
         if self.pair.is_none() {
             // SAFETY: `new` requires that the domain is open.
-            self.pair = Some(unsafe { Pair::new(self.real, self.pd) }.map_err(Failure::Refused)?);
+            self.pair = Some(unsafe { Pair::new(self.calls, self.pd) }.map_err(Failure::Refused)?);
         }
         self.pair.as_ref().ok_or(Failure::Broken)
     }
@@ -323,7 +325,7 @@ impl Device for Looped {
     type Window = Handle;
 
     fn make(&mut self) -> Result<Handle, i32> {
-        let make = self.context().calls.alloc_mw.ok_or(libc::EOPNOTSUPP)?;
+        let make = self.context().ops.alloc_mw.ok_or(libc::EOPNOTSUPP)?;
         // SAFETY: `new` requires that the domain is open for as long as this is used.
         NonNull::new(unsafe { make(self.pd.as_ptr(), TYPE_1) }).map(Handle).ok_or_else(reason)
     }
@@ -341,7 +343,7 @@ impl Device for Looped {
     }
 
     fn end(&mut self, window: Handle) -> Result<(), i32> {
-        let end = self.context().calls.dealloc_mw.ok_or(libc::EOPNOTSUPP)?;
+        let end = self.context().ops.dealloc_mw.ok_or(libc::EOPNOTSUPP)?;
         // SAFETY: `windows` ends each window that `make` returned once, and uses it no more.
         checked(unsafe { end(window.0.as_ptr()) })
     }
