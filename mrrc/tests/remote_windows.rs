@@ -197,7 +197,11 @@ fn every_way_to_a_lease_binds_and_none_that_warms() {
 
     let mut pending = begin_at(&cache, address(60), 4096, READ).unwrap();
     assert_eq!(windows.open(), 0);
+    windows.binds_fail.store(true, Ordering::Relaxed);
+    assert!(matches!(pending.finish(), Err(AcquireError::Window { .. })));
+    windows.binds_fail.store(false, Ordering::Relaxed);
     let lease = pending.finish().unwrap();
+    assert!(matches!(pending.finish(), Err(AcquireError::Finished { .. })));
     assert_eq!(windows.opens(keys(&lease)[0]).unwrap().length, 4096);
     drop((pending, lease));
 

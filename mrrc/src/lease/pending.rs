@@ -93,9 +93,10 @@ impl<'cache, R: Registrar> PendingLease<'cache, R> {
         };
         match result {
             Ok(()) => {
-                self.progress = Progress::Done;
                 let lease = self.lease();
-                windows::open(self.shared, self.miss.request(), lease)
+                let lease = windows::open(self.shared, self.miss.request(), lease)?;
+                self.progress = Progress::Done;
+                Ok(lease)
             }
             Err(error) => {
                 // Others do not wait for it until this is dropped.

@@ -75,16 +75,13 @@ impl DomainWindows {
         length: usize,
         rights: Access,
     ) -> io::Result<u32> {
-        if !self.is_open() {
-            return Err(io::Error::from_raw_os_error(libc::ENODEV));
-        }
         let bytes = Bytes {
             region: region.addr().get(),
             address: address as u64,
             length: length as u64,
             rights: flags(rights),
         };
-        let mut table = self.table();
+        let mut table = self.open_table().ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))?;
         let bound = table.windows.bind(&bytes).map_err(io::Error::from_raw_os_error)?;
         let key = bound.key;
         table.bound.insert(key, bound);
@@ -96,10 +93,7 @@ impl DomainWindows {
     /// # Errors
     /// The device did not end the window. It can be tried again.
     pub fn unbind(&self, key: u32) -> io::Result<()> {
-        if !self.is_open() {
-            return Ok(());
-        }
-        let mut table = self.table();
+        let Some(mut table) = self.open_table() else { return Ok(()) };
         let Some(bound) = table.bound.remove(&key) else { return Ok(()) };
         table.windows.unbind(bound).map_err(|(bound, why)| {
             table.bound.insert(key, bound);
@@ -109,34 +103,37 @@ impl DomainWindows {
 
     /// Ends the idle windows that were bound to a region, before that is deregistered.
     pub fn region_ends(&self, region: NonNull<c_void>) {
-        if self.is_open() {
-            self.table().windows.region_ends(region.addr().get());
+        if let Some(mut table) = self.open_table() {
+            table.windows.region_ends(region.addr().get());
         }
     }
 
     /// Ends the idle windows and, if no window is bound, the queue pairs.
     pub fn close(&self) {
-        if self.is_open() {
-            self.table().windows.close();
+        if let Some(mut table) = self.open_table() {
+            table.windows.close();
         }
     }
 
     /// Forgets all: the domain is closed, and the kernel has taken back what was in it.
     pub fn abandon(&self) {
+        let Some(mut table) = self.open_table() else { return };
         self.open.store(false, Ordering::Release);
-        let mut table = self.table();
         table.windows.abandon();
         table.bound.clear();
     }
 
     /// Returns how many windows are bound and how many are idle.
     pub fn counts(&self) -> (usize, usize) {
-        if self.process == std::process::id() { self.table().windows.counts() } else { (0, 0) }
+        self.open_table().map_or((0, 0), |table| table.windows.counts())
     }
 
     /// Why no window can be bound any more, if that is so.
     pub fn trouble(&self) -> Option<String> {
-        if !self.is_open() { Some("the protection domain is closed".into()) } else { self.table().windows.trouble() }
+        match self.open_table() {
+            Some(table) => table.windows.trouble(),
+            None => Some("the protection domain is closed".into()),
+        }
     }
 
     /// Whether the domain is open, and this process's.
@@ -144,8 +141,13 @@ impl DomainWindows {
         self.open.load(Ordering::Acquire) && self.process == std::process::id()
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns what is in the domain, as long as that is open. Looks once more under the lock, because another thread may close it.
+    fn open_table(&self) -> Option<MutexGuard<'_, Table>> {
+        if !self.is_open() {
+            return None;
+        }
+        let table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        self.is_open().then_some(table)
     }
 }
 
