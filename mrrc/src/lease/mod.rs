@@ -8,6 +8,7 @@
 #![expect(unsafe_code, reason = "leases point to the state that their slots keep alive")]
 
 mod acquire;
+mod checks;
 mod pending;
 mod windows;
 

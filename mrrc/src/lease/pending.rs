@@ -1,5 +1,6 @@
 //! The driver of a [`Miss`]: it takes the lock, asks the monitor, registers, deregisters and waits.
 
+use super::checks::check;
 use super::{Lease, Segments, windows};
 use crate::access::Access;
 use crate::error::{AcquireError, Unusable};
@@ -344,26 +345,6 @@ impl<R: Registrar> Drop for Lone<'_, R> {
     fn drop(&mut self) {
         drop(self.widen());
     }
-}
-
-/// Rights that a window gives only where its region has [`Access::LOCAL_WRITE`].
-const WRITES: Access = Access::REMOTE_WRITE.union(Access::REMOTE_ATOMIC);
-
-/// Returns an error where a request cannot be granted at all.
-pub(super) fn check<R: Registrar>(shared: &Shared<R>, request: &AcquireRequest) -> Result<(), AcquireError> {
-    let asked = request.access | request.peers;
-    shared.settings.check(request.range, asked, request.blocks, || shared.registrar.name())?;
-    let AcquireRequest { range, access, peers, .. } = *request;
-    if peers.intersects(WRITES) && !access.contains(Access::LOCAL_WRITE) {
-        let (rights, registrar) = (peers, shared.registrar.name());
-        let source = "peers may write only where this side may: ask for local-write too";
-        let source = io::Error::new(io::ErrorKind::InvalidInput, source);
-        return Err(AcquireError::Window { range, rights, registrar, source });
-    }
-    if request.access.is_remote() {
-        shared.tables.expect_remote();
-    }
-    Ok(())
 }
 
 /// Registers a range, and records how long that took if it is to be known.

@@ -1,6 +1,7 @@
 //! The windows of a lease: rights of peers that end with it.
 
 use super::Lease;
+use super::checks::check;
 use crate::error::AcquireError;
 use crate::miss::AcquireRequest;
 use crate::registrar::Registrar;
@@ -44,7 +45,7 @@ pub(crate) fn open<R: Registrar>(
 #[cold]
 fn bind<R: Registrar>(shared: &Shared<R>, request: &AcquireRequest, lease: Lease<R>) -> Result<Lease<R>, AcquireError> {
     // A hit was not checked.
-    super::pending::check(shared, request)?;
+    check(shared, request)?;
     let &AcquireRequest { range, peers, .. } = request;
     let refused = |source| AcquireError::Window { range, rights: peers, registrar: shared.registrar.name(), source };
     let Some(of) = &shared.windows else { return Ok(lease) };

@@ -1,0 +1,28 @@
+//! The requests that cannot be granted at all.
+
+use crate::access::Access;
+use crate::error::AcquireError;
+use crate::miss::AcquireRequest;
+use crate::registrar::Registrar;
+use crate::state::shared::Shared;
+use std::io;
+
+/// Rights that a window gives only where its region has [`Access::LOCAL_WRITE`].
+const WRITES: Access = Access::REMOTE_WRITE.union(Access::REMOTE_ATOMIC);
+
+/// Returns an error where a request cannot be granted at all.
+pub(super) fn check<R: Registrar>(shared: &Shared<R>, request: &AcquireRequest) -> Result<(), AcquireError> {
+    let asked = request.access | request.peers;
+    shared.settings.check(request.range, asked, request.blocks, || shared.registrar.name())?;
+    let AcquireRequest { range, access, peers, .. } = *request;
+    if peers.intersects(WRITES) && !access.contains(Access::LOCAL_WRITE) {
+        let (rights, registrar) = (peers, shared.registrar.name());
+        let source = "peers may write only where this side may: ask for local-write too";
+        let source = io::Error::new(io::ErrorKind::InvalidInput, source);
+        return Err(AcquireError::Window { range, rights, registrar, source });
+    }
+    if request.access.is_remote() {
+        shared.tables.expect_remote();
+    }
+    Ok(())
+}
