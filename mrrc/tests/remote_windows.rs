@@ -91,7 +91,7 @@ struct Card {
     limits: Limits,
 }
 
-// SAFETY: as `Plain`.
+// SAFETY: there is no device; keys are counted up.
 unsafe impl Registrar for Card {
     type Registration = Made;
 
@@ -186,7 +186,7 @@ fn every_way_to_a_lease_binds_and_none_that_warms() {
 
     let memory = vec![0_u8; 64 * 4096];
     let list: Vec<_> = memory.chunks(8 * 4096).map(|row| (row.as_ptr(), 7 * 4096)).collect();
-    // SAFETY: no transfer uses the memory.
+    // SAFETY: `acquire` restricts uses of the memory during transfers; this test makes none.
     let leases = unsafe { cache.acquire_list(&list, READ) }.unwrap();
     for (lease, (address, _)) in leases.iter().zip(&list) {
         assert_eq!(windows.opens(keys(lease)[0]).unwrap().address, *address as usize);
@@ -206,7 +206,7 @@ fn every_way_to_a_lease_binds_and_none_that_warms() {
     drop((pending, lease));
 
     for _ in 0..2 {
-        // SAFETY: no transfer uses the memory.
+        // SAFETY: `acquire` restricts uses of the memory during transfers; this test makes none.
         let lease = unsafe { cache.acquire_blocks(address(70), 8192, 1024, READ) }.unwrap();
         assert_eq!(windows.opens(keys(&lease)[0]).unwrap().length, 8192);
     }
@@ -257,7 +257,7 @@ fn refused_window_leases_nothing_and_keeps_the_region() {
 }
 
 #[test]
-fn window_that_does_not_end_keeps_its_region_registered() {
+fn region_of_a_bound_window_stays_registered() {
     let card = Card::default();
     let (cache, windows) = (cache_of(&card, 64), &card.windows);
     let mut lease = ask(&cache, 0, 1, READ).unwrap();

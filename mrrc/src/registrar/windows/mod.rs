@@ -1,12 +1,12 @@
 //! Memory windows: rights of peers to exactly the bytes of a lease, which end with it.
 //!
-//! A region that has rights for peers keeps them until it is deregistered, and a cache deregisters late: a peer that kept a key reads or
+//! A region that has rights for peers keeps them until it is deregistered, and a cache deregisters late. A peer that kept a key reads or
 //! writes those pages after the lease. With [`Remote::Windows`] regions have local rights only. A lease with rights for peers binds a
 //! window over its bytes, with its rights; peers are sent the key of that ([`Segment::window`](crate::Segment::window)). The window is
 //! unbound with the lease, and its key opens nothing any more. So rights end as without a cache, only pins stay.
 //!
 //! [`PeerWindows`] is what a registrar has for that. [`DomainWindows`] are those of a protection domain of libibverbs, for registrars over
-//! it: they bind windows of type 1, which belong to a domain and to no connection, by a looped-back pair of queue pairs of their own.
+//! it. They bind windows of type 1, which belong to a domain and to no connection, by a looped-back pair of queue pairs of their own.
 //!
 //! **Not every device's windows hold.** Some have none. Debian's `rxe` ignores their bounds. So [`try_windows`] reads and writes by windows,
 //! in bounds and out of bounds, by keys that have ended, and from another domain. It compares what binding costs with what registering
