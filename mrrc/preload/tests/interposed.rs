@@ -161,6 +161,7 @@ fn windows_that_do_not_hold_are_named_and_unused() {
     let without = run(false, "rights", &["300", "100"], &WINDOWS).well_but_for_times();
     for (name, value, part) in [
         ("FAKE_WINDOWS", "none", "fake0 are missing"),
+        ("MLX5_FREEZE_ON_ERROR_CQE", "1", "fake0 cannot be tried where MLX5_FREEZE_ON_ERROR_CQE stops a program"),
         ("FAKE_WINDOWS", "loose", "fake0 let peers reach bytes outside of the registration"),
         ("FAKE_WINDOWS", "stale", "fake0 let peers use keys of ended registrations"),
         ("FAKE_WINDOWS", "same", "fake0 "),
