@@ -1,9 +1,17 @@
 //! The messages of `-v` on standard error: once, warnings; twice, also arrivals, departures and the first line of every
 //! request. It is for looking, not for keeping: a reader that is slow slows the server.
+//!
+//! Clients cause warnings, and as many as they like. So of each kind one is printed in a second, with the number of those since the last.
 
 use std::fmt::Display;
 use std::io::Write;
+use std::panic::Location;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The least time between two warnings of a kind.
+const QUIET: Duration = Duration::from_secs(1);
 
 /// Bytes of a line that are shown.
 const SHOWN: usize = 200;
@@ -18,6 +26,7 @@ pub(crate) fn print(what: impl Display) {
 #[derive(Debug, Default)]
 pub struct Log {
     level: AtomicU32,
+    warnings: Mutex<Warnings>,
 }
 
 impl Log {
@@ -30,11 +39,23 @@ impl Log {
         self.level.store(level, Relaxed);
     }
 
-    /// Prints a warning, from `-v` on.
+    /// Prints a warning, from `-v` on. Those from one place in the source are of a kind.
+    #[track_caller]
     pub(crate) fn warn(&self, what: impl Display) {
         if self.level() > 0 {
-            print(what);
+            let line = self.warnings(|warnings| warnings.take(Location::caller(), &what, Instant::now()));
+            // A slow reader holds up no other thread.
+            line.into_iter().for_each(print);
         }
+    }
+
+    /// Prints the warnings that wait for their second to pass. To be called once a second.
+    pub(crate) fn tick(&self) {
+        self.warnings(|warnings| warnings.due(Instant::now())).into_iter().for_each(print);
+    }
+
+    fn warnings<T>(&self, use_them: impl FnOnce(&mut Warnings) -> T) -> T {
+        use_them(&mut self.warnings.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Prints an arrival or a departure, from `-vv` on.
@@ -47,6 +68,47 @@ impl Log {
     /// Returns whether requests are printed: from `-vv` on.
     pub(crate) fn shows_requests(&self) -> bool {
         self.level() > 1
+    }
+}
+
+/// The kinds of warnings that were printed.
+#[derive(Debug, Default)]
+struct Warnings(Vec<Kind>);
+
+#[derive(Debug)]
+struct Kind {
+    from: &'static Location<'static>,
+    printed: Instant,
+    /// Those since, and the last one of them.
+    more: u64,
+    last: String,
+}
+
+impl Warnings {
+    /// Takes a warning. Returns the line to be printed now, if there is one.
+    fn take(&mut self, from: &'static Location<'static>, what: &dyn Display, now: Instant) -> Option<String> {
+        let Some(kind) = self.0.iter_mut().find(|kind| kind.from == from) else {
+            self.0.push(Kind { from, printed: now, more: 0, last: String::new() });
+            return Some(what.to_string());
+        };
+        (kind.more, kind.last) = (kind.more + 1, what.to_string());
+        kind.due(now)
+    }
+
+    /// Returns the lines that waited for long enough.
+    fn due(&mut self, now: Instant) -> Vec<String> {
+        self.0.iter_mut().filter_map(|kind| kind.due(now)).collect()
+    }
+}
+
+impl Kind {
+    fn due(&mut self, now: Instant) -> Option<String> {
+        if self.more == 0 || now.duration_since(self.printed) < QUIET {
+            return None;
+        }
+        let (more, line) = (std::mem::take(&mut self.more), std::mem::take(&mut self.last));
+        self.printed = now;
+        Some(if more == 1 { line } else { format!("{line} ({more} times since the last line)") })
     }
 }
 
@@ -66,6 +128,23 @@ fn line(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn warnings_of_a_kind_are_counted_for_a_second() {
+        let (mut warnings, begun) = (Warnings::default(), Instant::now());
+        let [refused, failed] = [Location::caller(), Location::caller()];
+        let at = |millis| begun + Duration::from_millis(millis);
+        let mut take = |from, what: &str, millis| warnings.take(from, &what, at(millis));
+        assert_eq!(take(refused, "refused", 0).as_deref(), Some("refused"));
+        assert_eq!((take(refused, "refused", 1), take(refused, "refused", 999)), (None, None));
+        assert_eq!(take(failed, "failed", 999).as_deref(), Some("failed"));
+        let line = take(refused, "refused again", 1000);
+        assert_eq!(line.as_deref(), Some("refused again (3 times since the last line)"));
+        assert_eq!(take(refused, "refused", 1500), None);
+        assert_eq!(warnings.due(at(1999)), [""; 0]);
+        assert_eq!(warnings.due(at(2000)), ["refused"]);
+        assert_eq!(warnings.due(at(9000)), [""; 0]);
+    }
 
     #[test]
     fn log_shows_first_line_escaped() {

@@ -58,6 +58,7 @@ fn keep(shared: &Shared, signals: &Signals, users: Option<&str>, mut upkeep: imp
             activation::alive();
         }
         tick(shared, now);
+        shared.log.tick();
         let of = |shard| {
             shared.shards.at(shard).flash_tier().map_or(0, |tier| tier.counts().wrong + tier.counts().read_errors)
         };
