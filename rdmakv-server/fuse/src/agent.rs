@@ -162,14 +162,26 @@ impl Agent {
         self.steps = Countdown::end_after(steps);
     }
 
-    /// Frees memory and room that dead mounts left behind. Data files are looked at that did not change for so long: 10 minutes are enough for
-    /// those that are being made.
+    /// Looks for memory and room that dead mounts left behind, and frees those of a few files. Data files are looked at that did not change for so
+    /// long: 10 minutes are enough for those that are being made.
     ///
     /// # Errors
     ///
     /// The cluster does not serve, or the backing fails.
     pub fn sweep(&mut self, age: Duration) -> Result<Swept> {
         self.sweeper.sweep(&mut self.cluster, &self.backing, age)
+    }
+
+    /// Frees memory of a few more files that the last sweep found. Returns all that was freed since, or None if there is nothing left.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::sweep`]. The file that failed is freed by a later sweep.
+    pub fn sweep_on(&mut self) -> Result<Option<Swept>> {
+        if !self.sweeper.has_left() {
+            return Ok(None);
+        }
+        self.sweeper.free(&mut self.cluster, &self.backing).map(Some)
     }
 
     /// Goes through all names once, and has the backing show them as they are.

@@ -2,8 +2,11 @@
 //!
 //! A mount that dies before its first sync leaves chunks of a generation that never began, and perhaps a data file of its own. No name
 //! tells of them, so the agent looks for them from time to time. So it does for files that lost their names while dead mounts had them open.
+//!
+//! Servers look for each chunk that such a file may have, which takes them long. So the agent frees a [few](MOST) files at a time, and carries
+//! others in between.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use rdmakv_proto::files::{Entry, Generation, Ino, Inode, Key, Kind, MountId, Standing, State};
@@ -18,6 +21,10 @@ use crate::walk::{KEYS, entries, inodes};
 /// Files whose chunks are known to be freed, at most.
 const FREED: usize = 1 << 16;
 
+/// Files whose chunks are freed at a time, and those that wait for it, at most.
+const MOST: usize = 4;
+const WAITING: usize = 1 << 16;
+
 /// The numbers of what a sweep freed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
@@ -30,6 +37,17 @@ pub struct Swept {
     pub unnamed: u64,
     /// Data files that were removed from the backing directory.
     pub data_files: u64,
+    /// Files that were found, and are freed later.
+    pub left: u64,
+}
+
+/// A file whose chunks are to be freed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Waiting {
+    /// It lost its name.
+    Unnamed(Ino),
+    /// It has this generation, which never began, and chunks of so many bits.
+    Unused(Ino, Generation, u8),
 }
 
 /// Sweeps again and again, and remembers what was freed.
@@ -37,16 +55,21 @@ pub struct Swept {
 pub(crate) struct Sweeper {
     /// The last generation of a file that is known to be free.
     freed: HashMap<Ino, Generation>,
+    waiting: VecDeque<Waiting>,
+    /// The numbers since the last look.
+    swept: Swept,
 }
 
 impl Sweeper {
-    /// Looks at all files, and at all data files that did not change for so long.
+    /// Looks at all files, and at all data files that did not change for so long. Then frees a few files.
     ///
     /// # Errors
     ///
     /// The cluster does not serve, or the backing fails.
     pub(crate) fn sweep(&mut self, cluster: &mut Cluster, backing: &Backing, age: Duration) -> Result<Swept> {
         let mut swept = Swept::default();
+        // Servers keep their chunks whatever happens, so they come first.
+        self.waiting = unnamed::look(cluster)?.into_iter().map(Waiting::Unnamed).collect();
         let mut left = vec![Ino::ROOT];
         while let Some(directory) = left.pop() {
             let entries = entries(cluster, directory)?;
@@ -66,8 +89,40 @@ impl Sweeper {
                 swept.data_files += 1;
             }
         }
-        swept.unnamed = unnamed::sweep(cluster, backing)?;
-        Ok(swept)
+        self.swept = swept;
+        self.free(cluster, backing)
+    }
+
+    /// Returns whether files that were found wait to be freed.
+    pub(crate) fn has_left(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Frees a few of the files that were found. Returns what was freed since the look.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::sweep`]. The file that failed is freed by a later sweep.
+    pub(crate) fn free(&mut self, cluster: &mut Cluster, backing: &Backing) -> Result<Swept> {
+        for _ in 0..MOST {
+            match self.waiting.pop_front() {
+                None => break,
+                Some(Waiting::Unnamed(ino)) => {
+                    self.swept.unnamed += u64::from(unnamed::remove(cluster, backing, ino)?);
+                }
+                Some(Waiting::Unused(ino, unused, chunk_bits)) => {
+                    // A later writer has a later generation.
+                    parts_of(ino, unused, chunk_bits).try_for_each(|part| cluster.persisted(&part))?;
+                    if self.freed.len() >= FREED {
+                        self.freed.clear();
+                    }
+                    self.freed.insert(ino, unused);
+                    self.swept.freed += 1;
+                }
+            }
+        }
+        self.swept.left = self.waiting.len() as u64;
+        Ok(self.swept)
     }
 
     fn files(&mut self, cluster: &mut Cluster, inos: &[Ino], swept: &mut Swept) -> Result<()> {
@@ -84,13 +139,9 @@ impl Sweeper {
             }
         }
         for (ino, inode) in inodes {
-            if let Some(unused) = unused(&inode).filter(|unused| self.freed.get(&ino) != Some(unused)) {
-                parts_of(ino, unused, inode.chunk_bits).try_for_each(|part| cluster.persisted(&part))?;
-                if self.freed.len() >= FREED {
-                    self.freed.clear();
-                }
-                self.freed.insert(ino, unused);
-                swept.freed += 1;
+            let is_new = |unused: &Generation| self.freed.get(&ino) != Some(unused) && self.waiting.len() < WAITING;
+            if let Some(unused) = unused(&inode).filter(is_new) {
+                self.waiting.push_back(Waiting::Unused(ino, unused, inode.chunk_bits));
             }
         }
         Ok(())

@@ -84,14 +84,14 @@ fn fate(inode: Option<&Inode>, writer_lives: bool) -> Fate {
     }
 }
 
-/// Removes the noted files of mounts that died. Returns how many.
+/// Returns the noted files that nothing needs. Notes of others that are gone, or have a name and no writer, are removed.
 ///
 /// # Errors
 ///
-/// The cluster does not serve, or the backing fails.
-pub(crate) fn sweep(cluster: &mut Cluster, backing: &Backing) -> Result<u64> {
+/// The cluster does not serve.
+pub(crate) fn look(cluster: &mut Cluster) -> Result<Vec<Ino>> {
     let keys: Vec<Key> = (0..BUCKETS).map(|bucket| Key::Bucket(UNNAMED, bucket)).collect();
-    let mut removed = 0;
+    let mut unneeded = Vec::new();
     for (key, value) in keys.iter().zip(cluster.many(&keys)?) {
         let Some(value) = value else { continue };
         let mut bucket = Bucket::decode(&value).map_err(|error| Error::of_value(&error, key))?;
@@ -108,23 +108,26 @@ pub(crate) fn sweep(cluster: &mut Cluster, backing: &Backing) -> Result<u64> {
                 let inode = inodes.get(&ino);
                 let writer = inode.and_then(|inode| inode.writer).map(Key::Mount);
                 match fate(inode, writer.is_some_and(|writer| living.contains(&writer))) {
-                    Fate::Stays => continue,
-                    Fate::Goes => removed += u64::from(remove(cluster, backing, ino)?),
-                    Fate::Forgotten => {}
+                    Fate::Stays => {}
+                    Fate::Goes => unneeded.push(ino),
+                    Fate::Forgotten => is_changed |= bucket.remove(&name(ino)),
                 }
-                is_changed |= bucket.remove(&name(ino));
             }
         }
         if is_changed {
-            // After a change by others the notes go with the next sweep: their inodes are gone.
+            // After a change by others the notes go with the next sweep.
             cluster.ask(&Request::Cas { key: *key, version: Some(value.version()), value: Some(bucket.encode()) })?;
         }
     }
-    Ok(removed)
+    Ok(unneeded)
 }
 
-/// Removes a file that nothing writes any more. Returns false if it is gone. The agent may be killed at any step.
-fn remove(cluster: &mut Cluster, backing: &Backing, ino: Ino) -> Result<bool> {
+/// Removes a file that nothing writes any more, and its note. Returns false if it is gone. The agent may be killed at any step.
+///
+/// # Errors
+///
+/// The cluster does not serve, or the backing fails.
+pub(crate) fn remove(cluster: &mut Cluster, backing: &Backing, ino: Ino) -> Result<bool> {
     if let Some(writer) = cluster.inode_now(ino)?.and_then(|inode| inode.writer) {
         // A late change of the dead mount is refused from here on.
         cluster.edit(ino, Edit::Abandon(writer))?;
@@ -147,6 +150,8 @@ fn remove(cluster: &mut Cluster, backing: &Backing, ino: Ino) -> Result<bool> {
     cluster.finish_deletions();
     backing.drop_data(ino, 0..inode.reserved.0.saturating_add(1))?;
     cluster.edit(ino, Edit::Remove)?;
+    // One that stays goes with the next sweep.
+    let _ = cluster.update(Note::Remove(ino));
     Ok(true)
 }
 

@@ -669,6 +669,44 @@ fn files_without_a_name_go_with_their_dead_mount() {
     assert_eq!(on_backing(&cluster, "replaced").unwrap(), b"new");
 }
 
+/// Servers take long for each of them, and files are carried in between.
+#[test]
+fn few_files_are_freed_at_a_time() {
+    let Some(cluster) = Cluster::start(2) else { return };
+    let (files, dead, mut agent) = (mount(&cluster), mount(&cluster), begin(&cluster));
+    let names = |kind: &str| (0..10).map(|at| format!("{kind}{at}")).collect::<Vec<_>>();
+    for name in names("touched") {
+        write(&files, &name, b"bytes");
+    }
+    settle(&mut agent, &files);
+    // They have a generation that never began, and others lost their names.
+    for name in names("touched") {
+        files.open(&name, How::new().write()).unwrap().close().unwrap();
+    }
+    soon("that the touched ones are closed", || {
+        names("touched").iter().all(|name| files.look_up(name).unwrap().1.writer.is_none())
+    });
+    let held: Vec<_> = names("held")
+        .iter()
+        .map(|name| {
+            let file = dead.open(name, How::new().write().create()).unwrap();
+            let (_, inode) = dead.look_up(name).unwrap();
+            dead.unlink(name).unwrap();
+            (file, inode.writer.unwrap())
+        })
+        .collect();
+    let mut client = Client::of_cluster(&cluster.address(), Options::default()).unwrap();
+    assert!(client.delete(Key::Mount(held[0].1).to_string()).unwrap());
+    let mut swept = vec![agent.sweep(Duration::ZERO).unwrap()];
+    while let Some(more) = agent.sweep_on().unwrap() {
+        swept.push(more);
+    }
+    let seen: Vec<_> = swept.iter().map(|swept| (swept.unnamed, swept.freed, swept.left)).collect();
+    assert_eq!(seen, [(4, 0, 16), (8, 0, 12), (10, 2, 8), (10, 6, 4), (10, 10, 0)]);
+    assert_eq!((agent.sweep_on().unwrap(), agent.sweep(Duration::ZERO).unwrap()), (None, Default::default()));
+    assert_eq!(read(&files, "touched0"), b"bytes");
+}
+
 /// A program reads what it has open, though another closed the file that it wrote there.
 #[test]
 fn files_without_a_name_stay_for_their_readers() {

@@ -82,7 +82,10 @@ fn work(cluster: &Cluster, flags: &Flags, turn: &Turn, outages: &mut Outages) ->
         let begun = Instant::now();
         if begun.duration_since(swept) >= SWEEP {
             swept = begun;
-            sweep(&mut agent);
+            tell_swept(agent.sweep(SWEEP));
+        } else {
+            // Files are carried in between.
+            agent.sweep_on().transpose().into_iter().for_each(tell_swept);
         }
         let rest = match agent.round() {
             Err(error) if error.errno() == Errno::STALE => return Err(error),
@@ -138,9 +141,10 @@ impl Outages {
     }
 }
 
-fn sweep(agent: &mut Agent) {
-    match agent.sweep(SWEEP) {
-        Ok(swept) if swept == Swept::default() => {}
+/// Reports what a sweep freed, once it is at its end.
+fn tell_swept(swept: crate::Result<Swept>) {
+    match swept {
+        Ok(swept) if swept == Swept::default() || swept.left > 0 => {}
         Ok(Swept { writers, freed, unnamed, data_files, .. }) => say(&format!(
             "swept what dead mounts left: {writers} files open, {unnamed} without a name, chunks of {freed} files, {data_files} data files"
         )),
