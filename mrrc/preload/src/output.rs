@@ -27,7 +27,10 @@ impl SummaryFile {
         .and_then(|file| Ok(Self { identity: identity(&file)?, file }))
         .map_err(|error| match target {
             Target::Stderr => format!("MRRC_PRELOAD_SUMMARY: no standard error: {error}"),
-            Target::File(path) => format!("MRRC_PRELOAD_SUMMARY={}: {error}", path.display()),
+            Target::File(path) => format!(
+                "MRRC_PRELOAD_SUMMARY={}: {error}: name a file in a directory that is there and that the program may write to",
+                path.display()
+            ),
         })
     }
 

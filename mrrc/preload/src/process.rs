@@ -17,7 +17,7 @@ use crate::lineage::parent_reported;
 use crate::output::SummaryFile;
 use crate::real::Real;
 use crate::reentrancy::Inside;
-use crate::settings::Settings;
+use crate::settings::{Settings, Target};
 use crate::shadow::{self, Backing, Behind, Shadows};
 use crate::stack;
 use crate::stats::Stats;
@@ -95,6 +95,8 @@ impl Process {
             Ok(settings) => (settings, None),
             Err(wrong) => (Settings::off(), Some(wrong)),
         };
+        // The file of a relative path depends on the directory of the process.
+        let is_parents = matches!(&settings.summary, Some(Target::File(path)) if path.is_absolute());
         let (summary, unwritten) = match settings.summary.as_ref().map(SummaryFile::open).transpose() {
             Ok(summary) => (summary.map(|file| &*Box::leak(Box::new(file))), None),
             Err(wrong) => (None, Some(wrong)),
@@ -104,8 +106,8 @@ impl Process {
         if let Some(wrong) = wrong.filter(|_| !parent_reported()) {
             process.report(&format!("{wrong} (nothing is cached)"));
         }
-        if let Some(wrong) = unwritten {
-            process.report(&format!("{wrong}; there will be no summary"));
+        if let Some(wrong) = unwritten.filter(|_| !is_parents || !parent_reported()) {
+            process.report(&format!("{wrong} (there will be no summary)"));
         }
         process
     }

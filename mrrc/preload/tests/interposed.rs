@@ -341,6 +341,7 @@ fn metrics_are_in_a_file_at_the_end() {
     }
     let nowhere = run(true, "each", &["10", "1", "1"], &[("MRRC_METRICS", "/nowhere/at/all")]);
     assert_eq!((nowhere.code, nowhere.complained.lines().count()), (Some(0), 1), "{nowhere:?}");
+    assert!(nowhere.complained.contains("name a file in a directory that is there"), "{nowhere:?}");
 }
 
 /// Returns the value of a metric without labels but those of the process.
@@ -574,6 +575,12 @@ fn of_a_tree_of_processes_one_says_what_is_wrong() {
     let other = run(true, "/bin/sh", &["-c", script], &[("MRRC_POLICY", "best")]);
     let lines: Vec<_> = other.complained.lines().collect();
     assert!(lines.len() == 2 && lines[0].contains("best") && lines[1].contains("worst"), "{other:?}");
+    // A file may be there for one process and not for another, if its path is relative.
+    for (summary, is_one) in [("/nowhere/at/all-%p", true), ("nowhere/at/all", false)] {
+        let script = "/bin/true; sh -c '/bin/true; true'; true";
+        let nowhere = run(true, "/bin/sh", &["-c", script], &[("MRRC_PRELOAD_SUMMARY", summary)]);
+        assert_eq!((nowhere.code, nowhere.complained.lines().count() == 1), (Some(0), is_one), "{nowhere:?}");
+    }
 }
 
 #[test]
