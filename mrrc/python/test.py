@@ -108,6 +108,8 @@ class Leases(unittest.TestCase):
         self.assertEqual(caught.exception.status, "MRRC_ERROR_TOO_LARGE")
         with self.assertRaisesRegex(mrrc.Error, "capacity"):
             mrrc.Cache.io_uring(ring(), capacity="much")
+        with open(os.devnull) as no_ring, self.assertRaisesRegex(mrrc.Error, "pass the file descriptor of an open ring"):
+            mrrc.Cache.io_uring(no_ring.fileno())
         with self.assertRaises((BufferError, TypeError, ValueError)):
             self.cache.lease(b"read only", write=True)
         self.cache.close()

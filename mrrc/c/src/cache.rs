@@ -127,7 +127,7 @@ fn io_uring(ring_fd: i32, slots: u32) -> Result<Edge, Box<Failure>> {
     // cannot be known.
     let ring = unsafe { BorrowedFd::borrow_raw(ring_fd) };
     IoUringBuffers::from_fd(ring, slots).map(Edge::IoUring).map_err(|error| match &error {
-        IoUringError::Refused { source, .. } | IoUringError::File(source) => {
+        IoUringError::Refused { source, .. } | IoUringError::NoRing(source) | IoUringError::File(source) => {
             Failure::by(MRRC_ERROR_DEVICE, source, error.to_string())
         }
         IoUringError::Slots { .. } => Failure::argument(error.to_string()),

@@ -214,9 +214,19 @@ pub enum IoUringError {
         /// The kernel's error.
         source: io::Error,
     },
+    /// The file is no ring, or is not open.
+    #[error("use an io_uring: {0}: pass the file descriptor of an open ring")]
+    NoRing(#[source] io::Error),
     /// The ring's file could not be opened once more.
     #[error("open the ring's file once more: {0}: raise the limit of open files (`ulimit -n`)")]
     File(#[source] io::Error),
+}
+
+impl IoUringError {
+    /// Returns why a file could not be opened once more.
+    fn of_file(error: io::Error) -> Self {
+        if error.raw_os_error() == Some(libc::EBADF) { Self::NoRing(error) } else { Self::File(error) }
+    }
 }
 
 impl IoUringBuffers {
@@ -249,12 +259,12 @@ impl IoUringBuffers {
     /// the one call.
     ///
     /// # Errors
-    /// See [`IoUringError`]: [`Refused`](IoUringError::Refused) also where the file is no ring.
+    /// See [`IoUringError`].
     pub fn from_fd(ring: BorrowedFd<'_>, slots: u32) -> Result<Self, IoUringError> {
         let (sq, cq) = entries(ring);
         // Of its entries only the number shows; they are taken to be of the larger kinds.
         let locked = ring_bytes(sq, size_of::<squeue::Entry128>(), cq, size_of::<cqueue::Entry32>());
-        let ring = ring.try_clone_to_owned().map_err(IoUringError::File)?;
+        let ring = ring.try_clone_to_owned().map_err(IoUringError::of_file)?;
         let (tell, told) = std::sync::mpsc::channel();
         let open = move || _ = tell.send(Self::over(ring.as_fd(), slots, locked));
         let refused = |source| IoUringError::Refused { slots, source };
@@ -271,7 +281,7 @@ impl IoUringBuffers {
             return Err(IoUringError::Slots { slots });
         }
         let ring = ring.try_clone_to_owned().and_then(|ring| OwnFile::unmarked(File::from(ring)));
-        let ring = ring.map_err(IoUringError::File)?;
+        let ring = ring.map_err(IoUringError::of_file)?;
         let table = Register { count: slots, flags: IORING_RSRC_REGISTER_SPARSE, reserved: 0, data: 0, tags: 0 };
         #[expect(unsafe_code, reason = "a system call")]
         // SAFETY: the structure is the one that the call reads, and lives through it; it names no memory.
@@ -289,6 +299,7 @@ impl IoUringBuffers {
             return Err(match source.raw_os_error() {
                 Some(libc::EBUSY) => IoUringError::Taken,
                 Some(libc::EEXIST) => IoUringError::SingleIssuer,
+                Some(libc::EOPNOTSUPP) => IoUringError::NoRing(source),
                 _ => IoUringError::Refused { slots, source },
             });
         }

@@ -192,7 +192,7 @@ static void a_registrar_is_looked_at_first(void)
     FAILS(mrrc_cache_new_io_uring(NULL, -1, 8, &cache, &error), MRRC_ERROR_ARGUMENT, "ring_fd is -1");
     FAILS(mrrc_cache_new_io_uring(NULL, 0, 0, &cache, &error), MRRC_ERROR_ARGUMENT, "table of 0");
     FAILS(mrrc_cache_new_io_uring(NULL, 0, 8, &cache, &error), MRRC_ERROR_DEVICE, "io_uring");
-    FAILS(mrrc_cache_new_io_uring(NULL, 9999, 8, &cache, &error), MRRC_ERROR_DEVICE, "descriptor");
+    FAILS(mrrc_cache_new_io_uring(NULL, 9999, 8, &cache, &error), MRRC_ERROR_DEVICE, "pass the file descriptor of an open ring");
     mrrc_error_t error;
     mrrc_status_t status = mrrc_cache_new_verbs(NULL, NULL, &cache, &error);
     CHECK(status == MRRC_ERROR_UNSUPPORTED || status == MRRC_ERROR_ARGUMENT);
