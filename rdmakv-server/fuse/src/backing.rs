@@ -111,7 +111,7 @@ impl Owner<'_> {
                 };
                 let (own, key) = (text(own), self.key);
                 let why = format!(
-                    "open {path}: {number}, and cluster {cluster} has directory {own}: mount its file system, or name it; to give it up for another one, end all mounts and agents and run `etcdctl del {key}`"
+                    "open {path}: {number}, and cluster {cluster} has directory {own}: mount its file system, or name it; to give it up for another one, drain it, end all mounts, agents and servers, and run `etcdctl del {key}`"
                 );
                 Err(Error::new(errno, why))
             }
@@ -158,9 +158,13 @@ impl Backing {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(failed("read")(error)),
         };
-        let (found, number) = (read("id")?, read("directory")?);
-        let number = number.map(|number| parse(&number).unwrap_or(0));
-        owner.check(path, found.as_deref(), number)?;
+        let number = || {
+            let found = read("directory")?;
+            let why = || format!("open {}: its .rdmakv/directory has no number: remove that file", path.display());
+            found.map(|found| parse(&found).ok_or_else(|| Error::new(Errno::EXIST, why()))).transpose()
+        };
+        let found = read("id")?;
+        owner.check(path, found.as_deref(), number()?)?;
         for name in ["data", "new"] {
             std::fs::create_dir_all(folder.join(name)).map_err(failed("make folder in"))?;
         }
@@ -168,9 +172,9 @@ impl Backing {
             // Made before it is noted: a process that is killed in between goes on with it later.
             let drawn = u128::from(random()) << 64 | u128::from(random());
             make_once(&folder, "directory", &text(drawn)).map_err(failed("write to"))?;
-            let number = read("directory")?.as_deref().and_then(parse).unwrap_or(0);
-            let noted = claim(number)?;
-            Owner { directory: Some(noted), ..*owner }.check(path, found.as_deref(), Some(number))?;
+            let drawn = number()?.unwrap_or(drawn);
+            let noted = claim(drawn)?;
+            Owner { directory: Some(noted), ..*owner }.check(path, found.as_deref(), number()?)?;
         }
         make_once(&folder, "id", &id).map_err(failed("write to"))?;
         owner.check(path, read("id")?.as_deref(), owner.directory)?;
@@ -540,7 +544,8 @@ mod tests {
         again(first.path()).unwrap();
         let why = again(other.path()).unwrap_err();
         assert_eq!((why.errno(), std::fs::read_dir(other.path()).unwrap().count()), (Errno::NOENT, 0));
-        for part in [&other.path().display().to_string(), &text(own), "etcdctl del /rdmakv/main/directory/7"] {
+        let remedy = "end all mounts, agents and servers, and run `etcdctl del /rdmakv/main/directory/7`";
+        for part in [&other.path().display().to_string(), &text(own), remedy] {
             assert!(why.to_string().contains(part), "{why}");
         }
         // It is attempted at the same time with two, and one is noted.
@@ -549,6 +554,23 @@ mod tests {
         assert!(!other.path().join(".rdmakv/id").exists());
         // The first one is given up.
         drop(Backing::open(other.path(), &owner(false, None), Ok).unwrap());
+    }
+
+    /// All such directories would seem to be one.
+    #[test]
+    fn a_directory_without_a_number_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir(directory.path().join(".rdmakv")).unwrap();
+        let path = directory.path().join(".rdmakv/directory");
+        for other in ["", "7", "a directory"] {
+            std::fs::write(&path, other).unwrap();
+            for noted in [None, Some(0)] {
+                let why = Backing::open(directory.path(), &owner(false, noted), |_| panic!("it is noted")).unwrap_err();
+                assert!(why.errno() == Errno::EXIST && why.to_string().ends_with("remove that file"), "{why}");
+            }
+        }
+        std::fs::remove_file(&path).unwrap();
+        drop(Backing::open(directory.path(), &owner(false, None), Ok).unwrap());
     }
 
     #[test]
