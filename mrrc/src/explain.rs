@@ -11,6 +11,7 @@ use crate::error::{self, Unusable};
 use crate::footprint::Footprint;
 use crate::hit::HitTables;
 use crate::invalidation::{Unwatched, Watch};
+use crate::lease::needs_local_write;
 use crate::policy::Matching;
 use crate::range::{PageRange, RangeError};
 use crate::regions::RegionId;
@@ -123,6 +124,12 @@ pub enum Finding {
         /// The rights of peers.
         rights: Access,
     },
+    /// A window lets peers write only where this side may.
+    #[error("it is refused: peers may write ({rights}) only where this side may: ask for local-write too")]
+    NeedsLocalWrite {
+        /// The rights of peers.
+        rights: Access,
+    },
     /// No window can be bound.
     #[error("it is refused: no memory window can be bound: {why}: make a new cache over a domain that is opened anew")]
     NoWindow {
@@ -231,19 +238,26 @@ pub(crate) fn explain<R: Registrar>(shared: &Shared<R>, address: usize, length: 
 
 /// Returns the findings of a request: those of its regions, and what windows add to them.
 fn find_reasons<R: Registrar>(shared: &Shared<R>, range: PageRange, access: Access) -> Vec<Finding> {
+    // First: locks may have been held at the fork, those of the registrar's windows too.
+    if shared.tables.gate.is_forked() {
+        return vec![Finding::Unusable(Unusable::Forked)];
+    }
     let lacking = access.difference(shared.settings.rights);
-    if !lacking.is_empty() && !shared.tables.gate.is_forked() {
+    if !lacking.is_empty() {
         return vec![Finding::NotGranted { lacking }];
     }
     let (of_regions, rights) = shared.settings.divided(access);
-    let trouble = shared.windows.as_ref().filter(|_| !rights.is_empty()).and_then(|windows| windows.trouble());
-    if let Some(why) = trouble {
-        return vec![Finding::NoWindow { why }];
+    if needs_local_write(of_regions, rights) {
+        return vec![Finding::NeedsLocalWrite { rights }];
     }
     let mut findings = find_in_regions(shared, range, of_regions);
-    if !rights.is_empty() && !findings.iter().any(Finding::is_refusal) {
-        findings.push(Finding::Window { rights });
+    if rights.is_empty() || findings.iter().any(Finding::is_refusal) {
+        return findings;
     }
+    if let Some(why) = shared.windows.as_ref().and_then(|windows| windows.trouble()) {
+        return vec![Finding::NoWindow { why }];
+    }
+    findings.push(Finding::Window { rights });
     findings
 }
 
@@ -257,6 +271,7 @@ impl Finding {
                 | Self::NotRegistrable { .. }
                 | Self::TooLarge { .. }
                 | Self::NotGranted { .. }
+                | Self::NeedsLocalWrite { .. }
                 | Self::NoWindow { .. }
                 | Self::Range(_)
                 | Self::Unusable(_)
@@ -266,9 +281,6 @@ impl Finding {
 
 fn find_in_regions<R: Registrar>(shared: &Shared<R>, range: PageRange, access: Access) -> Vec<Finding> {
     let settings = &shared.settings;
-    if shared.tables.gate.is_forked() {
-        return vec![Finding::Unusable(Unusable::Forked)];
-    }
     if let Some((needed, limit, unit)) = settings.excess(range, None) {
         return vec![Finding::TooLarge { needed, limit, unit }];
     }

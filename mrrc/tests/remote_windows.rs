@@ -5,7 +5,7 @@
 mod common;
 
 use common::*;
-use mrrc::cache::{BuildError, Finding, NoKey};
+use mrrc::cache::{BuildError, Finding, NoKey, Unusable};
 use mrrc::invalidation::Explicit;
 use mrrc::registrar::windows::{PeerWindows, Remote};
 use mrrc::registrar::{Limits, Registered, Registrar};
@@ -37,6 +37,8 @@ struct Windows {
     /// No window is bound, or none is unbound.
     binds_fail: AtomicBool,
     unbinds_fail: AtomicBool,
+    /// A second window is a panic.
+    panics: AtomicBool,
 }
 
 impl Windows {
@@ -66,6 +68,7 @@ unsafe impl PeerWindows<Made> for Windows {
         assert!(!region.access.is_remote(), "a region has rights for peers itself");
         let bytes = PageRange::of_bytes(address as u64, length as u64).unwrap();
         assert!(region.range.contains(bytes), "{bytes} is not in {}", region.range);
+        assert!(!self.panics.load(Ordering::Relaxed) || self.open() == 0, "a second window");
         let key = self.keys.fetch_add(1, Ordering::Relaxed);
         self.table().insert(key, Open { region: region.key, address, length, rights });
         Ok(key)
@@ -237,6 +240,11 @@ fn explain_tells_of_windows() {
     card.windows.binds_fail.store(true, Ordering::Relaxed);
     assert!(explain(READ).to_string().contains("no memory window can be bound: the queue pair fails"));
     assert!(explain(Access::LOCAL).is_hit());
+    // What is refused before any window is bound is told of first.
+    let only_read = Access::LOCAL_READ | Access::REMOTE_WRITE;
+    assert_eq!(explain(only_read).findings(), [Finding::NeedsLocalWrite { rights: Access::REMOTE_WRITE }]);
+    let too_large = cache.explain(address(0), 65 * PAGE as usize, READ);
+    assert!(matches!(too_large.findings(), [Finding::TooLarge { .. }]), "{too_large}");
 }
 
 #[test]
@@ -254,6 +262,41 @@ fn refused_window_leases_nothing_and_keeps_the_region() {
     assert!(ask(&cache, 9, 1, only_read).unwrap_err().to_string().contains("ask for local-write too"));
     cache.flush().unwrap();
     assert_eq!(cache.usage().pages, 0, "a refused request holds its region");
+}
+
+#[test]
+fn ready_segments_stay_held_after_a_refused_window() {
+    let card = Card::default();
+    let cache = cache_of(&card, 64);
+    drop(take(&cache, 0, 2));
+    let mut pending = begin_at(&cache, address(0), 4 * PAGE as usize, READ).unwrap();
+    assert_eq!(pending.ready().map(|part| part.len()).collect::<Vec<_>>(), [2 * PAGE as usize]);
+    card.windows.binds_fail.store(true, Ordering::Relaxed);
+    // What is flushed is not found any more, so the next attempt registers it again.
+    for pages in [4, 8] {
+        assert!(matches!(pending.finish(), Err(AcquireError::Window { .. })));
+        cache.flush().unwrap();
+        assert_eq!(cache.usage().pages, pages, "what transfers may use has left");
+    }
+    card.windows.binds_fail.store(false, Ordering::Relaxed);
+    let lease = pending.finish().unwrap();
+    assert_eq!((keys(&lease).len(), card.windows.open()), (1, 1));
+    drop((lease, pending));
+    cache.flush().unwrap();
+    assert_eq!((cache.usage().pages, card.windows.open()), (0, 0));
+}
+
+#[test]
+fn panic_of_a_registrar_leaves_no_window() {
+    let card = Card::default();
+    let cache = cache_of(&card, 64);
+    drop((take(&cache, 0, 2), take(&cache, 4, 2)));
+    card.windows.panics.store(true, Ordering::Relaxed);
+    let ask = || ask(&cache, 0, 6, READ);
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(ask)).is_err());
+    assert_eq!(card.windows.open(), 0, "a window has no lease");
+    cache.flush().unwrap();
+    assert_eq!(cache.usage().pages, 0);
 }
 
 #[test]
@@ -293,10 +336,14 @@ fn child_unbinds_nothing() {
     let card = Card::default();
     let cache = cache_of(&card, 64);
     let mut lease = ask(&cache, 0, 1, READ).unwrap();
+    // Windows of a child cannot be bound: that is not the reason to give.
+    card.windows.binds_fail.store(true, Ordering::Relaxed);
     // SAFETY: the child looks, drops and ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let ends = lease.end_windows().is_ok() && lease.segments().next().is_none();
+        let explained = cache.explain(address(0), 4096, READ);
+        let is_told = explained.findings() == [Finding::Unusable(Unusable::Forked)];
+        let ends = is_told && lease.end_windows().is_ok() && lease.segments().next().is_none();
         drop(lease);
         // SAFETY: the process ends without its parent's destructors.
         unsafe { libc::_exit(if ends && card.windows.open() == 1 { 0 } else { 1 }) }

@@ -13,6 +13,7 @@ mod pending;
 mod windows;
 
 pub(crate) use acquire::{acquire, acquire_aside, acquire_blocks};
+pub(crate) use checks::needs_local_write;
 pub use pending::PendingLease;
 pub(crate) use pending::{grant, grant_group};
 pub(crate) use windows::open;
@@ -23,6 +24,8 @@ use crate::hit::{HitTables, HoldRef};
 use crate::range::{PAGE, PageRange};
 use crate::registrar::Registrar;
 use crate::units::Count;
+use smallvec::{SmallVec, smallvec};
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::{fmt, io};
 use windows::LeaseWindows;
@@ -100,6 +103,19 @@ impl<R: Registrar> Lease<R> {
             }
         }
         self
+    }
+
+    /// Returns its holds. It has no windows.
+    fn into_holds(self) -> SmallVec<[HoldRef; 2]> {
+        let lease = ManuallyDrop::new(self);
+        let several = Self::several(lease.held);
+        if several.is_null() {
+            return smallvec![HoldRef::from_pointer(lease.held)];
+        }
+        // SAFETY: it is not null, so `boxed` made it, and the lease is not dropped any more.
+        let parts = unsafe { Box::from_raw(several) };
+        debug_assert!(parts.windows.is_none(), "windows would stay bound");
+        SmallVec::from_vec(parts.holds)
     }
 
     /// Its box; null where there is but one hold.

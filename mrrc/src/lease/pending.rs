@@ -95,9 +95,17 @@ impl<'cache, R: Registrar> PendingLease<'cache, R> {
         match result {
             Ok(()) => {
                 let lease = self.lease();
-                let lease = windows::open(self.shared, self.miss.request(), lease)?;
-                self.progress = Progress::Done;
-                Ok(lease)
+                match windows::open_or_return(self.shared, self.miss.request(), lease) {
+                    Ok(lease) => {
+                        self.progress = Progress::Done;
+                        Ok(lease)
+                    }
+                    Err((error, lease)) => {
+                        // Transfers of what was ready may go on.
+                        self.miss.put_back(lease.map_or_else(SmallVec::new, Lease::into_holds));
+                        Err(error)
+                    }
+                }
             }
             Err(error) => {
                 // Others do not wait for it until this is dropped.

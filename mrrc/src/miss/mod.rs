@@ -203,6 +203,11 @@ impl<T> Miss<T> {
         std::mem::take(&mut self.holds)
     }
 
+    /// Puts holds back that were [taken](Miss::take_holds).
+    pub(crate) fn put_back(&mut self, holds: SmallVec<[HoldRef; 2]>) {
+        self.holds = holds;
+    }
+
     /// Takes the holds out that it had before the request was planned anew: the caller ends them.
     pub(crate) fn take_past(&mut self) -> SmallVec<[HoldRef; 1]> {
         std::mem::take(&mut self.past)
