@@ -60,6 +60,8 @@ mod agent;
 #[cfg(feature = "library")]
 mod backing;
 #[cfg(feature = "library")]
+mod buffers;
+#[cfg(feature = "library")]
 mod clean;
 #[cfg(feature = "cli")]
 pub mod cli;

@@ -27,11 +27,12 @@ use rdmakv_proto::files::{Ino, Inode, Key, Kind, MountId};
 use rustix::io::Errno;
 
 use crate::backing::{Backing, Owner};
+use crate::buffers::Read;
 use crate::cluster::Cluster;
 use crate::directory::Noted;
 use crate::error::{Error, Result};
 use crate::life::{Life, spawn};
-use crate::node::{Read, Stores};
+use crate::node::Stores;
 use crate::spill::Room;
 use crate::volume::{Change, Listed, New, Volume, make_root, number};
 use crate::walk::{Undrained, has_drained};

@@ -6,9 +6,8 @@
 //!
 //! A chunk that is full goes out at once, and up to sixteen are under way. The client copies each into memory that is registered once.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::{Deref, Range};
-use std::sync::Arc;
+use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use rdmakv_client::{Error as ClientError, Stored, Ticket};
@@ -16,12 +15,13 @@ use rdmakv_proto::files::{Generation, Ino, Inode, Key, MAX_CHUNKS, MAX_RUNS, Mou
 use rustix::io::Errno;
 
 use crate::backing::Backing;
+use crate::buffers::{Buffers, Chunk, Read};
 use crate::cluster::{Cluster, gone};
 use crate::error::{Error, Result};
 use crate::inode::{Edit, Written};
 use crate::map::Map;
 use crate::names::Step;
-use crate::ranges::{Buffered, Flush};
+use crate::ranges::Flush;
 use crate::spill::{Room, Spilled};
 
 /// Chunks under way at most, of one file.
@@ -53,51 +53,10 @@ pub(crate) struct Node {
     handles: u32,
     writers: u32,
     writing: Option<Writing>,
-    chunks: BTreeMap<u32, Chunk>,
+    buffers: Buffers,
     puts: VecDeque<Put>,
-    uses: u64,
     /// The chunk after those that were read last, if reading is sequential.
     next_read: u32,
-}
-
-/// Bytes that were read. They are a part of a chunk's buffer where that has them all, so that nothing is copied.
-#[derive(Debug)]
-pub(crate) enum Read {
-    Part(Arc<Vec<u8>>, Range<usize>),
-    Own(Vec<u8>),
-}
-
-impl Read {
-    /// Returns the bytes as the caller's own.
-    pub(crate) fn into_vec(self) -> Vec<u8> {
-        match self {
-            Self::Part(..) => self.to_vec(),
-            Self::Own(bytes) => bytes,
-        }
-    }
-}
-
-impl Deref for Read {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self {
-            Self::Part(bytes, range) => &bytes[range.clone()],
-            Self::Own(bytes) => bytes,
-        }
-    }
-}
-
-/// A chunk in a buffer. Bytes after the vector's end are zeros.
-#[derive(Debug)]
-struct Chunk {
-    state: Buffered,
-    /// The answer to a read may hold them for a moment. A write in that moment changes a copy.
-    bytes: Arc<Vec<u8>>,
-    dirty_since: Option<Instant>,
-    used: u64,
-    /// Since when its server refuses it: others may take theirs.
-    refused: Option<Instant>,
 }
 
 /// A chunk on its way to the cluster.
@@ -165,9 +124,8 @@ impl Node {
             handles: 0,
             writers: 0,
             writing: None,
-            chunks: BTreeMap::new(),
+            buffers: Buffers::default(),
             puts: VecDeque::new(),
-            uses: 0,
             next_read: 0,
         }
     }
@@ -189,7 +147,7 @@ impl Node {
         let is_frozen = |inode: &Inode| matches!(inode.state, State::Frozen | State::Persisted);
         let is_same = inode.generation == self.inode.generation && is_frozen(&inode) && is_frozen(&self.inode);
         if self.writing.is_none() && !is_same {
-            self.chunks.clear();
+            self.buffers.clear();
         }
         self.inode = inode;
     }
@@ -311,10 +269,8 @@ impl Node {
             let stop = start + part.len() as u64;
             self.make_room(stores, index)?;
             let chunk = self.chunk(index);
-            chunk.fill(start, part);
-            chunk.state.write(start..stop);
-            chunk.dirty_since.get_or_insert_with(Instant::now);
-            let is_full = stop == size && matches!(chunk.state.flush(), Flush::Whole(_));
+            chunk.write(start, part);
+            let is_full = stop == size && matches!(chunk.flush(), Flush::Whole(_));
             if let Some(writing) = &mut self.writing {
                 writing.size = writing.size.max(at + part.len() as u64);
                 writing.is_dirty = true;
@@ -353,17 +309,12 @@ impl Node {
         if is_shorter {
             // A chunk of this generation that stays in part is stored anew, shorter.
             let is_stored = self.writing.as_ref().is_some_and(|writing| writing.has(last));
-            if part > 0 && (is_stored || self.chunks.contains_key(&last)) {
+            if part > 0 && (is_stored || self.buffers.has(last)) {
                 self.make_room(stores, last)?;
-                let chunk = self.chunk(last);
-                Arc::make_mut(&mut chunk.bytes).truncate(part as usize);
-                chunk.state.truncate(part);
-                if chunk.state.flush() != Flush::Clean {
-                    chunk.dirty_since.get_or_insert_with(Instant::now);
-                }
+                self.chunk(last).truncate(part);
             }
             let kept = last + u32::from(part > 0);
-            drop(self.chunks.split_off(&kept));
+            self.buffers.truncate(kept);
             if let Some(writing) = &mut self.writing {
                 let gone = writing.map.chunks().map(|(index, _)| index).filter(|&index| index >= kept);
                 writing.removed.extend(gone.collect::<Vec<_>>());
@@ -393,7 +344,7 @@ impl Node {
             let (index, start) = ((at / size) as u32, at % size);
             let stop = (start + (end - at)).min(size);
             let next = index + u32::from(stop == size);
-            if !self.chunks.contains_key(&index) && self.source(index) == Source::Hole {
+            if !self.buffers.has(index) && self.source(index) == Source::Hole {
                 out.resize(out.len() + (stop - start) as usize, 0);
                 self.next_read = next;
             } else {
@@ -497,7 +448,7 @@ impl Node {
             let _ = stores.backing.drop_data(self.ino, generation..generation.saturating_add(1));
         }
         self.puts.clear();
-        self.chunks.clear();
+        self.buffers.clear();
         // Of a lost file the earlier one stays: it cannot be read either.
         self.inode = stores.cluster.inode(self.ino)?.unwrap_or_else(|| self.inode.clone());
         Ok(())
@@ -509,12 +460,7 @@ impl Node {
     ///
     /// As [`Self::sync`].
     pub(crate) fn flush(&mut self, stores: &mut Stores, before: Option<Instant>) -> Result<()> {
-        let is_due = |chunk: &Chunk| {
-            let since = chunk.dirty_since;
-            since.is_some_and(|since| before.is_none_or(|before| since <= before))
-        };
-        let due: Vec<u32> = self.chunks.iter().filter(|(_, chunk)| is_due(chunk)).map(|(&index, _)| index).collect();
-        due.into_iter().try_for_each(|index| self.send(stores, index))
+        self.buffers.due(before).into_iter().try_for_each(|index| self.send(stores, index))
     }
 
     /// Returns all chunks that the file has in the cluster.
@@ -593,17 +539,7 @@ impl Node {
     /// Returns a chunk's buffer.
     fn chunk(&mut self, index: u32) -> &mut Chunk {
         let (stored, size) = (self.source(index).length(), self.inode.chunk_size());
-        self.uses += 1;
-        let used = self.uses;
-        let chunk = self.chunks.entry(index).or_insert_with(|| Chunk {
-            state: Buffered::new(stored, size),
-            bytes: Arc::default(),
-            dirty_since: None,
-            used: 0,
-            refused: None,
-        });
-        chunk.used = used;
-        chunk
+        self.buffers.chunk(index, stored, size)
     }
 
     /// Has bytes of a chunk in its buffer.
@@ -611,7 +547,7 @@ impl Node {
         self.make_room(stores, index)?;
         let mut ahead = if index > 0 && index == self.next_read { READ_AHEAD } else { 1 };
         // Chunks ahead could take its place.
-        while !self.chunk(index).state.has(range.clone()) {
+        while !self.chunk(index).has(range.clone()) {
             self.load_ahead(stores, index, ahead)?;
             ahead = 1;
         }
@@ -620,8 +556,7 @@ impl Node {
 
     fn load_ahead(&mut self, stores: &mut Stores, index: u32, ahead: u32) -> Result<()> {
         // A hole may have a buffer that does not know it: of a read beyond the bytes that the hole took the place of.
-        let wanted =
-            |node: &Self, at: u32| at == index || !node.chunks.contains_key(&at) && node.source(at) != Source::Hole;
+        let wanted = |node: &Self, at: u32| at == index || !node.buffers.has(at) && node.source(at) != Source::Hole;
         let indexes: Vec<u32> = (index..index.saturating_add(ahead)).filter(|&at| wanted(self, at)).collect();
         for (at, bytes) in self.fetch(stores, &indexes)? {
             if at != index {
@@ -707,7 +642,7 @@ impl Node {
 
     /// Stores a chunk, if it is dirty.
     fn send(&mut self, stores: &mut Stores, index: u32) -> Result<()> {
-        if self.chunks.get(&index).is_some_and(|chunk| chunk.state.flush() == Flush::Fetch) {
+        if self.buffers.find(index).is_some_and(|chunk| chunk.flush() == Flush::Fetch) {
             let fetched = self.fetch(stores, &[index])?;
             for (at, bytes) in fetched {
                 self.chunk(at).take(bytes);
@@ -715,20 +650,16 @@ impl Node {
         }
         self.finish_puts(stores, WINDOW - 1)?;
         let Some(generation) = self.writing.as_ref().map(|writing| writing.generation) else { return Ok(()) };
-        let Some(chunk) = self.chunks.get_mut(&index) else { return Ok(()) };
-        let Flush::Whole(length) = chunk.state.flush() else { return Ok(()) };
-        // An empty value would stand for a chunk that is absent.
-        let length = length.max(1) as usize;
-        if chunk.bytes.len() < length {
-            Arc::make_mut(&mut chunk.bytes).resize(length, 0);
+        if self.buffers.find(index).and_then(Chunk::value).is_none() {
+            return Ok(());
         }
         if self.writing.as_ref().is_some_and(|writing| writing.spills(stores, index)) {
             return self.spill(stores, index);
         }
-        let Some(chunk) = self.chunks.get_mut(&index) else { return Ok(()) };
-        let ticket = stores.cluster.put(&Key::Chunk(self.ino, generation, index), &chunk.bytes[..length])?;
-        let taken = chunk.state.take_dirty();
-        chunk.dirty_since = None;
+        let Some(chunk) = self.buffers.find(index) else { return Ok(()) };
+        let Some(value) = chunk.value() else { return Ok(()) };
+        let ticket = stores.cluster.put(&Key::Chunk(self.ino, generation, index), value)?;
+        let taken = chunk.take_dirty();
         self.puts.push_back(Put { index, ticket, taken });
         if let Some(writing) = &mut self.writing {
             writing.map.set(Run { first: index, count: 1, generation });
@@ -738,12 +669,10 @@ impl Node {
 
     /// Stores a chunk in the data file, whose buffer has all of it.
     fn spill(&mut self, stores: &Stores, index: u32) -> Result<()> {
-        let (Some(chunk), Some(writing)) = (self.chunks.get_mut(&index), &mut self.writing) else { return Ok(()) };
-        let Flush::Whole(length) = chunk.state.flush() else { return Ok(()) };
-        let length = (length as usize).min(chunk.bytes.len());
-        writing.spill(stores, (self.ino, self.inode.chunk_bits), (index, &chunk.bytes[..length]))?;
-        chunk.state.take_dirty();
-        chunk.dirty_since = None;
+        let (Some(chunk), Some(writing)) = (self.buffers.find(index), &mut self.writing) else { return Ok(()) };
+        let Some(bytes) = chunk.bytes() else { return Ok(()) };
+        writing.spill(stores, (self.ino, self.inode.chunk_bits), (index, bytes))?;
+        chunk.take_dirty();
         Ok(())
     }
 
@@ -752,11 +681,11 @@ impl Node {
         while self.puts.len() > left || self.puts.front().is_some_and(|put| stores.cluster.is_done(&put.ticket)) {
             let Some(put) = self.puts.pop_front() else { return Ok(()) };
             let outcome = stores.cluster.wait(put.ticket);
-            let chunk = self.chunks.get_mut(&put.index);
+            let chunk = self.buffers.find(put.index);
             let Err(error) = outcome else {
                 stores.room.stored();
                 if let Some(chunk) = chunk {
-                    chunk.refused = None;
+                    chunk.stored();
                 }
                 continue;
             };
@@ -770,17 +699,16 @@ impl Node {
                     writing.map.remove(put.index);
                 }
             } else if let Some(chunk) = chunk {
-                chunk.state.restore(&put.taken);
-                chunk.dirty_since.get_or_insert_with(Instant::now);
+                chunk.restore(&put.taken);
             }
             // A write that may still be carried out could replace a later one.
-            let is_gone = !is_copy && !self.chunks.contains_key(&put.index) && writing.map.get(put.index).is_some();
+            let is_gone = !is_copy && !self.buffers.has(put.index) && writing.map.get(put.index).is_some();
             if is_unknown || is_gone {
                 writing.failed = Some(error.clone());
             } else if error.may_pass() {
                 let now = Instant::now();
                 stores.room.refused(now);
-                let refused = self.chunks.get_mut(&put.index).map(|chunk| *chunk.refused.get_or_insert(now));
+                let refused = self.buffers.find(put.index).map(|chunk| chunk.refused(now));
                 let is_over = refused.is_some_and(|since| stores.room.is_over(since, now));
                 // Copies are made again by the next try of the sync.
                 if !is_copy && (is_over || writing.spills(stores, put.index)) {
@@ -796,13 +724,14 @@ impl Node {
     /// Makes room for a buffer: the one that was used longest ago goes, and is stored before if it is dirty.
     fn make_room(&mut self, stores: &mut Stores, index: u32) -> Result<()> {
         let most = (stores.buffered >> self.inode.chunk_bits).max(READ_AHEAD.into()) as usize;
-        while !self.chunks.contains_key(&index) && self.chunks.len() >= most {
+        while !self.buffers.has(index) && self.buffers.count() >= most {
             // A put that fails has its chunk stored again. Copies are read again.
             let under_way: Vec<u32> =
                 self.puts.iter().filter(|put| !put.taken.is_empty()).map(|put| put.index).collect();
-            if let Some(oldest) = oldest(&self.chunks, |index, chunk| chunk.may_go(index, &under_way)) {
-                self.chunks.remove(&oldest);
-            } else if let Some(dirty) = oldest(&self.chunks, |_, chunk| chunk.state.flush() != Flush::Clean) {
+            if self.buffers.evict(&under_way) {
+                continue;
+            }
+            if let Some(dirty) = self.buffers.oldest_dirty() {
                 self.send(stores, dirty)?;
                 self.finish_puts(stores, WINDOW / 2)?;
             } else {
@@ -920,59 +849,6 @@ impl Writing {
     }
 }
 
-/// Returns the chunk that was used longest ago, of those that may be it.
-fn oldest(chunks: &BTreeMap<u32, Chunk>, may_be: impl Fn(u32, &Chunk) -> bool) -> Option<u32> {
-    let chunks = chunks.iter().filter(|&(&index, chunk)| may_be(index, chunk));
-    chunks.min_by_key(|(_, chunk)| chunk.used).map(|(&index, _)| index)
-}
-
-impl Chunk {
-    /// Returns whether its buffer may go, while these chunks are under way.
-    fn may_go(&self, index: u32, under_way: &[u32]) -> bool {
-        self.state.flush() == Flush::Clean && !under_way.contains(&index)
-    }
-
-    fn fill(&mut self, start: u64, bytes: &[u8]) {
-        let (start, into) = (start as usize, Arc::make_mut(&mut self.bytes));
-        if into.len() < start {
-            into.resize(start, 0);
-        }
-        // What is new is copied once, and not filled with zeros before.
-        let (over, beyond) = bytes.split_at(bytes.len().min(into.len() - start));
-        into[start..start + over.len()].copy_from_slice(over);
-        into.extend_from_slice(beyond);
-    }
-
-    /// Takes the stored bytes, where the buffer has no newer ones.
-    fn take(&mut self, stored: Vec<u8>) {
-        let gaps = self.state.fetched(stored.len() as u64);
-        let is_whole = matches!(gaps.as_slice(), [gap] if gap.start == 0 && gap.end >= stored.len() as u64);
-        if self.bytes.is_empty() && is_whole {
-            self.bytes = Arc::new(stored);
-            return;
-        }
-        for gap in gaps {
-            let end = gap.end.min(stored.len() as u64);
-            if gap.start < end {
-                self.fill(gap.start, &stored[gap.start as usize..end as usize]);
-            }
-        }
-    }
-
-    /// Returns a part that the buffer has; None if zeros follow it.
-    fn part(&self, start: u64, stop: u64) -> Option<Read> {
-        let range = start as usize..stop as usize;
-        self.bytes.get(range.clone()).map(|_| Read::Part(Arc::clone(&self.bytes), range))
-    }
-
-    fn copy(&self, start: u64, stop: u64, out: &mut Vec<u8>) {
-        let length = self.bytes.len();
-        let (from, to) = ((start as usize).min(length), (stop as usize).min(length));
-        out.extend_from_slice(&self.bytes[from..to]);
-        out.resize(out.len() + (stop - start) as usize - (to - from), 0);
-    }
-}
-
 /// Returns the time after which dirty chunks are stored though their file stays open.
 pub(crate) const FLUSH_AFTER: Duration = Duration::from_secs(1);
 
@@ -1018,29 +894,5 @@ mod tests {
     fn a_file_without_a_name_is_in_no_directory() {
         let in_root = |is_unlinked| Node::new(Ino(5), Inode { is_unlinked, ..inode() }).is_in(Ino::ROOT);
         assert!(in_root(false) && !in_root(true));
-    }
-
-    fn chunk(used: u64) -> Chunk {
-        let (state, bytes) = (Buffered::new(0, 16), Arc::default());
-        Chunk { state, bytes, dirty_since: None, used, refused: None }
-    }
-
-    #[test]
-    fn a_chunk_under_way_stays_in_its_buffer() {
-        let mut chunks = BTreeMap::from([(3, chunk(1)), (4, chunk(2)), (5, chunk(3))]);
-        chunks.get_mut(&4).unwrap().state.write(0..16);
-        let next = |under_way: &[u32]| oldest(&chunks, |index, chunk| chunk.may_go(index, under_way));
-        assert_eq!((next(&[]), next(&[7]), next(&[3]), next(&[5, 3])), (Some(3), Some(3), Some(5), None));
-    }
-
-    #[test]
-    fn a_chunk_is_filled_over_its_end_and_beyond() {
-        let mut chunk = chunk(0);
-        for (start, bytes, whole) in
-            [(2, &b"ab"[..], &b"\0\0ab"[..]), (3, b"cde", b"\0\0acde"), (0, b"xy", b"xyacde"), (6, b"", b"xyacde")]
-        {
-            chunk.fill(start, bytes);
-            assert_eq!(*chunk.bytes, whole);
-        }
     }
 }

@@ -13,13 +13,14 @@ use rdmakv_proto::files::{
 use rustix::io::Errno;
 
 use crate::backing::{Backing, FOLDER, Found, Names};
+use crate::buffers::Read;
 use crate::cluster::{Cluster, gone};
 use crate::error::{Error, Result};
 use crate::inode::{Attributes, Edit};
 #[cfg(feature = "mount")]
 use crate::life::has_agent;
 use crate::names::{Held, Lookup, look_up};
-use crate::node::{FLUSH_AFTER, Node, Read, Stores};
+use crate::node::{FLUSH_AFTER, Node, Stores};
 use crate::persist::{AGAIN, FAILURE, Standing as Waiting, Wait, standing};
 use crate::random::random;
 use crate::store::Refusal;
