@@ -1,8 +1,8 @@
 //! Files that lost their names while a program has them open.
 //!
 //! Their mount removes them once they are closed. If it dies before, no name leads to their inodes, and servers would keep their chunks as
-//! dirty ones. So a mount notes such a file before the name goes: in the buckets of [`UNNAMED`], which no name leads to either. The agent
-//! looks there, and removes the files that nothing writes any more.
+//! dirty ones. So a mount notes such a file before the name goes: in the buckets of [some numbers](FIRST), which no name leads to either. The
+//! agent looks there, and removes the files that nothing writes any more.
 //!
 //! A note of a file that has a name still is one of an operation that failed, or has not ended. It goes once the file has no writer. The
 //! bucket is read before the inode, and each note writes the bucket, so a `cas` removes no note that was made since.
@@ -20,9 +20,12 @@ use crate::map::Map;
 use crate::store::{Change, Decision, Refusal, Request};
 use crate::walk::{KEYS, inodes};
 
-/// The number under which the notes are, as the names of a directory are under its own. A mount draws it with odds of one to 2^64, and then draws
-/// again.
-pub(crate) const UNNAMED: Ino = Ino(2);
+/// The numbers under which the notes are, as the names of a directory are under its own: from this one to [`LAST`]. All mounts of a cluster write
+/// them, so there are many buckets. A mount draws one of them with odds of one to 2^60, and then draws again.
+const FIRST: u64 = 2;
+
+/// See [`FIRST`].
+pub(crate) const LAST: Ino = Ino(FIRST + 15);
 
 /// Notes in a bucket at most. A file for which there is no room is not noted.
 const MOST: usize = 1024;
@@ -42,7 +45,9 @@ pub(crate) enum Note {
 impl Change for Note {
     fn key(&self) -> Key {
         let (Self::Make(ino) | Self::Remove(ino)) = self;
-        Key::Bucket(UNNAMED, bucket_of(&name(*ino)))
+        // Numbers of files are random.
+        let spread = FIRST + ino.0 % (LAST.0 + 1 - FIRST);
+        Key::Bucket(Ino(spread), bucket_of(&name(*ino)))
     }
 
     fn decide(&self, value: Option<&[u8]>) -> std::result::Result<Decision, Refusal> {
@@ -90,7 +95,8 @@ fn fate(inode: Option<&Inode>, writer_lives: bool) -> Fate {
 ///
 /// The cluster does not serve.
 pub(crate) fn look(cluster: &mut Cluster) -> Result<Vec<Ino>> {
-    let keys: Vec<Key> = (0..BUCKETS).map(|bucket| Key::Bucket(UNNAMED, bucket)).collect();
+    let of = |number: u64| (0..BUCKETS).map(move |bucket| Key::Bucket(Ino(number), bucket));
+    let keys: Vec<Key> = (FIRST..=LAST.0).flat_map(of).collect();
     let mut unneeded = Vec::new();
     for (key, value) in keys.iter().zip(cluster.many(&keys)?) {
         let Some(value) = value else { continue };
@@ -165,6 +171,8 @@ pub(crate) fn parts_of(ino: Ino, generation: Generation, chunk_bits: u8) -> impl
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
+
     use crate::fixtures::empty_file;
     use rdmakv_proto::files::{MountId, State};
 
@@ -218,6 +226,45 @@ mod tests {
         let mut ends = runs.iter().map(|(first, count)| first + count);
         assert!(runs[0].0 == 0 && ends.clone().zip(&runs[1..]).all(|(end, (first, _))| end == *first));
         assert_eq!(ends.next_back(), Some(MAX_CHUNKS));
+    }
+
+    /// As where all processes of a job remove a file that they have open. Each reads its bucket, and then each attempts to write it.
+    #[test]
+    fn many_mounts_note_files_at_once() {
+        use crate::store::{Answer, Progress, Update};
+        let mut values: BTreeMap<Key, (u64, Vec<u8>)> = BTreeMap::new();
+        let mut mounts: Vec<_> =
+            (1..=2000_u64).map(|at| Update::begin(Note::Make(Ino(at.wrapping_mul(0x9e37_79b9_7f4a_7c15))))).collect();
+        while !mounts.is_empty() {
+            mounts.retain_mut(|(update, request)| {
+                let answer = match request {
+                    Request::Get(key) => values
+                        .get(key)
+                        .map_or(Answer::Absent, |(version, value)| Answer::Found(*version, value.clone())),
+                    Request::Cas { key, version, value } => {
+                        let now = values.get(key).map(|(version, _)| *version);
+                        if now == *version {
+                            values.insert(*key, (now.unwrap_or(0) + 1, value.clone().unwrap()));
+                            Answer::Stored
+                        } else {
+                            Answer::Conflict
+                        }
+                    }
+                };
+                match update.take(&answer) {
+                    Progress::Ask(next) => {
+                        *request = next;
+                        true
+                    }
+                    Progress::Ended(outcome) => {
+                        assert_eq!(outcome, Ok(()));
+                        false
+                    }
+                }
+            });
+        }
+        let noted = values.values().map(|(_, value)| Bucket::decode(value).unwrap().entries().len());
+        assert_eq!(noted.sum::<usize>(), 2000);
     }
 
     #[test]

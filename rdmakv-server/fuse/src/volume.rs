@@ -24,7 +24,7 @@ use crate::node::{FLUSH_AFTER, Node, Stores};
 use crate::persist::{AGAIN, FAILURE, Standing as Waiting, Wait, standing};
 use crate::random::random;
 use crate::store::Refusal;
-use crate::unnamed::{Note, UNNAMED};
+use crate::unnamed::{self, Note};
 use crate::walk::{Undrained, entries, undrained, unsettled};
 
 /// How often other mounts' wishes for directories are looked at.
@@ -1086,7 +1086,7 @@ pub(crate) fn time(at: SystemTime) -> Time {
 pub(crate) fn number() -> u64 {
     loop {
         let number = random();
-        if number > UNNAMED.0 {
+        if number > unnamed::LAST.0 {
             return number;
         }
     }
