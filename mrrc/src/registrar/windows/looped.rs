@@ -198,24 +198,28 @@ impl Pair {
         unsafe { &**self.ends[0].as_ptr().cast::<*mut Context>() }
     }
 
-    /// Waits for the completion of the only request. Returns its status, or None if none comes.
-    fn completion(&self) -> Option<i32> {
-        let poll = self.context().ops.poll_cq?;
+    /// Waits for the completion of the only request, and returns its status.
+    fn completion(&self) -> Result<i32, Failure> {
+        let poll = self.context().ops.poll_cq.ok_or(Failure::Broken)?;
         let begun = Instant::now();
-        while begun.elapsed() < PATIENCE {
+        loop {
+            // Before the looks: a process may be stopped for long between two of them.
+            let is_last = begun.elapsed() >= PATIENCE;
             for _ in 0..LOOKS {
                 // SAFETY: all zero is a value of `Wc`, which holds plain numbers.
                 let mut done: Wc = unsafe { std::mem::zeroed() };
                 // SAFETY: the completion queue is open, and there is room for one completion.
                 match unsafe { poll(self.cq.as_ptr(), 1, &mut done) } {
                     0 => std::hint::spin_loop(),
-                    1 => return Some(done.status),
-                    _ => return None,
+                    1 => return Ok(done.status),
+                    _ => return Err(Failure::Broken),
                 }
+            }
+            if is_last {
+                return Err(Failure::Silent);
             }
             std::thread::yield_now();
         }
-        None
     }
 
     /// Binds a window to a region of the same domain; unbinds it where there is no length.
@@ -234,9 +238,9 @@ impl Pair {
         };
         // SAFETY: the end is open; the caller promises the same of window and region.
         checked(unsafe { bind(self.ends[0].as_ptr(), window.as_ptr(), &mut request) }).map_err(Failure::Refused)?;
-        match self.completion() {
+        match self.completion()? {
             // SAFETY: the caller promises that the window is not ended, so its key can be read.
-            Some(status::SUCCESS) => Ok(unsafe { (*window.as_ptr()).rkey }),
+            status::SUCCESS => Ok(unsafe { (*window.as_ptr()).rkey }),
             _ => Err(Failure::Broken),
         }
     }
@@ -257,7 +261,7 @@ impl Pair {
         }
         let mut refused = null_mut();
         // SAFETY: the end is open, and the request lives through the call, which copies it.
-        (unsafe { post(self.ends[0].as_ptr(), &mut request, &mut refused) } == 0).then(|| self.completion())?
+        (unsafe { post(self.ends[0].as_ptr(), &mut request, &mut refused) } == 0).then(|| self.completion().ok())?
     }
 }
 
@@ -328,6 +332,11 @@ impl Device for Looped {
         let make = self.context().ops.alloc_mw.ok_or(libc::EOPNOTSUPP)?;
         // SAFETY: `new` requires that the domain is open for as long as this is used.
         NonNull::new(unsafe { make(self.pd.as_ptr(), TYPE_1) }).map(Handle).ok_or_else(reason)
+    }
+
+    fn key(&self, window: Handle) -> u32 {
+        // SAFETY: `windows` asks about windows that this has made and not ended.
+        unsafe { (*window.0.as_ptr()).rkey }
     }
 
     fn bind(&mut self, window: Handle, bytes: &Bytes) -> Result<u32, Failure> {

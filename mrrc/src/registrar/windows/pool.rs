@@ -34,13 +34,13 @@ impl<W> Window<W> {
 
     /// Notes that it is bound to a region.
     pub(super) fn is_bound(&mut self, region: usize) {
-        self.changes += 1;
+        self.changes = self.changes.saturating_add(1);
         self.region = region;
     }
 
-    /// Notes that it is unbound, or that a binding was refused: the key may have changed.
+    /// Notes that it is unbound, or may be, or that a binding was refused: the key may have changed.
     pub(super) fn is_unbound(&mut self) {
-        self.changes += 1;
+        self.changes = self.changes.saturating_add(1);
     }
 
     /// Returns the region that it is bound to, or was last.
@@ -50,7 +50,7 @@ impl<W> Window<W> {
 
     /// Returns whether another registration would bring a key round.
     fn is_worn(&self) -> bool {
-        self.changes + CHANGES_EACH > MOST_CHANGES
+        self.changes.saturating_add(CHANGES_EACH) > MOST_CHANGES
     }
 }
 

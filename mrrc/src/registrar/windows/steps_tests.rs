@@ -17,6 +17,14 @@ struct Model {
     pairs: u32,
     /// The outcome of the next steps: none is success.
     faults: Vec<Fault>,
+    /// Bindings and unbindings that were asked for.
+    steps: u32,
+    /// A new window gets the number of the one that ended last, and a last byte that is greater by this.
+    reuse: Option<u8>,
+    numbers: Vec<u32>,
+    /// The windows that it has, at most.
+    most: Option<usize>,
+    last_byte: u8,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,6 +32,8 @@ enum Fault {
     None,
     Refuse,
     Break,
+    /// There is no answer.
+    Stay,
     /// The step is carried out, and then the pair breaks.
     Late,
 }
@@ -36,9 +46,11 @@ impl Model {
     fn step(&mut self, window: u32, bytes: Option<&Bytes>) -> Result<u32, Failure> {
         self.pairs += u32::from(!self.pair);
         self.pair = true;
+        self.steps += 1;
         match self.fault() {
             Fault::Refuse => Err(Failure::Refused(libc::ENOMEM)),
             Fault::Break => Err(Failure::Broken),
+            Fault::Stay => Err(Failure::Silent),
             fault => {
                 let (key, to) = self.windows.get_mut(&window).expect("a window that was ended is bound");
                 *key = (*key & !255) | (key.wrapping_add(1) & 255);
@@ -60,12 +72,21 @@ impl Device for Model {
     type Window = u32;
 
     fn make(&mut self) -> Result<u32, i32> {
-        if self.fault() == Fault::Refuse {
+        if self.fault() == Fault::Refuse || self.most.is_some_and(|most| self.windows.len() >= most) {
             return Err(libc::ENOMEM);
         }
         self.made += 1;
-        self.windows.insert(self.made, (self.made << 8, None));
+        let mut key = self.made << 8;
+        if let Some(step) = self.reuse {
+            self.last_byte = self.last_byte.wrapping_add(step);
+            key = self.numbers.pop().unwrap_or(self.made) << 8 | u32::from(self.last_byte);
+        }
+        self.windows.insert(self.made, (key, None));
         Ok(self.made)
+    }
+
+    fn key(&self, window: u32) -> u32 {
+        self.windows[&window].0
     }
 
     fn bind(&mut self, window: u32, bytes: &Bytes) -> Result<u32, Failure> {
@@ -82,7 +103,9 @@ impl Device for Model {
         if self.fault() == Fault::Refuse {
             return Err(libc::EBUSY);
         }
-        self.windows.remove(&window).map(|_| ()).ok_or(libc::ENOENT)
+        let (key, _) = self.windows.remove(&window).ok_or(libc::ENOENT)?;
+        self.numbers.push(key >> 8);
+        Ok(())
     }
 
     fn tear_down(&mut self) {
@@ -116,7 +139,7 @@ fn steps() -> impl Strategy<Value = Vec<(Step, Vec<Fault>)>> {
         1 => (1_usize..5).prop_map(|region| Step::End { region }),
         1 => Just(Step::Close),
     ];
-    let fault = prop_oneof![Just(Fault::None), Just(Fault::Refuse), Just(Fault::Break), Just(Fault::Late)];
+    let fault = proptest::sample::select(vec![Fault::None, Fault::Refuse, Fault::Break, Fault::Stay, Fault::Late]);
     let faults = prop_oneof![9 => Just(Vec::new()), 1 => proptest::collection::vec(fault, 1..4)];
     proptest::collection::vec((step, faults), 0..600)
 }
@@ -195,6 +218,69 @@ fn a_broken_pair_is_made_anew_and_not_for_ever() {
     windows.device.faults.clear();
     let pairs = windows.device.pairs;
     assert_eq!((windows.bind(&bytes(1, 1)).err(), windows.device.pairs), (Some(libc::EIO), pairs));
+}
+
+#[test]
+fn a_silent_pair_is_waited_for_a_few_times_in_all() {
+    for (fault, most) in [(Fault::Stay, 2), (Fault::Break, 8)] {
+        let mut windows = Windows::new(Model::default());
+        let held: Vec<_> = (0..1000).map(|number| windows.bind(&bytes(1, number)).unwrap()).collect();
+        let before = windows.device.steps;
+        windows.device.faults = vec![fault; 3000];
+        held.into_iter().for_each(|bound| windows.unbind(bound).unwrap());
+        assert_eq!(windows.device.steps - before, most, "{fault:?}");
+        assert_eq!((windows.device.windows.len(), windows.counts()), (0, (0, 0)));
+        assert_eq!(windows.bind(&bytes(1, 1)).err(), Some(libc::EIO));
+        assert!(windows.trouble().is_some());
+    }
+}
+
+#[test]
+fn keys_that_may_have_changed_count() {
+    let mut windows = Windows::new(Model::default());
+    let mut bound = windows.bind(&bytes(1, 1)).unwrap();
+    for _ in 0..300 {
+        // It is unbound, but the device does not say so, and does not end the window.
+        windows.device.faults = vec![Fault::Refuse, Fault::Late];
+        (bound, _) = windows.unbind(bound).unwrap_err();
+        windows.failures = 0;
+    }
+    assert!(windows.unbind(bound).is_ok());
+    assert_eq!((windows.counts(), windows.device.windows.len()), ((0, 0), 0), "a window whose keys came round");
+}
+
+proptest! {
+    /// On a device that gives a new window the number of the one that ended last.
+    #[test]
+    fn an_ended_key_is_not_the_next(step in any::<u8>(), regions in proptest::collection::vec((1_usize..6, 1_usize..4), 1..400)) {
+        let mut windows = Windows::new(Model { reuse: Some(step), ..Model::default() });
+        let mut ended: Vec<u32> = Vec::new();
+        for (region, leases) in regions {
+            let held: Vec<_> = (0..leases as u64).map(|number| windows.bind(&bytes(region, number)).unwrap()).collect();
+            for bound in held {
+                let lately = &ended[ended.len().saturating_sub(MOST_ENDED)..];
+                prop_assert!(!lately.contains(&bound.key), "{:#x} ended lately", bound.key);
+                let key = bound.key;
+                windows.unbind(bound).unwrap();
+                ended.push(key);
+            }
+            if region == 1 {
+                (1..6).for_each(|region| windows.region_ends(region));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_device_with_one_window_goes_on() {
+    let mut windows = Windows::new(Model { reuse: Some(2), most: Some(1), ..Model::default() });
+    for number in 0..1000 {
+        let bound = windows.bind(&bytes(1, number)).unwrap();
+        windows.unbind(bound).unwrap();
+        if number % 3 == 0 {
+            windows.region_ends(1);
+        }
+    }
 }
 
 #[test]

@@ -115,7 +115,7 @@ fn refused<T>(result: Result<T, Failure>) -> Step<T> {
     result.map_err(|failure| match failure {
         Failure::Refused(libc::EOPNOTSUPP | libc::ENOSYS) => Verdict::Fail(ABSENT),
         Failure::Refused(why) => Verdict::Untried("bind a window", why),
-        Failure::Broken => Verdict::Fail("cannot be bound"),
+        Failure::Broken | Failure::Silent => Verdict::Fail("cannot be bound"),
     })
 }
 
