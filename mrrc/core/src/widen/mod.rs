@@ -309,10 +309,11 @@ impl Widener {
         if allowed.contains(gap) && allowed.pages() <= self.most { allowed } else { gap }
     }
 
-    /// Returns the range to register for a gap whose mapping is known: the gap, or more around it that lies in `within`.
-    pub(crate) fn grow(&self, gap: PageRange, within: PageRange) -> PageRange {
+    /// Returns the range to register for a gap whose mapping is known: the gap, or more around it that lies in `within`. `room`: what it can
+    /// take without an eviction.
+    pub(crate) fn grow(&self, gap: PageRange, within: PageRange, room: u64) -> PageRange {
         let is_exact = self.pauses.is_exact(hash_of(gap.start())) || !within.contains(gap);
-        self.growth.as_ref().filter(|_| !is_exact).map_or(gap, |growth| growth.grow(gap, within))
+        self.growth.as_ref().filter(|_| !is_exact).map_or(gap, |growth| growth.grow(gap, within, room))
     }
 
     /// Returns what a grown region may share with its neighbours.

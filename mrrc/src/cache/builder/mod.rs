@@ -248,7 +248,7 @@ impl<R: Registrar> Builder<R> {
     ///
     /// It is learned from misses: neighbours that are asked for soon after, or many small requests in one mapping. A miss
     /// then registers the aligned block of 2, 4, 16 or 64 pages around it, at most an eighth of the capacity. Where each lease has one
-    /// segment ([`Builder::max_segments`]), misses close to each other double what they register, up to 256 MiB, and take free room only. Both end at the
+    /// segment ([`Builder::max_segments`]), misses close to each other double or triple what they register, up to 256 MiB. They take free room only. Both end at the
     /// end of the mapping, at pages that are not in memory, and at other regions. Where that fails, the request is
     /// registered as it is, and its surroundings stay so for a while. Only requests for local rights are widened (see [`Builder::widen_for_peers`]), and only in
     /// private anonymous memory. [`Cache::begin`] and the groups of [`Cache::acquire_list`] are not. A lease shows what was asked for.

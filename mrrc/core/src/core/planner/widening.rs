@@ -38,7 +38,8 @@ pub(super) fn widen(widener: &mut Widener, view: View<'_>, request: &Request, pl
 /// Widens the one region of a plan. As a block only a request that overlaps nothing.
 fn widen_one(widener: &mut Widener, view: View<'_>, request: &Request, plan: &mut Plan) {
     let [Piece { range: exact, .. }] = plan.pieces[..] else { return };
-    let Some(within) = request.mapping.intersection(widener.reach(exact, room_to_grow(view))) else { return };
+    let room = room_to_grow(view);
+    let Some(within) = request.mapping.intersection(widener.reach(exact, room)) else { return };
     if !within.contains(exact) || within == exact {
         return;
     }
@@ -51,11 +52,11 @@ fn widen_one(widener: &mut Widener, view: View<'_>, request: &Request, plan: &mu
         exact
     };
     let grown = if is_known {
-        widener.grow(exact, free_around(exact, within, view, plan, 0, widener.overlap(exact)))
+        widener.grow(exact, free_around(exact, within, view, plan, 0, widener.overlap(exact)), room)
     } else {
         exact
     };
-    let wide = if grown.pages() > wide.pages() && grown.pages() <= room_to_grow(view) { grown } else { wide };
+    let wide = if grown.pages() > wide.pages() && grown.pages() <= room { grown } else { wide };
     set_range(view, request, plan, 0, wide);
     widener.widened(exact, plan.pieces[0].range);
 }
