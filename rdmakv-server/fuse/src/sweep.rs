@@ -69,7 +69,8 @@ impl Sweeper {
     pub(crate) fn sweep(&mut self, cluster: &mut Cluster, backing: &Backing, age: Duration) -> Result<Swept> {
         let mut swept = Swept::default();
         // Servers keep their chunks whatever happens, so they come first.
-        self.waiting = unnamed::look(cluster)?.into_iter().map(Waiting::Unnamed).collect();
+        let (unneeded, looked) = unnamed::look(cluster);
+        self.waiting = unneeded.into_iter().map(Waiting::Unnamed).collect();
         let mut left = vec![Ino::ROOT];
         while let Some(directory) = left.pop() {
             let entries = entries(cluster, directory)?;
@@ -90,7 +91,9 @@ impl Sweeper {
             }
         }
         self.swept = swept;
-        self.free(cluster, backing)
+        // Notes that cannot be read stop nothing else.
+        let freed = self.free(cluster, backing)?;
+        looked.map(|()| freed)
     }
 
     /// Returns whether files that were found wait to be freed.

@@ -9,7 +9,7 @@
 
 use std::collections::BTreeSet;
 
-use rdmakv_client::Frozen;
+use rdmakv_client::{Frozen, Value};
 use rdmakv_proto::files::{BUCKETS, Bucket, Entry, Generation, Ino, Inode, Key, Kind, MAX_CHUNKS, Standing, bucket_of};
 
 use crate::backing::Backing;
@@ -89,43 +89,51 @@ fn fate(inode: Option<&Inode>, writer_lives: bool) -> Fate {
     }
 }
 
-/// Returns the noted files that nothing needs. Notes of others that are gone, or have a name and no writer, are removed.
-///
-/// # Errors
-///
-/// The cluster does not serve.
-pub(crate) fn look(cluster: &mut Cluster) -> Result<Vec<Ino>> {
-    let of = |number: u64| (0..BUCKETS).map(move |bucket| Key::Bucket(Ino(number), bucket));
-    let keys: Vec<Key> = (FIRST..=LAST.0).flat_map(of).collect();
-    let mut unneeded = Vec::new();
-    for (key, value) in keys.iter().zip(cluster.many(&keys)?) {
-        let Some(value) = value else { continue };
-        let mut bucket = Bucket::decode(&value).map_err(|error| Error::of_value(&error, key))?;
-        let inos: Vec<Ino> = bucket.entries().iter().map(|entry| entry.ino).collect();
-        let mut is_changed = false;
-        for some in inos.chunks(KEYS) {
-            let inodes = inodes(cluster, some)?;
-            let writers = inodes.values().filter_map(|inode| inode.writer);
-            let writers: Vec<Key> = writers.collect::<BTreeSet<_>>().into_iter().map(Key::Mount).collect();
-            let lives = cluster.many(&writers)?;
-            let living: BTreeSet<Key> =
-                writers.into_iter().zip(lives).filter(|(_, life)| life.is_some()).map(|(key, _)| key).collect();
-            for &ino in some {
-                let inode = inodes.get(&ino);
-                let writer = inode.and_then(|inode| inode.writer).map(Key::Mount);
-                match fate(inode, writer.is_some_and(|writer| living.contains(&writer))) {
-                    Fate::Stays => {}
-                    Fate::Goes => unneeded.push(ino),
-                    Fate::Forgotten => is_changed |= bucket.remove(&name(ino)),
-                }
-            }
-        }
-        if is_changed {
-            // After a change by others the notes go with the next sweep.
-            cluster.ask(&Request::Cas { key: *key, version: Some(value.version()), value: Some(bucket.encode()) })?;
+/// Returns the noted files that nothing needs. Notes of others that are gone, or have a name and no writer, are removed. A bucket that cannot be
+/// read is passed over, and its error is returned, too.
+pub(crate) fn look(cluster: &mut Cluster) -> (Vec<Ino>, Result<()>) {
+    let (mut unneeded, mut outcome) = (Vec::new(), Ok(()));
+    for number in FIRST..=LAST.0 {
+        let keys: Vec<Key> = (0..BUCKETS).map(|bucket| Key::Bucket(Ino(number), bucket)).collect();
+        let values = match cluster.many(&keys) {
+            Ok(values) => values,
+            // It does not serve, and is not asked again and again.
+            Err(error) => return (unneeded, Err(error)),
+        };
+        for (key, value) in keys.iter().zip(values).filter_map(|(key, value)| Some((key, value?))) {
+            outcome = outcome.and(look_at(cluster, key, &value, &mut unneeded));
         }
     }
-    Ok(unneeded)
+    (unneeded, outcome)
+}
+
+/// Adds the files of a bucket that nothing needs.
+fn look_at(cluster: &mut Cluster, key: &Key, value: &Value, unneeded: &mut Vec<Ino>) -> Result<()> {
+    let mut bucket = Bucket::decode(value).map_err(|error| Error::of_value(&error, key))?;
+    let inos: Vec<Ino> = bucket.entries().iter().map(|entry| entry.ino).collect();
+    let mut is_changed = false;
+    for some in inos.chunks(KEYS) {
+        let inodes = inodes(cluster, some)?;
+        let writers = inodes.values().filter_map(|inode| inode.writer);
+        let writers: Vec<Key> = writers.collect::<BTreeSet<_>>().into_iter().map(Key::Mount).collect();
+        let lives = cluster.many(&writers)?;
+        let living: BTreeSet<Key> =
+            writers.into_iter().zip(lives).filter(|(_, life)| life.is_some()).map(|(key, _)| key).collect();
+        for &ino in some {
+            let inode = inodes.get(&ino);
+            let writer = inode.and_then(|inode| inode.writer).map(Key::Mount);
+            match fate(inode, writer.is_some_and(|writer| living.contains(&writer))) {
+                Fate::Stays => {}
+                Fate::Goes => unneeded.push(ino),
+                Fate::Forgotten => is_changed |= bucket.remove(&name(ino)),
+            }
+        }
+    }
+    if is_changed {
+        // After a change by others the notes go with the next sweep.
+        cluster.ask(&Request::Cas { key: *key, version: Some(value.version()), value: Some(bucket.encode()) })?;
+    }
+    Ok(())
 }
 
 /// Removes a file that nothing writes any more, and its note. Returns false if it is gone. The agent may be killed at any step.

@@ -16,7 +16,7 @@ use common::{Cluster, Dice, soon};
 use rdmakv_client::{Client, Cluster as Address, Error, Frozen, Options};
 use rdmakv_cluster::config::Policy;
 use rdmakv_fuse::{Agent, Files, Fsync, How, Settings, Status};
-use rdmakv_proto::files::{Generation, Inode, Key, State};
+use rdmakv_proto::files::{BUCKETS, Generation, Ino, Inode, Key, State};
 use rustix::io::Errno;
 
 fn write(files: &Files, path: &str, bytes: &[u8]) {
@@ -55,7 +55,7 @@ fn all_servers_refuse_changes_of_a_frozen_file() {
     let epoch = client.freeze(&frozen).unwrap();
     assert_eq!(client.freeze(&frozen).unwrap(), epoch);
     for index in 0..3 {
-        let key = Key::Chunk(rdmakv_proto::files::Ino(ino), Generation(1), index).to_string();
+        let key = Key::Chunk(Ino(ino), Generation(1), index).to_string();
         let why = client.set(&key, b"other", ()).unwrap_err();
         assert!(matches!(&why, Error::Refused { said, .. } if said.contains("chunk is final")), "{why}");
     }
@@ -76,7 +76,7 @@ fn a_write_without_an_end_does_not_hold_up_freezes() {
     let mut client = Client::of_cluster(&cluster.address(), Options::default()).unwrap();
     // Small and large ones: bytes that travel with their orders, and bytes that are staged.
     let frozen = |ino| Frozen { ino, generation: 1, size: 16 << 16, chunk_bits: 16, runs: vec![(0, 16)] };
-    let key = |ino, index| Key::Chunk(rdmakv_proto::files::Ino(ino), Generation(1), index).to_string();
+    let key = |ino, index| Key::Chunk(Ino(ino), Generation(1), index).to_string();
     for (ino, length) in [(5, 5), (6, 65_000)] {
         (0..16).for_each(|index| _ = client.set(key(ino, index), vec![index as u8; length].as_slice(), ()).unwrap());
     }
@@ -645,8 +645,7 @@ fn files_without_a_name_go_with_their_dead_mount() {
         .unwrap();
     let mut lines = BufReader::new(dead.stdout.take().unwrap()).lines().map(Result::unwrap);
     let held = lines.find_map(|line| line.strip_prefix("held ").map(str::to_owned)).expect("the files");
-    let keys: Vec<String> =
-        held.split(' ').map(|ino| Key::Inode(rdmakv_proto::files::Ino(ino.parse().unwrap())).to_string()).collect();
+    let keys: Vec<String> = held.split(' ').map(|ino| Key::Inode(Ino(ino.parse().unwrap())).to_string()).collect();
     settle(&mut agent, &files);
     let mut client = Client::of_cluster(&cluster.address(), Options::default()).unwrap();
     // An empty value stands for a key that was deleted.
@@ -705,6 +704,33 @@ fn few_files_are_freed_at_a_time() {
     assert_eq!(seen, [(4, 0, 16), (8, 0, 12), (10, 2, 8), (10, 6, 4), (10, 10, 0)]);
     assert_eq!((agent.sweep_on().unwrap(), agent.sweep(Duration::ZERO).unwrap()), (None, Default::default()));
     assert_eq!(read(&files, "touched0"), b"bytes");
+}
+
+#[test]
+fn notes_that_cannot_be_read_stop_no_sweep() {
+    let Some(cluster) = Cluster::start(2) else { return };
+    let (files, dead, mut agent) = (mount(&cluster), mount(&cluster), begin(&cluster));
+    let held = dead.open("held", How::new().write().create()).unwrap();
+    let writer = dead.look_up("held").unwrap().1.writer.unwrap();
+    dead.unlink("held").unwrap();
+    let left = cluster.backing().join(".rdmakv/data/77.1.w");
+    std::fs::write(&left, b"bytes").unwrap();
+    let mut client = Client::of_cluster(&cluster.address(), Options::default()).unwrap();
+    // Buckets without the note.
+    let keys = (2..18).flat_map(|number| (0..BUCKETS).map(move |at| Key::Bucket(Ino(number), at).to_string()));
+    let broken: Vec<String> = keys.filter(|key| client.get(key).unwrap().is_none()).collect();
+    assert_eq!(broken.len(), 255);
+    client.set(&broken[0], b"no bucket", ()).unwrap();
+    client.set(&broken[254], b"no bucket", ()).unwrap();
+    assert!(client.delete(Key::Mount(writer).to_string()).unwrap());
+    let why = agent.sweep(Duration::ZERO).unwrap_err();
+    assert!(why.to_string().contains(&broken[0]), "{why}");
+    assert!(!left.exists());
+    for key in &broken {
+        client.delete(key).unwrap();
+    }
+    assert_eq!(agent.sweep(Duration::ZERO).unwrap(), Default::default(), "the file without a name is gone");
+    drop((held, files));
 }
 
 /// A program reads what it has open, though another closed the file that it wrote there.
@@ -879,7 +905,7 @@ fn commands_drain_settle_and_tell() {
     // A chunk of a file that is not on the backing is lost.
     write(&files, "c", b"lost");
     let (ino, inode) = frozen(&files, "c");
-    let chunk = Key::Chunk(rdmakv_proto::files::Ino(ino), inode.generation, 0).to_string();
+    let chunk = Key::Chunk(Ino(ino), inode.generation, 0).to_string();
     let mut client = Client::of_cluster(&cluster.address(), Options::default()).unwrap();
     assert!(client.delete(&chunk).unwrap());
     drop(client);
