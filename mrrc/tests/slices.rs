@@ -140,8 +140,8 @@ fn threads_with_blocks_each_get_whole_ones() {
             let cache = &cache;
             threads.spawn(move || {
                 let mut numbers = Numbers(thread);
-                for _ in 0..500 {
-                    let (first, pages) = (1000 + numbers.below(30), 1 + numbers.below(30));
+                for _ in 0..4000 {
+                    let (first, pages) = (1000 + numbers.below(16), 1 + numbers.below(16));
                     let (block, all) = (bytes(1 + numbers.below(4)), bytes(pages));
                     let lease = in_blocks(cache, first, all, block).unwrap();
                     for offset in (0..all).step_by(block) {

@@ -265,7 +265,7 @@ impl<T> Miss<T> {
         self.waits.restart();
         self.awaited.clear();
         self.begins = false;
-        self.plan_anew();
+        self.plan_anew(self.request.sharing);
     }
 
     /// Begins the usual miss, of [one gap](reserve_lone). Returns false, and does nothing, for any other.
@@ -379,9 +379,9 @@ impl<T> Miss<T> {
     }
 
     /// Plans all of it once more. Segments shown as ready stay held.
-    fn plan_anew(&mut self) {
+    fn plan_anew(&mut self, sharing: Sharing) {
         self.past.extend(self.holds.drain(..));
-        self.plan_part(self.request.range, self.request.sharing);
+        self.plan_part(self.request.range, sharing);
     }
 
     /// Plans all of it once more, as it is: its widened registration failed, or found no room. What is registered of it is published.
@@ -389,7 +389,7 @@ impl<T> Miss<T> {
         state.stats.widened_failed += 1;
         self.gaps.publish(state, context.tables, sure, &mut self.holds);
         self.awaited.clear();
-        self.plan_anew();
+        self.plan_anew(self.request.sharing);
     }
 
     /// Plans a part of it, or all, which was counted before.
@@ -497,10 +497,16 @@ impl<T> Miss<T> {
             }
             self.awaited.pop();
             // Planned again whatever became of it: it may have failed, or gone already.
-            self.plan_part(range, sharing);
+            if self.request.blocks.is_some() {
+                // The region that takes its place may end within a block that another part has.
+                self.awaited.clear();
+                self.plan_anew(sharing);
+            } else {
+                self.plan_part(range, sharing);
+            }
         } else if self.holds.len() > settings.max_segments {
             // More than one region took the place of the awaited one.
-            self.plan_anew();
+            self.plan_anew(self.request.sharing);
         } else {
             self.stage = Stage::Done;
         }
