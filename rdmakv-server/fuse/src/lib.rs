@@ -124,6 +124,8 @@ mod volume;
 mod waiting;
 #[cfg(feature = "library")]
 mod walk;
+#[cfg(feature = "library")]
+mod writing;
 
 #[cfg(feature = "library")]
 pub use agent::{Agent, Round};

@@ -6,29 +6,27 @@
 //!
 //! A chunk that is full goes out at once, and up to sixteen are under way. The client copies each into memory that is registered once.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use rdmakv_client::{Error as ClientError, Stored, Ticket};
-use rdmakv_proto::files::{Generation, Ino, Inode, Key, MAX_CHUNKS, MAX_RUNS, MountId, Ranges, Run, State, Time};
+use rdmakv_proto::files::{Generation, Ino, Inode, Key, MAX_CHUNKS, MountId, Ranges, State, Time};
 use rustix::io::Errno;
 
 use crate::backing::Backing;
 use crate::buffers::{Buffers, Chunk, Read};
 use crate::cluster::{Cluster, gone};
 use crate::error::{Error, Result};
-use crate::inode::{Edit, Written};
+use crate::inode::Edit;
 use crate::map::Map;
 use crate::names::Step;
 use crate::ranges::Flush;
-use crate::spill::{Room, Spilled};
+use crate::spill::Room;
+use crate::writing::{Place, Writing};
 
 /// Chunks under way at most, of one file.
 const WINDOW: usize = 16;
-
-/// How long writes wait for a sync that is not tried again: its program may have been killed.
-const SYNC_WAITS: Duration = Duration::from_secs(1);
 
 /// Chunks that a sequential reader gets at once.
 const READ_AHEAD: u32 = 8;
@@ -65,34 +63,6 @@ struct Put {
     index: u32,
     ticket: Ticket<Stored>,
     taken: Ranges,
-}
-
-/// A writer's view of the file.
-#[derive(Debug)]
-struct Writing {
-    generation: Generation,
-    /// The generation is the file's.
-    has_begun: bool,
-    /// The cluster knows that the generation is open.
-    is_open: bool,
-    /// Bytes up to here are those of the earlier generation, where no chunk was written.
-    limit: u64,
-    size: u64,
-    /// Chunks that are stored, or on their way.
-    map: Map,
-    modified: Time,
-    /// Chunks that the servers had no room for. Each stays there in this generation.
-    spilled: Option<Spilled>,
-    /// Something is to be synced.
-    is_dirty: bool,
-    /// Chunks that no longer belong to the file, once a sync has told so.
-    removed: BTreeSet<u32>,
-    /// When a sync last had to wait for the disk. Writes wait for it, or it would have more to sync each time.
-    sync_waits: Option<Instant>,
-    /// Why the generation cannot be finished.
-    failed: Option<Error>,
-    /// When its last writer closed it.
-    closed: Option<Instant>,
 }
 
 /// The place of a chunk's bytes, and how many there can be.
@@ -134,9 +104,9 @@ impl Node {
     pub(crate) fn inode(&self) -> Inode {
         let mut inode = self.inode.clone();
         if let Some(writing) = self.writing.as_ref() {
-            inode.size = writing.size;
-            inode.modified = writing.modified;
-            inode.changed = inode.changed.max(writing.modified);
+            inode.size = writing.size();
+            inode.modified = writing.modified();
+            inode.changed = inode.changed.max(writing.modified());
         }
         inode
     }
@@ -179,12 +149,12 @@ impl Node {
 
     /// Returns when its last writer closed it, while it may be reopened.
     pub(crate) fn closed(&self) -> Option<Instant> {
-        self.writing.as_ref().and_then(|writing| writing.closed)
+        self.writing.as_ref().and_then(Writing::closed)
     }
 
     /// Returns whether a sync would begin a generation, so the file's name has to be marked before.
     pub(crate) fn begins(&self) -> bool {
-        self.writing.as_ref().is_some_and(|writing| writing.is_dirty && !writing.has_begun)
+        self.writing.as_ref().is_some_and(|writing| writing.is_dirty() && !writing.has_begun())
     }
 
     /// Opens it.
@@ -193,7 +163,7 @@ impl Node {
         if writes {
             self.writers += 1;
             if let Some(writing) = &mut self.writing {
-                writing.closed = None;
+                writing.reopen();
             }
         }
     }
@@ -201,7 +171,7 @@ impl Node {
     /// Keeps it with this mount as its writer until it is closed for good.
     pub(crate) fn reopen(&mut self) {
         if let Some(writing) = &mut self.writing {
-            writing.closed = None;
+            writing.reopen();
         }
     }
 
@@ -213,10 +183,10 @@ impl Node {
         let is_kept = self.handles > 0 && self.inode.is_unlinked;
         if let Some(writing) = self.writing.as_mut().filter(|_| self.writers == 0 && !is_kept) {
             if writes {
-                writing.closed = Some(now);
+                writing.close(now);
             } else if self.handles == 0 {
                 // It was to be kept for its readers.
-                writing.closed.get_or_insert(now);
+                writing.close_once(now);
             }
         }
     }
@@ -225,27 +195,13 @@ impl Node {
     pub(crate) fn begin_writing(&mut self, inode: Inode, now: Instant) {
         self.set_inode(inode);
         let inode = &self.inode;
-        self.writing.get_or_insert_with(|| Writing {
-            generation: inode.reserved,
-            has_begun: false,
-            is_open: false,
-            limit: inode.size,
-            size: inode.size,
-            map: Map::default(),
-            modified: inode.modified,
-            spilled: None,
-            is_dirty: false,
-            removed: BTreeSet::new(),
-            sync_waits: None,
-            failed: None,
-            closed: Some(now),
-        });
+        self.writing.get_or_insert_with(|| Writing::new(inode, now));
     }
 
     /// Sets when its bytes changed, if this mount writes it.
     pub(crate) fn set_modified(&mut self, modified: Time) {
         if let Some(writing) = &mut self.writing {
-            writing.modified = modified;
+            writing.set_modified(modified);
         }
     }
 
@@ -272,9 +228,8 @@ impl Node {
             chunk.write(start, part);
             let is_full = stop == size && matches!(chunk.flush(), Flush::Whole(_));
             if let Some(writing) = &mut self.writing {
-                writing.size = writing.size.max(at + part.len() as u64);
-                writing.is_dirty = true;
-                writing.modified = now;
+                writing.reserve(at + part.len() as u64);
+                writing.set_modified(now);
             }
             if is_full {
                 self.send(stores, index)?;
@@ -288,8 +243,7 @@ impl Node {
     /// Has the file end here at least, for an append that has to wait.
     pub(crate) fn reserve(&mut self, end: u64) {
         if let Some(writing) = &mut self.writing {
-            writing.size = writing.size.max(end);
-            writing.is_dirty = true;
+            writing.reserve(end);
         }
     }
 
@@ -305,7 +259,8 @@ impl Node {
         self.begin_change(stores)?;
         let chunk_size = self.inode.chunk_size();
         let (last, part) = ((size / chunk_size) as u32, size % chunk_size);
-        let is_shorter = self.writing.as_ref().is_some_and(|writing| size < writing.size);
+        let kept = last + u32::from(part > 0);
+        let is_shorter = self.writing.as_ref().is_some_and(|writing| size < writing.size());
         if is_shorter {
             // A chunk of this generation that stays in part is stored anew, shorter.
             let is_stored = self.writing.as_ref().is_some_and(|writing| writing.has(last));
@@ -313,20 +268,10 @@ impl Node {
                 self.make_room(stores, last)?;
                 self.chunk(last).truncate(part);
             }
-            let kept = last + u32::from(part > 0);
             self.buffers.truncate(kept);
-            if let Some(writing) = &mut self.writing {
-                let gone = writing.map.chunks().map(|(index, _)| index).filter(|&index| index >= kept);
-                writing.removed.extend(gone.collect::<Vec<_>>());
-                writing.map.truncate(kept);
-                writing.spilled.iter_mut().for_each(|spilled| spilled.truncate(kept, size));
-                writing.limit = writing.limit.min(size);
-            }
         }
         if let Some(writing) = &mut self.writing {
-            writing.size = size;
-            writing.is_dirty = true;
-            writing.modified = now;
+            writing.set_size(size, kept, now);
         }
         Ok(())
     }
@@ -375,7 +320,7 @@ impl Node {
         self.check()?;
         self.flush(stores, None)?;
         let Some(writing) = &self.writing else { return Ok(()) };
-        let (begins, changes) = (writing.is_dirty && !writing.has_begun, writing.is_dirty);
+        let (begins, changes) = (writing.is_dirty() && !writing.has_begun(), writing.is_dirty());
         if begins {
             self.copy_rest(stores)?;
         }
@@ -386,13 +331,7 @@ impl Node {
         }
         self.finish_puts(stores, 0)?;
         let Some(writing) = &mut self.writing else { return Ok(()) };
-        if let Some(spilled) = &mut writing.spilled {
-            let synced = spilled.sync();
-            // What the disk lost is not written again by another sync.
-            writing.failed = synced.as_ref().err().filter(|error| !error.may_pass()).cloned();
-            writing.sync_waits = synced.is_err().then(Instant::now);
-            synced?;
-        }
+        writing.sync_spilled()?;
         let (mount, earlier) = (stores.mount, self.inode.clone());
         let written = writing.written();
         if begins {
@@ -400,17 +339,14 @@ impl Node {
                 stores.cluster.run(vec![mark])?;
             }
             stores.cluster.edit(self.ino, Edit::Begin(mount, written.clone()))?;
-            (writing.has_begun, writing.is_open) = (true, true);
+            writing.begin();
         }
-        if writing.has_begun && (changes && !begins || closes && writing.is_open) {
+        if writing.has_begun() && (changes && !begins || closes && writing.is_open()) {
             stores.cluster.edit(self.ino, Edit::Sync(mount, written, closes))?;
-            writing.is_open = !closes;
+            writing.set_open(!closes);
         }
         if changes {
-            writing.is_dirty = false;
-            let removed = std::mem::take(&mut writing.removed).into_iter();
-            let unused = removed.filter(|&index| writing.map.get(index).is_none());
-            let unused: Vec<_> = unused.map(|index| (index, writing.generation)).collect();
+            let unused = writing.synced();
             if !unused.is_empty() {
                 stores.cluster.drop_chunks(self.ino, unused);
                 // Another mount that read the inode before would read the chunks' earlier bytes.
@@ -434,13 +370,13 @@ impl Node {
     pub(crate) fn settle(&mut self, stores: &mut Stores) -> Result<()> {
         let Some(writing) = &self.writing else { return Ok(()) };
         // What could not be stored is lost with its writer, as after its death.
-        let edit = if writing.failed.is_some() || writing.is_dirty {
+        let edit = if writing.check().is_err() || writing.is_dirty() {
             Edit::Abandon(stores.mount)
         } else {
             Edit::Settle(stores.mount)
         };
-        let unused = writing.spilled.is_some() && !writing.has_begun;
-        let generation = writing.generation.0;
+        let unused = writing.has_spilled() && !writing.has_begun();
+        let generation = writing.generation().0;
         stores.cluster.edit(self.ino, edit)?;
         self.writing = None;
         if unused {
@@ -467,14 +403,13 @@ impl Node {
     pub(crate) fn stored(&self) -> Vec<(u32, Generation)> {
         let mut all: Vec<_> = Map::new(&self.inode.map).chunks().collect();
         if let Some(writing) = &self.writing {
-            all.extend(writing.map.chunks());
-            all.extend(writing.removed.iter().map(|&index| (index, writing.generation)));
+            all.extend(writing.stored());
         }
         all
     }
 
     fn size(&self) -> u64 {
-        self.writing.as_ref().map_or(self.inode.size, |writing| writing.size)
+        self.writing.as_ref().map_or(self.inode.size, Writing::size)
     }
 
     fn largest(&self) -> u64 {
@@ -487,8 +422,7 @@ impl Node {
     }
 
     fn check(&self) -> Result<()> {
-        let failed = self.writing.as_ref().and_then(|writing| writing.failed.clone());
-        failed.map_or(Ok(()), Err)
+        self.writing.as_ref().map_or(Ok(()), Writing::check)
     }
 
     /// Has the cluster know that the generation is open, before a change of what was closed.
@@ -498,13 +432,13 @@ impl Node {
             let why = format!("write {}: it is not open for writing", Key::Inode(self.ino));
             return Err(Error::new(Errno::BADF, why));
         };
-        if writing.sync_waits.is_some_and(|since| since.elapsed() < SYNC_WAITS) {
+        if writing.waits_for_disk() {
             let why = format!("write {}: a sync of it is under way: wait for the disk", Key::Inode(self.ino));
             return Err(Error::passing(Errno::AGAIN, why));
         }
-        if writing.has_begun && !writing.is_open {
+        if writing.has_begun() && !writing.is_open() {
             stores.cluster.edit(self.ino, Edit::Sync(stores.mount, writing.written(), false))?;
-            writing.is_open = true;
+            writing.set_open(true);
         }
         Ok(())
     }
@@ -514,15 +448,11 @@ impl Node {
         let start = u64::from(index) << self.inode.chunk_bits;
         let within = |size: u64| size.saturating_sub(start).min(self.inode.chunk_size());
         let limit = match &self.writing {
-            Some(writing) => {
-                if let Some(generation) = writing.map.get(index) {
-                    return Source::Chunk(generation, within(writing.size));
-                }
-                if writing.has(index) {
-                    return Source::Spilled(within(writing.size));
-                }
-                if writing.has_begun { 0 } else { writing.limit }
-            }
+            Some(writing) => match writing.place(index) {
+                Place::Chunk(generation) => return Source::Chunk(generation, within(writing.size())),
+                Place::Spilled => return Source::Spilled(within(writing.size())),
+                Place::Earlier(limit) => limit,
+            },
             None => self.inode.size,
         };
         let length = within(limit);
@@ -569,7 +499,7 @@ impl Node {
 
     /// Reads chunks from where they are.
     fn fetch(&mut self, stores: &mut Stores, indexes: &[u32]) -> Result<Vec<(u32, Vec<u8>)>> {
-        let is_ours = self.writing.as_ref().is_some_and(|writing| writing.has_begun);
+        let is_ours = self.writing.as_ref().is_some_and(Writing::has_begun);
         let sources: Vec<(u32, Source)> = indexes.iter().map(|&index| (index, self.source(index))).collect();
         let mut keys = Vec::with_capacity(sources.len());
         for &(index, source) in &sources {
@@ -636,8 +566,7 @@ impl Node {
 
     fn spilled(&self, index: u32, length: u64) -> Result<Vec<u8>> {
         let offset = u64::from(index) << self.inode.chunk_bits;
-        let spilled = self.writing.as_ref().and_then(|writing| writing.spilled.as_ref());
-        spilled.map_or(Ok(Vec::new()), |spilled| spilled.read(offset, length))
+        self.writing.as_ref().map_or(Ok(Vec::new()), |writing| writing.spilled(offset, length))
     }
 
     /// Stores a chunk, if it is dirty.
@@ -649,11 +578,11 @@ impl Node {
             }
         }
         self.finish_puts(stores, WINDOW - 1)?;
-        let Some(generation) = self.writing.as_ref().map(|writing| writing.generation) else { return Ok(()) };
+        let Some(generation) = self.writing.as_ref().map(Writing::generation) else { return Ok(()) };
         if self.buffers.find(index).and_then(Chunk::value).is_none() {
             return Ok(());
         }
-        if self.writing.as_ref().is_some_and(|writing| writing.spills(stores, index)) {
+        if self.writing.as_ref().is_some_and(|writing| writing.spills(&stores.room, index)) {
             return self.spill(stores, index);
         }
         let Some(chunk) = self.buffers.find(index) else { return Ok(()) };
@@ -662,7 +591,7 @@ impl Node {
         let taken = chunk.take_dirty();
         self.puts.push_back(Put { index, ticket, taken });
         if let Some(writing) = &mut self.writing {
-            writing.map.set(Run { first: index, count: 1, generation });
+            writing.send(index);
         }
         Ok(())
     }
@@ -671,7 +600,7 @@ impl Node {
     fn spill(&mut self, stores: &Stores, index: u32) -> Result<()> {
         let (Some(chunk), Some(writing)) = (self.buffers.find(index), &mut self.writing) else { return Ok(()) };
         let Some(bytes) = chunk.bytes() else { return Ok(()) };
-        writing.spill(stores, (self.ino, self.inode.chunk_bits), (index, bytes))?;
+        writing.spill(&stores.backing, (self.ino, self.inode.chunk_bits), (index, bytes))?;
         chunk.take_dirty();
         Ok(())
     }
@@ -696,22 +625,22 @@ impl Node {
             if is_copy {
                 // The earlier generation still has it, unless a write is under way behind it.
                 if !self.puts.iter().any(|other| other.index == put.index) {
-                    writing.map.remove(put.index);
+                    writing.take_back(put.index);
                 }
             } else if let Some(chunk) = chunk {
                 chunk.restore(&put.taken);
             }
             // A write that may still be carried out could replace a later one.
-            let is_gone = !is_copy && !self.buffers.has(put.index) && writing.map.get(put.index).is_some();
+            let is_gone = !is_copy && !self.buffers.has(put.index) && writing.is_sent(put.index);
             if is_unknown || is_gone {
-                writing.failed = Some(error.clone());
+                writing.fail(error.clone());
             } else if error.may_pass() {
                 let now = Instant::now();
                 stores.room.refused(now);
                 let refused = self.buffers.find(put.index).map(|chunk| chunk.refused(now));
                 let is_over = refused.is_some_and(|since| stores.room.is_over(since, now));
                 // Copies are made again by the next try of the sync.
-                if !is_copy && (is_over || writing.spills(stores, put.index)) {
+                if !is_copy && (is_over || writing.spills(&stores.room, put.index)) {
                     self.spill(stores, put.index)?;
                     continue;
                 }
@@ -744,7 +673,7 @@ impl Node {
     /// Copies the chunks of the earlier generation that were not written.
     fn copy_rest(&mut self, stores: &mut Stores) -> Result<()> {
         let Some(writing) = &self.writing else { return Ok(()) };
-        let (generation, end) = (writing.generation, writing.limit.div_ceil(self.inode.chunk_size()) as u32);
+        let (generation, end) = (writing.generation(), writing.earlier().div_ceil(self.inode.chunk_size()) as u32);
         let is_left = |node: &Self, index: u32| {
             let is_stored = node.writing.as_ref().is_some_and(|writing| writing.has(index));
             !is_stored && node.source(index) != Source::Hole
@@ -758,14 +687,14 @@ impl Node {
                 }
                 self.finish_puts(stores, WINDOW - 1)?;
                 let place = (self.ino, self.inode.chunk_bits);
-                if let Some(writing) = self.writing.as_mut().filter(|writing| writing.spills(stores, index)) {
-                    writing.spill(stores, place, (index, &bytes))?;
+                if let Some(writing) = self.writing.as_mut().filter(|writing| writing.spills(&stores.room, index)) {
+                    writing.spill(&stores.backing, place, (index, &bytes))?;
                     continue;
                 }
                 let ticket = stores.cluster.put(&Key::Chunk(self.ino, generation, index), &bytes)?;
                 self.puts.push_back(Put { index, ticket, taken: Ranges::default() });
                 if let Some(writing) = &mut self.writing {
-                    writing.map.set(Run { first: index, count: 1, generation });
+                    writing.send(index);
                 }
             }
         }
@@ -774,9 +703,9 @@ impl Node {
 
     /// Makes the map short enough for an inode.
     fn shorten_map(&mut self, stores: &mut Stores) -> Result<()> {
-        let Some(writing) = self.writing.as_ref().filter(|writing| !writing.map.fits()) else { return Ok(()) };
+        let Some(writing) = self.writing.as_ref().filter(|writing| !writing.fits()) else { return Ok(()) };
         // Chunks that are not in the map may be in the data file.
-        if writing.spilled.is_some() || stores.room.spills(Instant::now()) {
+        if writing.has_spilled() || stores.room.spills(Instant::now()) {
             self.spill_runs(stores)
         } else {
             self.fill_holes(stores)
@@ -786,14 +715,12 @@ impl Node {
     /// Moves the chunks of the shortest runs to the data file.
     fn spill_runs(&mut self, stores: &mut Stores) -> Result<()> {
         self.finish_puts(stores, 0)?;
-        let mut runs = self.writing.as_ref().map_or_else(Vec::new, |writing| writing.map.runs().to_vec());
-        runs.sort_unstable_by_key(|run| run.count);
-        let many = runs.len().saturating_sub(MAX_RUNS);
+        let surplus = self.writing.as_ref().map_or_else(Vec::new, Writing::surplus);
         let place = (self.ino, self.inode.chunk_bits);
-        for index in runs[..many].iter().flat_map(|run| run.first..run.end()) {
+        for index in surplus {
             for (index, bytes) in self.fetch(stores, &[index])? {
                 let Some(writing) = &mut self.writing else { return Ok(()) };
-                writing.spill(stores, place, (index, &bytes))?;
+                writing.spill(&stores.backing, place, (index, &bytes))?;
             }
         }
         Ok(())
@@ -802,50 +729,16 @@ impl Node {
     /// Stores chunks of zeros in place of holes.
     fn fill_holes(&mut self, stores: &mut Stores) -> Result<()> {
         let Some(writing) = &self.writing else { return Ok(()) };
-        let generation = writing.generation;
-        let end = writing.map.runs().last().map_or(0, Run::end);
-        let holes: Vec<u32> = (0..end).filter(|&index| writing.map.get(index).is_none()).collect();
-        for index in holes {
+        let generation = writing.generation();
+        for index in writing.holes() {
             self.finish_puts(stores, WINDOW - 1)?;
             let ticket = stores.cluster.put(&Key::Chunk(self.ino, generation, index), &[0])?;
             self.puts.push_back(Put { index, ticket, taken: Ranges::default() });
             if let Some(writing) = &mut self.writing {
-                writing.map.set(Run { first: index, count: 1, generation });
+                writing.send(index);
             }
         }
         Ok(())
-    }
-}
-
-impl Writing {
-    /// Returns whether this generation has a chunk, in memory or in the data file.
-    fn has(&self, index: u32) -> bool {
-        self.map.get(index).is_some() || self.spilled.as_ref().is_some_and(|spilled| spilled.has(index))
-    }
-
-    /// Returns whether a chunk goes to the data file.
-    fn spills(&self, stores: &Stores, index: u32) -> bool {
-        self.spilled.as_ref().is_some_and(|spilled| spilled.has(index)) || stores.room.spills(Instant::now())
-    }
-
-    /// Stores a chunk in the data file. The one in memory goes once a sync has told so.
-    fn spill(&mut self, stores: &Stores, (ino, bits): (Ino, u8), (index, bytes): (u32, &[u8])) -> Result<()> {
-        let spilled = match &mut self.spilled {
-            Some(spilled) => spilled,
-            None => self.spilled.insert(Spilled::open(&stores.backing, ino, self.generation)?),
-        };
-        spilled.write(index, bits, bytes)?;
-        if self.map.get(index).is_some() {
-            self.map.remove(index);
-            self.removed.insert(index);
-        }
-        Ok(())
-    }
-
-    /// Returns what the next sync tells the cluster.
-    fn written(&self) -> Written {
-        let (map, is_spilled) = (self.map.runs().to_vec(), self.spilled.is_some());
-        Written { size: self.size, map, is_spilled, modified: self.modified }
     }
 }
 
