@@ -52,8 +52,8 @@ pub enum BuildError {
     },
     /// The registrar has no memory windows that hold: see [`Builder::remote`](crate::cache::Builder::remote).
     #[error(
-        "build a cache that gives peers rights by memory windows (Remote::Windows): {registrar}: {source}: use another device, or Remote::Trusted \
-         with a short `max_unheld` if peers may keep their rights that long"
+        "build a cache that gives peers rights by memory windows (Remote::Windows): {registrar}: {source}{}",
+        without_windows(source)
     )]
     Windows {
         /// Its name.
@@ -181,10 +181,11 @@ pub enum AcquireError {
         /// The system's error.
         source: io::Error,
     },
-    /// No window gives peers the rights. The memory stays registered, and cached, for local use.
+    /// No window gives peers the rights: the device binds none, or these may not be given. Memory that was registered for it stays cached, for
+    /// local use.
     #[error(
-        "acquire {range}: no memory window of {registrar} gives peers {rights}: {source}: `explain` looks whether any can be bound; where peers may \
-         keep their rights until regions leave, Remote::Trusted takes no windows"
+        "acquire {range}: no memory window of {registrar} gives peers {rights}: {source}{}",
+        without_window(source)
     )]
     Window {
         /// The requested range.
@@ -343,6 +344,28 @@ pub enum NoKey {
 
 fn waited_for(waited: &Duration) -> String {
     if waited.is_zero() { String::new() } else { format!(" (waited {waited:?} for leases to end)") }
+}
+
+/// Returns the remedy where a registrar has no windows that hold. Other errors name theirs.
+fn without_windows(error: &io::Error) -> &'static str {
+    if error.kind() == io::ErrorKind::Unsupported {
+        ": use another device, or Remote::Trusted with a short `max_unheld` if peers may keep their rights that long"
+    } else {
+        ""
+    }
+}
+
+/// Returns the remedy where no window was bound. Errors without a number name theirs.
+fn without_window(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::ENOMEM | libc::ENOSPC | libc::EAGAIN) => {
+            ": the device has no more windows (max_mw in `ibv_devinfo -v`), or no memory for one: end leases that peers are done with"
+        }
+        Some(_) => {
+            ": `explain` looks whether any can be bound; where peers may keep their rights until regions leave, Remote::Trusted takes no windows"
+        }
+        None => "",
+    }
 }
 
 /// Returns the remedy for an error of the system.

@@ -250,7 +250,7 @@ fn find_reasons<R: Registrar>(shared: &Shared<R>, range: PageRange, access: Acce
     if needs_local_write(of_regions, rights) {
         return vec![Finding::NeedsLocalWrite { rights }];
     }
-    let mut findings = find_in_regions(shared, range, of_regions);
+    let mut findings = find_in_regions(shared, range, of_regions, rights);
     if rights.is_empty() || findings.iter().any(Finding::is_refusal) {
         return findings;
     }
@@ -279,7 +279,8 @@ impl Finding {
     }
 }
 
-fn find_in_regions<R: Registrar>(shared: &Shared<R>, range: PageRange, access: Access) -> Vec<Finding> {
+/// Returns the findings of a request for regions with these rights, and windows with those of peers.
+fn find_in_regions<R: Registrar>(shared: &Shared<R>, range: PageRange, access: Access, peers: Access) -> Vec<Finding> {
     let settings = &shared.settings;
     if let Some((needed, limit, unit)) = settings.excess(range, None) {
         return vec![Finding::TooLarge { needed, limit, unit }];
@@ -311,7 +312,7 @@ fn find_in_regions<R: Registrar>(shared: &Shared<R>, range: PageRange, access: A
     }
     // With no lock held.
     for &part in &gaps {
-        if let Err(error) = shared.registrar.examine(part, access) {
+        if let Err(error) = shared.registrar.examine(part, access | peers) {
             let remedy = error::hint(&error, shared.registrar.name(), part, access);
             // It makes no room, and no monitor watches it.
             findings.retain(|finding| !matches!(finding, Finding::NothingKept));

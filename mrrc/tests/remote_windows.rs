@@ -287,6 +287,26 @@ fn ready_segments_stay_held_after_a_refused_window() {
 }
 
 #[test]
+fn errors_of_windows_name_one_remedy() {
+    let build = |source| BuildError::Windows { registrar: "card", source }.to_string();
+    let none = build(io::Error::new(io::ErrorKind::Unsupported, "it has none"));
+    assert!(none.ends_with("card: it has none: use another device, or Remote::Trusted with a short `max_unheld` if peers may keep their rights that long"));
+    let forked = build(io::Error::new(io::ErrorKind::InvalidInput, "made before the fork: open one here"));
+    assert!(forked.ends_with("card: made before the fork: open one here"), "{forked}");
+
+    let range = PageRange::new(1, 1).unwrap();
+    let of =
+        |source| AcquireError::Window { range, rights: Access::REMOTE_READ, registrar: "card", source }.to_string();
+    let system = |number| of(io::Error::from_raw_os_error(number));
+    assert!(system(libc::ENOMEM).ends_with("end leases that peers are done with"));
+    // It has the same kind as the library's own refusals.
+    assert!(system(libc::EINVAL).ends_with("Remote::Trusted takes no windows"));
+    let cache = cache_of(&Card::default(), 64);
+    let error = ask(&cache, 0, 1, Access::LOCAL_READ | Access::REMOTE_WRITE).unwrap_err().to_string();
+    assert!(error.ends_with("ask for local-write too"), "{error}");
+}
+
+#[test]
 fn panic_of_a_registrar_leaves_no_window() {
     let card = Card::default();
     let cache = cache_of(&card, 64);

@@ -187,6 +187,33 @@ fn trusted_regions_serve_keys_that_have_ended() {
     assert_eq!(peer.access(true, memory.address, 64, key), status::IBV_WC_SUCCESS, "what the test above would find");
 }
 
+/// The kernel pins for writing where windows can be bound.
+#[test]
+fn read_only_memory_is_leased_and_not_shown_to_peers() {
+    let _alone = alone();
+    let Some((domain, cache)) = windows() else { return };
+    let memory = Memory::read_only(4);
+    let acquire = |address: *const u8, access| {
+        // SAFETY: within the mapping, which outlives transfers by this lease; no references are made to it.
+        unsafe { cache.acquire(address, 4096, access) }
+    };
+    let refused =
+        |text: String| assert!(text.contains("peers get windows only over memory that can be written"), "{text}");
+    let for_peers = Access::LOCAL_READ | Access::REMOTE_READ;
+    refused(cache.explain(memory.address, 4096, for_peers).to_string());
+    refused(acquire(memory.address, for_peers).unwrap_err().to_string());
+    // What was registered for that serves this side, and not peers.
+    let lease = acquire(memory.address, Access::LOCAL_READ).unwrap();
+    assert_eq!((lease.segments().next().unwrap().window(), cache.counters().attempts), (None, 1));
+    refused(acquire(memory.address, for_peers).unwrap_err().to_string());
+    drop(acquire(memory.address.wrapping_add(8192), Access::LOCAL_READ).unwrap());
+    let error = acquire(memory.address, Access::LOCAL).unwrap_err();
+    assert!(error.to_string().contains("is mapped read-only: ask for local-read alone"), "{error}");
+    drop((lease, domain));
+    cache.flush().unwrap();
+    assert_eq!((cache.usage().pages, cache.counters().failed_deregs), (0, 0));
+}
+
 #[test]
 fn cache_may_end_before_its_leases() {
     let _alone = alone();

@@ -76,7 +76,7 @@ pub unsafe trait Registrar: Send + Sync + 'static {
     }
 
     /// As [`Registrar::probe`], and may take its time to tell more: asked by [`Cache::explain`](crate::Cache::explain) alone.
-    /// Default: what that says.
+    /// The rights are those of the request, those that windows would give peers included. Default: what that says.
     ///
     /// # Errors
     /// As [`Registrar::probe`].

@@ -166,8 +166,8 @@ impl Verbs {
         &self.domain
     }
 
-    /// Returns the card's flags for these rights.
-    fn flags(&self, access: Access) -> libc::c_int {
+    /// Returns the card's flags for these rights, and for windows.
+    fn flags(&self, access: Access, windows: bool) -> libc::c_int {
         let flags = [
             (Access::LOCAL_WRITE, ib::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE),
             (Access::REMOTE_READ, ib::ibv_access_flags::IBV_ACCESS_REMOTE_READ),
@@ -176,7 +176,7 @@ impl Verbs {
         ];
         let of_rights = flags.into_iter().filter(|(right, _)| access.contains(*right)).map(|(_, flag)| flag.0);
         let on_demand = self.on_demand.then_some(ib::ibv_access_flags::IBV_ACCESS_ON_DEMAND.0);
-        let windows = self.windows.then_some(ib::ibv_access_flags::IBV_ACCESS_MW_BIND.0);
+        let windows = windows.then_some(ib::ibv_access_flags::IBV_ACCESS_MW_BIND.0);
         of_rights.chain(on_demand).chain(windows).fold(0, |all, flag| all | flag as libc::c_int)
     }
 
@@ -262,6 +262,9 @@ unsafe impl PeerWindows<MemoryRegion> for DomainWindows {
     }
 
     fn bind(&self, region: &MemoryRegion, address: usize, length: usize, rights: Access) -> io::Result<u32> {
+        if !region.takes_windows() {
+            return Err(takes_no_windows());
+        }
         // SAFETY: the registrar that gave the windows away registered it in their domain, and tells them before it deregisters it.
         unsafe { self.bind(region.raw(), address, length, rights) }
     }
@@ -298,13 +301,19 @@ unsafe impl Registrar for Verbs {
         let (Some(address), Some(bytes), true) = (address, bytes, range.pages() <= most) else {
             return Err(refusal(format!("{range}: {} registers at most {most} pages at once", self.domain.device())));
         };
-        // SAFETY: the domain is open. Memory that the range names is pinned, not touched: any address may be there.
-        let region = unsafe {
-            ib::ibv_reg_mr(self.domain.raw(), address as *mut libc::c_void, bytes as usize, self.flags(access) as _)
+        let register = |takes_windows| {
+            let (address, flags) = (address as *mut libc::c_void, self.flags(access, takes_windows));
+            // SAFETY: the domain is open. Memory that the range names is pinned, not touched: any address may be there.
+            let region = unsafe { ib::ibv_reg_mr(self.domain.raw(), address, bytes as usize, flags as _) };
+            // SAFETY: either null, or of this domain and new.
+            unsafe { MemoryRegion::new(region, range, self.domain.id(), takes_windows) }.ok_or_else(domain::last_error)
         };
-        // SAFETY: either null, or of this domain and new.
-        unsafe { MemoryRegion::new(region, range, self.domain.id()) }
-            .ok_or_else(|| self.refused(domain::last_error(), range))
+        let region = register(self.windows).or_else(|error| {
+            // The kernel pins for writing where windows can be bound. Memory that is mapped read-only can be registered without them.
+            let is_read_only = error.raw_os_error() == Some(libc::EFAULT) && !access.contains(Access::LOCAL_WRITE);
+            if is_read_only && self.for_peers.is_some() { register(false) } else { Err(error) }
+        });
+        region.map_err(|error| self.refused(error, range))
     }
 
     /// One call of libibverbs for each, which is all that verbs have.
@@ -333,12 +342,14 @@ unsafe impl Registrar for Verbs {
         mapped::mapped(range)
     }
 
-    /// Whether all of the range is mapped, and writable if it is to be written: the list of mappings is read.
+    /// Whether all of the range is mapped, and writable if it is to be written or shown by windows: the list of mappings is read.
     fn examine(&self, range: PageRange, access: Access) -> io::Result<()> {
         self.probe(range, access)?;
         let writes = access.intersects(Access::LOCAL_WRITE | WRITES_OF_PEERS);
+        let has_windows = self.for_peers.is_some() && access.is_remote();
         match mapped::fault(range) {
             None | Some(mapped::Fault::Other | mapped::Fault::SharedFile(_)) => Ok(()),
+            Some(mapped::Fault::ReadOnly(_)) if !writes && has_windows => Err(takes_no_windows()),
             Some(mapped::Fault::ReadOnly(_)) if !writes => Ok(()),
             Some(_) => Err(io::Error::from_raw_os_error(libc::EFAULT)),
         }
@@ -355,7 +366,8 @@ unsafe impl Registrar for Verbs {
         // SAFETY: the context is open as long as the domain, and these are libibverbs' functions.
         let verdict = unsafe { try_windows(calls, self.domain.context()) };
         let Verdict::Hold { atomics } = verdict else {
-            return Err(io::Error::other(verdict.refusal(self.domain.device()).unwrap_or_default()));
+            let why = verdict.refusal(self.domain.device()).unwrap_or_default();
+            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
         };
         let (pd, keeps) = (self.domain.protection_domain(), Box::new(self.domain.clone()));
         // SAFETY: the clone of the domain keeps it open until these are dropped.
@@ -376,6 +388,13 @@ unsafe impl Registrar for Verbs {
     fn name(&self) -> &'static str {
         "verbs"
     }
+}
+
+/// Returns the error where windows were asked for over memory that cannot be written.
+fn takes_no_windows() -> io::Error {
+    let message = "it is mapped read-only, and peers get windows only over memory that can be written: copy it, or make it writable and \
+                   `invalidate` it";
+    refusal(message.into())
 }
 
 fn refusal(message: String) -> io::Error {

@@ -18,6 +18,7 @@ pub struct MemoryRegion {
     domain: u64,
     lkey: u32,
     rkey: u32,
+    takes_windows: bool,
 }
 
 // SAFETY: libibverbs' regions belong to no thread; what is here besides are numbers.
@@ -29,16 +30,21 @@ impl MemoryRegion {
     /// None if it is null.
     ///
     /// # Safety
-    /// If it is not, libibverbs has just returned it, for this range, in this domain.
-    pub(super) unsafe fn new(region: *mut ibv_mr, range: PageRange, domain: u64) -> Option<Self> {
+    /// If it is not, libibverbs has just returned it, for this range, in this domain, and for windows if it takes them.
+    pub(super) unsafe fn new(region: *mut ibv_mr, range: PageRange, domain: u64, takes_windows: bool) -> Option<Self> {
         let region = NonNull::new(region)?;
         // SAFETY: `new` requires a region that libibverbs has just returned, so its keys can be read.
         let (lkey, rkey) = unsafe { ((*region.as_ptr()).lkey, (*region.as_ptr()).rkey) };
-        Some(Self { region, range, domain, lkey, rkey })
+        Some(Self { region, range, domain, lkey, rkey, takes_windows })
     }
 
     pub(super) fn domain(&self) -> u64 {
         self.domain
+    }
+
+    /// Returns whether memory windows can be bound to it.
+    pub(super) fn takes_windows(&self) -> bool {
+        self.takes_windows
     }
 
     /// Returns the key for the work requests of this side: `lkey` of an `ibv_sge`.
@@ -47,7 +53,8 @@ impl MemoryRegion {
         self.lkey
     }
 
-    /// Returns the key for peers: `rkey` of their work requests.
+    /// Returns the key for peers: `rkey` of their work requests. It opens nothing to them where windows give peers their rights
+    /// ([`Segment::window`](crate::Segment::window)).
     #[inline]
     pub fn rkey(&self) -> u32 {
         self.rkey
