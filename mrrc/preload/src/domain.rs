@@ -266,7 +266,11 @@ impl Domain {
     /// Returns whether windows can give peers the rights of a request.
     fn can_bind(&self, real: &'static Real, request: &Request) -> Result<(), Passed> {
         let windows = self.windows(real).ok_or(Passed::Windows)?;
-        if windows.rights().contains(request.peers_rights()) { Ok(()) } else { Err(Passed::Atomics) }
+        if !windows.rights().contains(request.peers_rights()) {
+            return Err(Passed::Atomics);
+        }
+        // A cache would register the memory in vain.
+        if windows.trouble().is_some() { Err(Passed::Unbound) } else { Ok(()) }
     }
 
     /// Returns the windows of the domain. The first call tries the device, unless another domain did.

@@ -198,6 +198,13 @@ fn failed_bindings_pass_the_request_on() {
 }
 
 #[test]
+fn nothing_is_cached_for_windows_that_failed_for_good() {
+    let ran = run(true, "each", &["1000", "400", "1", "peer"], &windows_and(&[("FAKE_BIND_BROKEN", "1")]));
+    let count = ran.count();
+    assert!(count.registered < 1100 && count.most < 50, "memory is registered in vain: {count:?}");
+}
+
+#[test]
 fn nasty_programs_say_the_same_with_windows() {
     for what in ["unmap", "twice", "fork", "pds", "errors", "rereg", "threads", "leak", "shapes", "storm", "cancel"] {
         let [without, with] = [false, true].map(|on| run(on, "nasty", &[what], &WINDOWS).well());

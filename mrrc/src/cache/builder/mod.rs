@@ -283,7 +283,7 @@ impl<R: Registrar> Builder<R> {
     ///
     /// With [`Remote::Windows`] a peer's rights end with the lease, and cover its bytes alone. Regions have local rights, so requests for
     /// peers and for local use share them, and both are widened alike. Each lease for peers binds a window for each of its segments, and
-    /// unbinds it at its end. Both take some microseconds, and no system call on cards. A device that does not answer is given up after 10 s.
+    /// unbinds it at its end. Both take some microseconds on cards. A device that does not answer is given up after two waits of 10 s.
     ///
     /// [`Builder::build`] tries the registrar's device, and is an error if its windows do not hold. No variable of the environment
     /// sets this, because the program has to send [`Segment::window`](crate::Segment::window) to peers.
