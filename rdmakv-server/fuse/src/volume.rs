@@ -937,12 +937,18 @@ impl Volume {
         let stored = node.stored();
         node.settle(&mut self.stores)?;
         self.end_dead_writer(ino, &inode)?;
-        self.stores.cluster.edit(ino, Edit::Remove)?;
         if self.noted.remove(&ino) {
-            // One that stays goes with the agent's next sweep.
+            // Without a name it gets no other writer. If this mount dies before the inode goes, an agent finds what is left by the note.
+            self.stores.cluster.drop_chunks(ino, stored);
+            self.stores.cluster.finish_deletions();
+            self.stores.cluster.edit(ino, Edit::Remove)?;
+            // A note that stays goes with the agent's next sweep.
             let _ = self.stores.cluster.update(Note::Remove(ino));
+        } else {
+            // Readers of other mounts see first that it is gone.
+            self.stores.cluster.edit(ino, Edit::Remove)?;
+            self.stores.cluster.drop_chunks(ino, stored);
         }
-        self.stores.cluster.drop_chunks(ino, stored);
         self.stores.backing.drop_data(ino, 0..inode.reserved.0.saturating_add(1))
     }
 }

@@ -706,6 +706,28 @@ fn few_files_are_freed_at_a_time() {
     assert_eq!(read(&files, "touched0"), b"bytes");
 }
 
+/// If the mount dies meanwhile, an agent finds the chunks that are left by the inode.
+#[test]
+fn a_removed_files_chunks_go_before_its_inode() {
+    let Some(cluster) = Cluster::start(2) else { return };
+    let files = mount(&cluster);
+    let mut file = files.open("a", How::new().write().create()).unwrap();
+    let chunks = 300;
+    file.write_at(0, &vec![7; chunks << 16]).unwrap();
+    file.sync().unwrap();
+    let (ino, inode) = files.look_up("a").unwrap();
+    files.unlink("a").unwrap();
+    let last = Key::Chunk(ino, inode.generation, chunks as u32 - 1).to_string();
+    let mut client = Client::of_cluster(&cluster.address(), Options::default()).unwrap();
+    assert!(client.get(&last).unwrap().is_some());
+    let closes = std::thread::spawn(move || file.close().unwrap());
+    let inode = Key::Inode(ino).to_string();
+    // An empty value stands for a key that was deleted.
+    while client.get(&inode).unwrap().is_some_and(|value| !value.is_empty()) {}
+    assert!(client.get(&last).unwrap().is_none(), "the chunk outlives its inode");
+    closes.join().unwrap();
+}
+
 #[test]
 fn notes_that_cannot_be_read_stop_no_sweep() {
     let Some(cluster) = Cluster::start(2) else { return };
