@@ -375,6 +375,51 @@ fn child_unbinds_nothing() {
     assert!(card.windows.opens(keys(&lease)[0]).is_some());
 }
 
+#[test]
+fn windows_of_threads_end_with_their_leases() {
+    let card = Card::default();
+    let cache = cache_of(&card, 24);
+    let windows = &card.windows;
+    std::thread::scope(|threads| {
+        for thread in 0..4_u64 {
+            let cache = &cache;
+            threads.spawn(move || {
+                let mut last = thread;
+                let mut below = |most: u64| {
+                    last = last.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    (last >> 33) % most
+                };
+                for _ in 0..1500 {
+                    let (at, length) =
+                        (address(below(20)).wrapping_add(below(PAGE) as usize), 1 + below(3 * PAGE) as usize);
+                    if below(16) == 0 {
+                        cache.invalidate(at, length).unwrap();
+                    }
+                    if below(64) == 0 {
+                        // Requests of all threads are refused for a while.
+                        windows.binds_fail.fetch_xor(true, Ordering::Relaxed);
+                    }
+                    let Ok(lease) = acquire_at(cache, at, length, READ) else { continue };
+                    let mut next = at as usize;
+                    for part in lease.segments() {
+                        let opens = windows.opens(part.window()).unwrap();
+                        assert_eq!((opens.address, opens.length), (next, part.len()));
+                        assert_eq!(opens.region, part.registration().key);
+                        next += part.len();
+                    }
+                    assert_eq!(next, at as usize + length);
+                    let keys = keys(&lease);
+                    drop(lease);
+                    assert!(keys.into_iter().all(|key| windows.opens(key).is_none()));
+                }
+            });
+        }
+    });
+    assert_eq!(windows.open(), 0);
+    cache.flush().unwrap();
+    assert_eq!(cache.usage().pages, 0);
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Take { page: u64, pages: u64, offset: usize, for_peers: bool },
