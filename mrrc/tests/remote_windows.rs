@@ -7,6 +7,7 @@ mod common;
 use common::*;
 use mrrc::cache::{BuildError, Finding, NoKey, Unusable};
 use mrrc::invalidation::Explicit;
+use mrrc::registrar::rails::Rails;
 use mrrc::registrar::windows::{PeerWindows, Remote};
 use mrrc::registrar::{Limits, Registered, Registrar};
 use mrrc::{Access, AcquireError, Cache, Lease, PAGE, PageRange};
@@ -348,6 +349,11 @@ fn registrar_without_windows_makes_no_cache() {
     let error = builder.build().unwrap_err();
     assert!(matches!(error, BuildError::Windows { .. }));
     assert!(error.to_string().contains("has no memory windows: use another device, or Remote::Trusted"), "{error}");
+    // Each of these has windows, and no other device is the remedy.
+    let rails = Rails::new(vec![Card::default(), Card::default()]).unwrap();
+    let error =
+        Cache::builder(rails).monitor(Explicit).ignore_environment().remote(Remote::Windows).build().unwrap_err();
+    assert!(error.to_string().ends_with("has no memory windows for several devices: make a cache for each"), "{error}");
 }
 
 #[cfg(target_os = "linux")]

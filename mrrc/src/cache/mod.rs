@@ -133,7 +133,8 @@ impl<R: Registrar> Cache<R> {
     /// told to it ([`Cache::begin_change`], [`Cache::invalidate`]). Under [`Explicit`](crate::invalidation::Explicit) these
     /// are all changes; what userfaultfd does not hear of, its documentation says.
     ///
-    /// A lease that is dropped ends the caller's claim to the registration, not the registration: the cache keeps it. A
+    /// A lease that is dropped ends the caller's claim to the registration, not the registration: the cache keeps it. With
+    /// [`Remote::Windows`](crate::registrar::windows::Remote::Windows) the rights of peers end all the same, with the lease's windows. Without, a
     /// peer that was given a key with remote rights can use it until the region is *deregistered*. Give such keys to
     /// peers that you trust with the memory, or take the rights back before the memory is used for something else. To
     /// do so end the leases of the range, [`Cache::invalidate`] it, and [`Cache::reap`]. When that has returned and

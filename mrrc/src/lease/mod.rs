@@ -32,7 +32,8 @@ use windows::LeaseWindows;
 
 /// Memory that stays registered until this is dropped.
 ///
-/// It can be sent to and dropped on any thread; dropping it is one store, and no system call. Regions in use are
+/// It can be sent to and dropped on any thread. Dropping it is one store, and no system call; with windows for peers
+/// ([`Remote::Windows`](crate::registrar::windows::Remote::Windows)) it also waits until the device has ended them. Regions in use are
 /// never evicted. One that is invalidated while a lease has it is not found any more, and stays registered until the
 /// lease ends.
 ///
@@ -203,8 +204,8 @@ impl<R: Registrar> Lease<R> {
     }
 
     /// Ends the rights that windows give peers ([`Remote::Windows`](crate::registrar::windows::Remote::Windows)), and keeps the memory
-    /// registered. Returns when their keys open nothing any more. A lease without windows has nothing to end. The end of a lease
-    /// does the same; where it fails, that leaves the memory registered for good.
+    /// registered. Returns when their keys open nothing any more. A lease without windows has nothing to end, and in a forked child this does
+    /// nothing: the windows are its parent's. The end of a lease does the same; where it fails, that leaves the memory registered for good.
     ///
     /// # Errors
     /// The device did not end a window: peers may still use its key. It can be tried again.

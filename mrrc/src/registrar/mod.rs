@@ -110,7 +110,8 @@ pub unsafe trait Registrar: Send + Sync + 'static {
     /// anything is registered: from then on windows can be bound to what is registered, with local rights alone.
     ///
     /// # Errors
-    /// Why it has no windows that hold. Default: it has none.
+    /// Why it has no windows that hold; of the kind [`Unsupported`](io::ErrorKind::Unsupported) where another device may have them. Default: it has
+    /// none.
     fn ready_windows(&mut self) -> io::Result<Arc<dyn PeerWindows<Self::Registration>>> {
         Err(io::Error::new(io::ErrorKind::Unsupported, "it has no memory windows"))
     }

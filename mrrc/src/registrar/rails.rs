@@ -36,6 +36,7 @@
 //! From then on its keys are refused ([`RailError::Gone`]), nothing is registered there, and what was is given up when its region
 //! leaves the cache. Regions and leases stay, with the keys of the other rails.
 
+use super::windows::PeerWindows;
 use super::{Limits, Registered, Registrar};
 use crate::access::Access;
 use crate::own_thread;
@@ -519,6 +520,11 @@ unsafe impl<R: Registrar> Registrar for Rails<R> {
 
     fn name(&self) -> &'static str {
         "rails"
+    }
+
+    /// None: a window is of one device.
+    fn ready_windows(&mut self) -> io::Result<Arc<dyn PeerWindows<Self::Registration>>> {
+        Err(io::Error::other("it has no memory windows for several devices: make a cache for each"))
     }
 
     /// Whether all rails are.

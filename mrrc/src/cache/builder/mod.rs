@@ -285,6 +285,11 @@ impl<R: Registrar> Builder<R> {
     /// peers and for local use share them, and both are widened alike. Each lease for peers binds a window for each of its segments, and
     /// unbinds it at its end. Both take some microseconds on cards. A device that does not answer is given up after two waits of 10 s.
     ///
+    /// A peer that uses a key that has ended, or exceeds its bytes, loses its connection, as verbs demand of any refused access. Peers may write
+    /// only where this side may, so requests with [`Access::REMOTE_WRITE`] or [`Access::REMOTE_ATOMIC`] have [`Access::LOCAL_WRITE`] too. Memory
+    /// that is mapped read-only has no windows over verbs, and is registered for this side alone. Memory that is unmapped during a lease stays with
+    /// its peers until the lease ends.
+    ///
     /// [`Builder::build`] tries the registrar's device, and is an error if its windows do not hold. No variable of the environment
     /// sets this, because the program has to send [`Segment::window`](crate::Segment::window) to peers.
     ///
@@ -370,7 +375,7 @@ impl<R: Registrar> Builder<R> {
         self
     }
 
-    /// Returns whether a thread of the cache deregisters what leaves. Default: yes if the monitor is
+    /// Sets whether a thread of the cache deregisters what leaves. Default: yes if the monitor is
     /// not [`Explicit`](crate::invalidation::Explicit), or if [`Builder::max_unheld`] is set. Without it, the next miss does, or
     /// [`Cache::reap`].
     pub fn background(mut self, on: bool) -> Self {
@@ -378,7 +383,7 @@ impl<R: Registrar> Builder<R> {
         self
     }
 
-    /// Returns whether latencies are recorded, for [`Cache::latencies`]. Costs about 50 ns an acquire. Default: no.
+    /// Sets whether latencies are recorded, for [`Cache::latencies`]. Costs about 50 ns an acquire. Default: no.
     pub fn histograms(mut self, on: bool) -> Self {
         self.settings.histograms = on;
         self

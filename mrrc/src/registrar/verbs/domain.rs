@@ -76,13 +76,13 @@ pub struct DomainBuilder {
 }
 
 impl DomainBuilder {
-    /// Returns the device of this name, as `rdma link show` lists them. Default: the first that has a port that is up.
+    /// Sets the device, by its name, as `rdma link show` lists them. Default: the first that has a port that is up.
     pub fn device(mut self, name: impl Into<String>) -> Self {
         self.device = Some(name.into());
         self
     }
 
-    /// Returns whether it is opened though no port is up. Default: no.
+    /// Sets whether it is opened though no port is up. Default: no.
     pub fn port_may_be_down(mut self, may: bool) -> Self {
         self.may_be_down = may;
         self

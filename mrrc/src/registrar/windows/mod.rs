@@ -53,7 +53,10 @@ pub enum Remote {
     Windows,
 }
 
-/// The memory windows of a registrar.
+/// The memory windows of a registrar. The cache calls them from any thread, holds no lock meanwhile, and calls none in a forked child.
+///
+/// A window is bound for each segment of a lease for peers, and unbound once. Its registration is deregistered after that alone. Windows of
+/// several leases may overlap, and each has a key of its own.
 ///
 /// # Safety
 /// Callers build the safety of their memory on these promises:
@@ -63,22 +66,26 @@ pub enum Remote {
 ///   came between that no peer has it still.
 #[expect(unsafe_code, reason = "the edge: what it promises is what the safety of callers' memory rests on")]
 pub unsafe trait PeerWindows<T>: Send + Sync {
-    /// Returns the rights that windows can give peers.
+    /// Returns the rights that windows can give peers. Asked once, when the cache is made. Requests for others are refused.
     fn rights(&self) -> Access;
 
     /// Lets peers at exactly these bytes of a registration, and returns the key for them. No other window has it as long as this is bound.
     ///
+    /// The bytes begin at this address of the process and lie in the registration, one at least, and need not be whole pages. The rights are some
+    /// of [`PeerWindows::rights`], for peers alone. Where peers may write, the registration has [`Access::LOCAL_WRITE`].
+    ///
     /// # Errors
-    /// The error of the system. Nothing is bound then.
+    /// The error of the system. Nothing is bound then, and the request is [`AcquireError::Window`](crate::AcquireError::Window).
     fn bind(&self, registration: &T, address: usize, length: usize, rights: Access) -> io::Result<u32>;
 
     /// Returns when the key opens nothing any more. The registration is there until then.
     ///
     /// # Errors
-    /// The device did not end the window, and peers may still use its key. It can be tried again.
+    /// The device did not end the window, and peers may still use its key. It can be tried again: [`Lease::end_windows`](crate::Lease::end_windows)
+    /// does when it is called again. Where the end of a lease fails so, its memory stays registered for good.
     fn unbind(&self, key: u32) -> io::Result<()>;
 
-    /// Why no window can be bound any more, if that is so.
+    /// Returns why no window can be bound any more, if that is so, for [`Cache::explain`](crate::Cache::explain).
     fn trouble(&self) -> Option<String> {
         None
     }
