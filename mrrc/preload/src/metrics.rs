@@ -7,6 +7,7 @@
 //! The file replaces a regular file only, never a device or a link. The one beside it is always new: its name can be predicted, and
 //! others may be able to write in the folder.
 
+use crate::output::REMEDY;
 use crate::process::{Process, program_name};
 use crate::reentrancy::Inside;
 use mrrc::PAGE;
@@ -23,7 +24,7 @@ const PERIOD: Duration = Duration::from_secs(10);
 pub(crate) fn begin(process: &'static Process) {
     let Some(file) = process.begin_metrics() else { return };
     if let Err(error) = write(process, &file) {
-        process.report(&format!("write MRRC_METRICS={}: {error}; there will be no metrics", file.display()));
+        process.report(&format!("write MRRC_METRICS={}: {error}: {REMEDY} (there will be no metrics)", file.display()));
         return;
     }
     process.keep_metrics();

@@ -6,6 +6,9 @@ use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
 
+/// How a file can be made that cannot be.
+pub(crate) const REMEDY: &str = "name a file in a directory that is there and that the program may write to";
+
 /// The open destination of a summary.
 ///
 /// It is opened at the start: many programs close their files before they end, and an error is reported early.
@@ -27,10 +30,7 @@ impl SummaryFile {
         .and_then(|file| Ok(Self { identity: identity(&file)?, file }))
         .map_err(|error| match target {
             Target::Stderr => format!("MRRC_PRELOAD_SUMMARY: no standard error: {error}"),
-            Target::File(path) => format!(
-                "MRRC_PRELOAD_SUMMARY={}: {error}: name a file in a directory that is there and that the program may write to",
-                path.display()
-            ),
+            Target::File(path) => format!("MRRC_PRELOAD_SUMMARY={}: {error}: {REMEDY}", path.display()),
         })
     }
 

@@ -644,6 +644,7 @@ fn a_summary_says_what_was_spared() {
     assert!(std::fs::read_to_string(name).unwrap().contains("11 registrations"));
     let nowhere = run(true, "each", &["10", "2", "4"], &[("MRRC_PRELOAD_SUMMARY", "/nowhere/at/all")]);
     assert_eq!((nowhere.code, nowhere.complained.lines().count()), (Some(0), 1), "{nowhere:?}");
+    assert!(nowhere.complained.contains("name a file in a directory that is there"), "{nowhere:?}");
 }
 
 #[test]
