@@ -15,6 +15,7 @@ use loopback::pins::{comes_to, pinned};
 use loopback::{By, Loopback, Memory, Transfer, alone, deregister, domain, not_run, register, setting};
 use mrrc::cache::BuildError;
 use mrrc::invalidation::Explicit;
+use mrrc::registrar::Registrar;
 use mrrc::registrar::verbs::binding::ibv_wc_status as status;
 use mrrc::registrar::verbs::{Domain, MemoryRegion, Verbs};
 use mrrc::registrar::windows::Remote;
@@ -225,6 +226,15 @@ fn cache_may_end_before_its_leases() {
     drop(lease);
     assert!(peer.is_refused(true, memory.address, 64, key, &memory));
     comes_to(before);
+}
+
+#[test]
+fn windows_of_a_registrar_are_readied_once() {
+    let _alone = alone();
+    let Some((domain, _)) = windows() else { return };
+    let mut registrar = Verbs::new(&domain).unwrap();
+    let [first, second] = [(); 2].map(|()| registrar.ready_windows().unwrap());
+    assert!(std::ptr::addr_eq(std::sync::Arc::as_ptr(&first), std::sync::Arc::as_ptr(&second)));
 }
 
 /// Regions leave while windows that were bound to them are idle, and others are bound.

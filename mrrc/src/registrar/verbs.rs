@@ -362,6 +362,13 @@ unsafe impl Registrar for Verbs {
     /// Tries the device: it is opened once more, and read and written by windows.
     fn ready_windows(&mut self) -> io::Result<Arc<dyn PeerWindows<MemoryRegion>>> {
         self.in_this_process()?;
+        if let Some(windows) = &self.for_peers {
+            return Ok(windows.clone());
+        }
+        if self.on_demand {
+            let why = "windows are tried over pinned memory alone: register without `on_demand`";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        }
         let calls = calls();
         // SAFETY: the context is open as long as the domain, and these are libibverbs' functions.
         let verdict = unsafe { try_windows(calls, self.domain.context()) };
