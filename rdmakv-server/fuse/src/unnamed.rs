@@ -27,7 +27,7 @@ const FIRST: u64 = 2;
 /// See [`FIRST`].
 pub(crate) const LAST: Ino = Ino(FIRST + 15);
 
-/// Notes in a bucket at most. A file for which there is no room is not noted.
+/// Notes in a bucket at most. A file for which there is no room is not noted, and none is in a bucket that cannot be read.
 const MOST: usize = 1024;
 
 /// Chunks of which servers are told at once.
@@ -51,7 +51,8 @@ impl Change for Note {
     }
 
     fn decide(&self, value: Option<&[u8]>) -> std::result::Result<Decision, Refusal> {
-        let mut bucket = value.map_or(Ok(Bucket::new(1)), Bucket::decode)?;
+        // The removal of a name does not fail for its note's sake.
+        let Ok(mut bucket) = value.map_or(Ok(Bucket::new(1)), Bucket::decode) else { return Ok(Decision::Already) };
         let changed = match *self {
             Self::Make(ino) => {
                 let is_full = bucket.entries().len() >= MOST && bucket.find(&name(ino)).is_none();
@@ -226,6 +227,13 @@ mod tests {
             assert_eq!(fate(Some(&inode(is_unlinked, writer)), lives), expected, "{is_unlinked} {writer:?} {lives}");
         }
         assert_eq!(fate(None, false), Fate::Forgotten);
+    }
+
+    #[test]
+    fn a_broken_bucket_takes_no_note() {
+        for note in [Note::Make(Ino(7)), Note::Remove(Ino(7))] {
+            assert_eq!(note.decide(Some(b"no bucket")), Ok(Decision::Already));
+        }
     }
 
     #[test]
