@@ -154,8 +154,9 @@ impl Verbs {
         self.on_demand
     }
 
-    /// Registers so that memory windows can be bound to parts of what is registered ([`MemoryRegion::raw`]). Devices without
-    /// windows may refuse that.
+    /// Registers so that the program can bind memory windows of its own to parts of what is registered ([`MemoryRegion::raw`]). A cache of
+    /// [`Remote::Windows`](super::windows::Remote::Windows) does without. Devices without windows may refuse that, and the kernel refuses memory
+    /// that is mapped read-only.
     pub fn windows(mut self) -> Self {
         self.windows = true;
         self
