@@ -281,7 +281,7 @@ impl Domain {
             let atomics = unsafe { self.devices.windows(real, context) }?;
             // SAFETY: the same; when the domain is closed, `end` has the windows forgotten.
             let windows = unsafe { DomainWindows::new(real.of_windows(), self.pd.cast(), atomics, Box::new(())) };
-            Some(Arc::new(windows))
+            windows.map(Arc::new).ok()
         };
         self.windows.get_or_init(make).as_ref()
     }

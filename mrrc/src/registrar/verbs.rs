@@ -379,7 +379,7 @@ unsafe impl Registrar for Verbs {
         };
         let (pd, keeps) = (self.domain.protection_domain(), Box::new(self.domain.clone()));
         // SAFETY: the clone of the domain keeps it open until these are dropped.
-        let windows = Arc::new(unsafe { DomainWindows::new(calls, pd, atomics, keeps) });
+        let windows = Arc::new(unsafe { DomainWindows::new(calls, pd, atomics, keeps) }?);
         (self.windows, self.for_peers) = (true, Some(windows.clone()));
         Ok(windows)
     }

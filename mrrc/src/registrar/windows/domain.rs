@@ -6,6 +6,7 @@ use super::calls::Calls;
 use super::looped::{Handle, Looped};
 use super::steps::{Bound, Bytes, Windows};
 use crate::access::Access;
+use crate::fork::ForkGuard;
 use rustc_hash::FxHashMap;
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -24,7 +25,7 @@ pub struct DomainWindows {
     atomics: bool,
     /// The domain has not been closed.
     open: AtomicBool,
-    process: u32,
+    process: ForkGuard,
     /// Keeps the domain open, where that is needed.
     _domain: Box<dyn Send + Sync>,
 }
@@ -45,14 +46,23 @@ impl fmt::Debug for DomainWindows {
 impl DomainWindows {
     /// Returns the windows of a domain whose device's windows hold, with atomic operations or without. What `domain` holds is dropped with it.
     ///
+    /// # Errors
+    /// As [`ForkGuard::new`].
+    ///
     /// # Safety
     /// The domain is open as long as this is used, until it is dropped or [abandoned](DomainWindows::abandon); and so is what these
     /// functions call.
-    pub unsafe fn new(calls: Calls, pd: NonNull<c_void>, atomics: bool, domain: Box<dyn Send + Sync>) -> Self {
+    pub unsafe fn new(
+        calls: Calls,
+        pd: NonNull<c_void>,
+        atomics: bool,
+        domain: Box<dyn Send + Sync>,
+    ) -> io::Result<Self> {
         // SAFETY: the caller promises that the domain is open for as long as this is used.
         let windows = Windows::new(unsafe { Looped::new(calls, pd.cast::<Pd>()) });
         let table = Mutex::new(Table { windows, bound: FxHashMap::default() });
-        Self { table, atomics, open: AtomicBool::new(true), process: std::process::id(), _domain: domain }
+        let process = ForkGuard::new()?;
+        Ok(Self { table, atomics, open: AtomicBool::new(true), process, _domain: domain })
     }
 
     /// Returns the rights that windows can give peers.
@@ -138,7 +148,7 @@ impl DomainWindows {
 
     /// Whether the domain is open, and this process's.
     fn is_open(&self) -> bool {
-        self.open.load(Ordering::Acquire) && self.process == std::process::id()
+        self.open.load(Ordering::Acquire) && !self.process.is_forked()
     }
 
     /// Returns what is in the domain, as long as that is open. Looks once more under the lock, because another thread may close it.
