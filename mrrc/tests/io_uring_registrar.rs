@@ -473,7 +473,7 @@ fn another_ring_of_the_same_number_is_left_alone() {
     let Some((ring, first)) = table(8) else { return };
     let number = duplicate_of(&ring);
     let Some((other, second)) = table(8) else { return };
-    let memory = Memory::new(2);
+    let (before, memory) = (pinned(), Memory::new(2));
     let (here, there) = (register(&first, memory.page(0)), register(&second, memory.page(1)));
     // SAFETY: both numbers are open, and nothing but the table uses the one that is replaced.
     assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), number) }, number);
@@ -488,6 +488,9 @@ fn another_ring_of_the_same_number_is_left_alone() {
     // The other ring has its table, and the buffer in it.
     assert!(matches!(IoUringBuffers::new(&other, 8), Err(IoUringError::Taken)));
     deregister(&second, vec![there]);
+    // Its buffer is unpinned with the ring, a little later.
+    drop(ring);
+    comes_to(before);
 }
 
 #[test]
