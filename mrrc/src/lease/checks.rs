@@ -3,16 +3,13 @@
 use crate::access::Access;
 use crate::error::AcquireError;
 use crate::miss::AcquireRequest;
-use crate::registrar::Registrar;
+use crate::registrar::{Registrar, WRITES_OF_PEERS};
 use crate::state::shared::Shared;
 use std::io;
 
-/// Rights that a window gives only where its region has [`Access::LOCAL_WRITE`].
-const WRITES: Access = Access::REMOTE_WRITE.union(Access::REMOTE_ATOMIC);
-
 /// Returns whether windows could not give peers these rights, because regions with the others do not let this side write.
 pub(crate) fn needs_local_write(of_regions: Access, peers: Access) -> bool {
-    peers.intersects(WRITES) && !of_regions.contains(Access::LOCAL_WRITE)
+    peers.intersects(WRITES_OF_PEERS) && !of_regions.contains(Access::LOCAL_WRITE)
 }
 
 /// Returns an error where a request cannot be granted at all.

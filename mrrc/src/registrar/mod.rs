@@ -38,6 +38,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use windows::PeerWindows;
 
+/// Rights of which verbs ask for [`Access::LOCAL_WRITE`] besides, of regions and of windows.
+pub(crate) const WRITES_OF_PEERS: Access = Access::REMOTE_WRITE.union(Access::REMOTE_ATOMIC);
+
 /// Registers ranges of memory with a device, and takes them back.
 ///
 /// # Safety

@@ -85,7 +85,7 @@ pub use error::VerbsError;
 pub use region::MemoryRegion;
 
 use super::windows::{Calls, DomainWindows, PeerWindows, Verdict, try_windows};
-use super::{Limits, Registered, Registrar, budget};
+use super::{Limits, Registered, Registrar, WRITES_OF_PEERS, budget};
 use crate::access::Access;
 use crate::mapped;
 use crate::range::{PAGE, PageRange};
@@ -93,9 +93,6 @@ use crate::units::Count;
 use binding as ib;
 use std::io;
 use std::sync::Arc;
-
-/// Rights of which the card asks for [`Access::LOCAL_WRITE`] besides.
-const WRITES_OF_PEERS: Access = Access::REMOTE_WRITE.union(Access::REMOTE_ATOMIC);
 
 /// The memory regions of a protection domain: a [`Registrar`].
 ///

@@ -50,7 +50,7 @@ impl Status {
     /// Etcd or the cluster does not answer, or a value cannot be read.
     pub fn of(cluster: &Address, options: Options, looks_for_lost: bool) -> Result<Self> {
         let mut cluster = Cluster::open(cluster, options)?;
-        // The note alone may be lost, and is none then.
+        // Without the note the rest is reported all the same.
         let note = cluster.many(&[NOTE]).ok().and_then(|mut values| values.pop().flatten());
         let disk_error = note.and_then(|note| DiskError::decode(&note));
         let mut status = Self { disk_error, ..Self::default() };

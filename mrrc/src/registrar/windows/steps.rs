@@ -206,7 +206,7 @@ impl<D: Device> Windows<D> {
         self.failures >= MOST_FAILURES
     }
 
-    /// Returns an idle window, or a new one, whose next key is none of those that ended last.
+    /// Returns a window, idle or new. Its next key did not end lately.
     fn take(&mut self) -> Result<Window<D::Window>, i32> {
         let mut stale = Vec::new();
         // It ends: the keys of windows differ.
